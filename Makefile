@@ -1,0 +1,50 @@
+# Two commands for a newcomer: `make demo` and `make test`. They need Python 3.11 or 3.12 and a package index.
+# Paths are relative, so a clone under a folder with spaces works too.
+
+.PHONY: help demo test lock
+PY := .venv/bin/python
+INSTALLED := .venv/.installed
+TORCH := $(shell sed -n '/^torch==/p' requirements.lock)
+CANDIDATES := $(or $(PYTHON),python3 python3.11 python3.12)
+SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
+
+# A launcher may exist and still not run (version managers leave such), so each candidate is tried, not looked up.
+FIND_PYTHON = for python in $(CANDIDATES); do \
+	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; exit 0; fi; done; \
+	echo "No usable Python: got none of ($(CANDIDATES)); wanted Python 3.11 or 3.12 with its venv module." >&2; \
+	echo "Install one (Debian: python3.11 and python3.11-venv), or name it: make test PYTHON=/path/to/python3.12" >&2; exit 1
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile
+
+demo: $(INSTALLED) ## attack and purify bundled digits, print a table, write an HTML page (under a minute)
+	@.venv/bin/soap demo
+
+test: $(INSTALLED) ## ruff, mypy --strict, pytest with warnings as errors
+	$(PY) -m ruff check
+	$(PY) -m mypy
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 8 --dist loadfile
+
+# torch goes in first and alone: beside an open range pip may choose a second torch with gigabytes of CUDA packages.
+# After it --no-deps holds pip to the lock, and `pip check` proves that the lock is whole.
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PY) -c 'import pip; $(SUITABLE)' >/dev/null 2>&1 || { \
+		python=$$($(FIND_PYTHON)) && echo "Making .venv with $$python" && "$$python" -m venv --clear .venv; }
+	@echo "Installing the pinned packages into .venv (once; a few minutes on a slow line)"
+	@$(PY) -m pip install --disable-pip-version-check -c requirements.lock "$(TORCH)"
+	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements.lock
+	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	@$(PY) -m pip check
+	@touch $@
+
+# The CUDA packages of a GPU build of torch belong to that build, not to the lock: torch pins them itself.
+lock: ## resolve requirements.lock anew from pyproject.toml, with the torch it names
+	@python=$$($(FIND_PYTHON)) && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	"$$python" -m venv "$$folder" && \
+	"$$folder/bin/python" -m pip install --quiet "$(TORCH)" && \
+	"$$folder/bin/python" -m pip install --quiet '.[dev]' && \
+	"$$folder/bin/python" -m pip check && \
+	"$$folder/bin/python" -m pip freeze --all --exclude pip --exclude soap-defense > "$$folder/frozen" && \
+	{ echo "# Every package of the development environment, pinned; made by \`make lock\` from pyproject.toml."; \
+	  sed 's/+[A-Za-z0-9.]*$$//' "$$folder/frozen" | grep -Ev '^(nvidia|cuda|triton)'; } > "$$folder/lock" && \
+	cp "$$folder/lock" requirements.lock && echo "requirements.lock: $$(grep -c == requirements.lock) packages"

@@ -1,0 +1,140 @@
+"""The rooms of the house: a module imports its own room and rooms of lower layers, nothing else."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "soap"
+
+# (layer, the modules or packages of one room). Below 0 lies what every room stands on: errors and shapes, which
+# import nothing of soap, and checks, files and isolation, which import these two.
+ROOMS = (
+    (-2, {"errors"}),
+    (-2, {"shapes"}),
+    (-1, {"validate"}),
+    (-1, {"files"}),
+    (-1, {"isolation"}),
+    (0, {"balls", "descent"}),
+    (0, {"results"}),
+    (0, {"engine"}),
+    (1, {"data"}),
+    (1, {"models"}),
+    (2, {"auxiliary"}),
+    (3, {"training"}),
+    (3, {"attacks"}),
+    (3, {"purify"}),
+    (4, {"evaluation"}),
+    (5, {"recipes", "zoo"}),
+    (6, {"paper"}),
+    (6, {"report"}),
+    (6, {"bench"}),
+    (7, {"cli"}),
+    (7, {"serve"}),
+    (7, {"export"}),
+)
+LAYER = {name: layer for layer, names in ROOMS for name in names}
+ROOM = {name: names for _, names in ROOMS for name in names}
+FRONT_DOOR = 6.5  # `import soap` opens every room up to layer 6, so only the skins of layer 7 may use it
+
+
+def imported(tree: ast.AST, package: tuple[str, ...], modules: set[str]) -> Iterator[tuple[int, str]]:
+    """(line, room) of every import of soap in the tree, at any depth; the front door is the room ''.
+
+    `modules` tells the `x` of `from soap import x` that is a room from the one that is a name of the front door.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets = [(alias.name.split("."), "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            targets = [(base, alias.name) for alias in node.names]
+        else:
+            continue
+        for parts, name in targets:
+            if parts[0] != "soap" or (parts == ["soap"] and name == "__version__"):  # the version is a constant
+                continue
+            yield node.lineno, parts[1] if len(parts) > 1 else name if name in modules else ""
+
+
+def violations(package: Path) -> list[str]:
+    """One line for each file outside the table and each import that goes up or sideways."""
+    found = []
+    modules = {entry.name.removesuffix(".py") for entry in package.iterdir()} | set(LAYER)
+    for file in sorted(package.rglob("*.py")):
+        inside = file.relative_to(package)
+        if inside.as_posix() in ("__init__.py", "__main__.py"):  # the front door
+            continue
+        here = inside.parts[0].removesuffix(".py")
+        if here not in LAYER:
+            found.append(f"{inside}: no room named {here!r} in the table")
+            continue
+        tree = ast.parse(file.read_bytes())
+        for line, there in imported(tree, ("soap", *inside.parts[:-1]), modules):
+            if there and there not in LAYER:
+                found.append(f"{inside}:{line}: imports {there!r}, which is not in the table")
+            elif there not in ROOM[here] and LAYER.get(there, FRONT_DOOR) >= LAYER[here]:
+                target = f"{there} (layer {LAYER[there]})" if there else "the front door"
+                found.append(f"{inside}:{line}: {here} (layer {LAYER[here]}) imports {target}")
+    return found
+
+
+def test_the_layers_hold() -> None:
+    assert (PACKAGE / "errors.py").is_file()  # an empty walk would prove nothing
+    found = violations(PACKAGE)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("attacks/pgd.py", "from soap.purify import Purifier"),  # sideways
+        ("attacks/pgd.py", "import soap.purify.grid as grid"),
+        ("attacks/pgd.py", "from soap import purify"),
+        ("attacks/pgd.py", "from .. import purify"),
+        ("attacks/pgd.py", "from ..purify import Purifier"),
+        ("attacks/__init__.py", "from ..purify import Purifier"),
+        ("attacks/deep/er.py", "from ...purify import Purifier"),
+        ("attacks/pgd.py", "from soap.errors import unknown\ndef f():\n    import soap.evaluation"),  # hidden
+        ("attacks/pgd.py", "if TYPE_CHECKING:\n    from soap.evaluation import Row"),
+        ("balls.py", "from .descent import walk"),
+        ("descent.py", "from soap.balls import Linf"),
+        ("errors.py", "from soap.shapes import Float"),
+        ("shapes.py", "from soap.validate import images"),
+        ("data/idx.py", "from soap.auxiliary import Task"),  # up
+        ("report/page.py", "import soap"),  # the front door
+        ("report/page.py", "from soap import load"),
+        ("cli/demo.py", "from soap.serve import app"),  # nobody imports a skin
+        ("evaluation/grid.py", "from soap.nowhere import x"),
+        ("drawer.py", ""),
+        ("drawer/odds.py", ""),
+    ],
+)
+def test_a_bad_import_is_found(tmp_path: Path, file: str, source: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(source)
+    assert len(violations(tmp_path)) == 1, source
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("attacks/pgd.py", "from soap.descent import walk\nfrom ..errors import InputError\nfrom . import norms"),
+        ("attacks/pgd.py", "from soap.attacks.norms import L2\nimport soap.attacks.norms\nfrom .norms import L2"),
+        ("attacks/__init__.py", "from .pgd import PGD"),
+        ("validate.py", "from soap.errors import InputError\nfrom soap.shapes import Tensor"),
+        ("balls.py", "from soap.validate import images\nfrom soap import errors, shapes"),
+        ("zoo.py", "from soap.recipes import Recipe"),
+        ("results.py", "from soap import __version__"),
+        ("cli/demo.py", "import soap\nfrom soap import load, report"),
+        ("data/idx.py", "import torch\nfrom soapbox import attacks\nimport purify"),
+        ("__init__.py", "from soap.cli import main"),
+        ("__main__.py", "from soap.cli import main"),
+    ],
+)
+def test_a_good_import_passes(tmp_path: Path, file: str, source: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(source)
+    assert violations(tmp_path) == []
