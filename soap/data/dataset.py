@@ -1,0 +1,118 @@
+"""A data set: images resident as one tensor, their labels, and a fingerprint of both."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from soap.errors import InputError, unknown
+from soap.shapes import Float, Int, Tensor
+
+SPLITS = ("train", "test")
+
+# Inputs as files give them: bytes, or float32 in [0, 1].
+Values = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Inputs in [0, 1] with one class number each; images are NCHW.
+
+    `sha256` is the `fingerprint` of the content: the same pixels and labels have the same one whatever file
+    they came from, and on whatever device they are.
+    """
+
+    name: str
+    split: str
+    x: Float[Tensor, "n *shape"] = field(repr=False)
+    y: Int[Tensor, " n"] = field(repr=False)
+    classes: tuple[str, ...]
+    sha256: str
+
+    def __post_init__(self) -> None:
+        check_split(self.split)
+        if self.x.dtype != torch.float32 or self.x.ndim < 2 or len(self.x) == 0:
+            raise InputError(
+                f"{self.name}: x is {self.x.dtype} {tuple(self.x.shape)}; "
+                "wanted float32 [n, ...] with at least one example."
+            )
+        if self.y.dtype != torch.int64 or self.y.shape != self.x.shape[:1]:
+            raise InputError(
+                f"{self.name}: y is {self.y.dtype} {tuple(self.y.shape)}; wanted int64 [{len(self.x)}], "
+                "one label for each example of x."
+            )
+        if self.y.device != self.x.device:
+            raise InputError(f"{self.name}: x is on {self.x.device} and y on {self.y.device}; put both on one device.")
+        low, high = int(self.y.min()), int(self.y.max())
+        if low < 0 or high >= len(self.classes):
+            raise InputError(
+                f"{self.name}: labels run from {low} to {high}; wanted 0 to {len(self.classes) - 1}, "
+                f"one for each of the {len(self.classes)} classes."
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def to(self, device: torch.device | str) -> "Dataset":
+        """The same data on `device`."""
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+    def take(self, n: int | None) -> "Dataset":
+        """The first `n` examples, or all for None; the fingerprint is that of what is left."""
+        if n is None or n == len(self):
+            return self
+        if not 0 < n <= len(self):
+            raise InputError(f"cannot take {n} examples of {self.name}/{self.split}; wanted 1 to {len(self)}.")
+        x, y = self.x[:n], self.y[:n]
+        return replace(self, x=x, y=y, sha256=fingerprint(x.cpu().numpy(), y.cpu().numpy()))
+
+
+def dataset(
+    name: str,
+    split: str,
+    values: Values,
+    labels: npt.NDArray[np.integer],
+    classes: Sequence[str],
+) -> Dataset:
+    """A `Dataset` from arrays: bytes are divided by 255, float32 in [0, 1] is kept."""
+    x = torch.from_numpy(np.ascontiguousarray(values))
+    if values.dtype == np.uint8:
+        x = x.to(torch.float32).div_(255)
+    y = torch.from_numpy(labels.astype(np.int64))
+    return Dataset(name=name, split=split, x=x, y=y, classes=tuple(classes), sha256=fingerprint(values, labels))
+
+
+def fingerprint(values: Values, labels: npt.NDArray[np.integer]) -> str:
+    """SHA-256 of shape, values and labels.
+
+    Floats that are all k/255 are hashed as the bytes k, so that an image is the same image whether it was
+    read from a file of bytes or of floats.
+    """
+    if values.dtype != np.uint8:
+        as_bytes = _bytes(values)
+        values = values.astype("<f4") if as_bytes is None else as_bytes
+    digest = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
+    digest.update(np.ascontiguousarray(values).data)
+    digest.update(labels.astype("<i8").data)
+    return digest.hexdigest()
+
+
+def _bytes(values: Values) -> npt.NDArray[np.uint8] | None:
+    """The bytes k of which `values` are k/255, or None if any is not; by blocks, to stay in the cache."""
+    as_bytes = np.empty(values.shape, np.uint8)
+    for start in range(0, len(values), 256):
+        block = values[start : start + 256]
+        with np.errstate(invalid="ignore"):  # NaN has no byte; the comparison says so
+            as_bytes[start : start + 256] = np.rint(block * np.float32(255))
+        if not np.array_equal(as_bytes[start : start + 256].astype(np.float32) / np.float32(255), block):
+            return None
+    return as_bytes
+
+
+def check_split(split: str) -> None:
+    """Raise unless `split` is one of `SPLITS`."""
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)

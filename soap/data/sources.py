@@ -1,0 +1,191 @@
+"""The published data sets: their files, sizes, checksums, and where they are served.
+
+A checksum is written "algorithm:hex digits". Every file that is fetched has a SHA-256.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from soap.data.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES, read_cifar10, read_cifar100
+from soap.data.mnist import DIGITS, read_mnist
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """A file as the readers take it: unpacked, with the name its authors gave it."""
+
+    name: str
+    split: str
+    size: int
+    checksum: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A file as it is served: one gzipped `DataFile`, or a tar archive of all of them."""
+
+    name: str
+    size: int
+    checksum: str
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is a tar archive."""
+        return self.name.endswith(".tar.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One published data set.
+
+    `folder` is its place under the data root, and the folder inside its archive. `read` turns the files of a
+    split into pixels and labels. `counts` are examples per split; `content` the `Dataset.sha256` that each
+    split must have once read, where it is known.
+    """
+
+    folder: str
+    homepage: str
+    mirrors: tuple[str, ...]
+    remotes: tuple[Remote, ...]
+    files: tuple[DataFile, ...]
+    read: Callable[[Sequence[Path]], tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]]
+    classes: tuple[str, ...]
+    counts: dict[str, int]
+    content: dict[str, str]
+
+    def inside(self, remote: Remote) -> tuple[DataFile, ...]:
+        """The files that `remote` brings once unpacked."""
+        if remote.is_archive:
+            return self.files
+        return tuple(file for file in self.files if remote.name == f"{file.name}.gz")
+
+
+CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/"
+
+# The sizes and SHA-256 of the gzipped files are those of the original distribution, served unchanged by both
+# mirrors (the original host now refuses most requests). The unpacked files' SHA-256 were taken from files with
+# the MD5 6bbc9ace898e44ae57da46a324031adb, a25bea736e30d166cdddb491f175f624, 2646ac647ad5339dbf082846283269ea
+# and 27ae3e4e09519cfbb04c329615203637.
+MNIST = Source(
+    folder="mnist",
+    homepage="http://yann.lecun.com/exdb/mnist/",
+    mirrors=(
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    ),
+    remotes=(
+        Remote(
+            name="train-images-idx3-ubyte.gz",
+            size=9_912_422,
+            checksum="sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        ),
+        Remote(
+            name="train-labels-idx1-ubyte.gz",
+            size=28_881,
+            checksum="sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        ),
+        Remote(
+            name="t10k-images-idx3-ubyte.gz",
+            size=1_648_877,
+            checksum="sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        ),
+        Remote(
+            name="t10k-labels-idx1-ubyte.gz",
+            size=4_542,
+            checksum="sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
+    ),
+    files=(
+        DataFile(
+            name="train-images-idx3-ubyte",
+            split="train",
+            size=47_040_016,
+            checksum="sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        ),
+        DataFile(
+            name="train-labels-idx1-ubyte",
+            split="train",
+            size=60_008,
+            checksum="sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        ),
+        DataFile(
+            name="t10k-images-idx3-ubyte",
+            split="test",
+            size=7_840_016,
+            checksum="sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        ),
+        DataFile(
+            name="t10k-labels-idx1-ubyte",
+            split="test",
+            size=10_008,
+            checksum="sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+    ),
+    read=read_mnist,
+    classes=DIGITS,
+    counts={"train": 60_000, "test": 10_000},
+    content={
+        "train": "40cd96c5472a6824bde006b1e17c64486989a0dc3ac893b5edcf9d8890eccc37",
+        "test": "2f9e4fb066196c2bb4ef310ae2dbdf9588b42e2492952fa4052fb2348ac29a68",
+    },
+)
+
+CIFAR10 = Source(
+    folder="cifar-10-batches-bin",
+    homepage=CIFAR_HOME + "cifar.html",
+    mirrors=(CIFAR_HOME,),
+    remotes=(
+        Remote(
+            name="cifar-10-binary.tar.gz",
+            size=170_052_171,
+            checksum="sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        ),
+    ),
+    files=tuple(
+        DataFile(name=name, split=split, size=30_730_000, checksum=f"sha256:{sha256}")
+        for name, split, sha256 in (
+            ("data_batch_1.bin", "train", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+            ("data_batch_2.bin", "train", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+            ("data_batch_3.bin", "train", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+            ("data_batch_4.bin", "train", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+            ("data_batch_5.bin", "train", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+            ("test_batch.bin", "test", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+        )
+    ),
+    read=read_cifar10,
+    classes=CIFAR10_CLASSES,
+    counts={"train": 50_000, "test": 10_000},
+    content={
+        "train": "b402b623169bb1ca92a2870e787804bd68aa231b96691e710562c94e6ad76dc1",
+        "test": "e3fa3fd311f9e3042923524fc75c9c884e1904c46139a26844dd367b962a68df",
+    },
+)
+
+# The archive's MD5 is 03b5dce01913d631647c71ecec9e9cb8. No checksum of the two files inside could be confirmed
+# on the files themselves: on import they are held to their exact size and to labels in range.
+CIFAR100 = Source(
+    folder="cifar-100-binary",
+    homepage=CIFAR_HOME + "cifar.html",
+    mirrors=(CIFAR_HOME,),
+    remotes=(
+        Remote(
+            name="cifar-100-binary.tar.gz",
+            size=168_513_733,
+            checksum="sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        ),
+    ),
+    files=(
+        DataFile(name="train.bin", split="train", size=153_700_000, checksum=None),
+        DataFile(name="test.bin", split="test", size=30_740_000, checksum=None),
+    ),
+    read=read_cifar100,
+    classes=CIFAR100_CLASSES,
+    counts={"train": 50_000, "test": 10_000},
+    content={},
+)
+
+SOURCES: dict[str, Source] = {"mnist": MNIST, "cifar10": CIFAR10, "cifar100": CIFAR100}

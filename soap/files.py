@@ -1,0 +1,73 @@
+"""Writing files so that a reader sees the old content or the new, never a part of it."""
+
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from soap.errors import FileError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`; it takes its place, synced to disk, when the block ends well."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn the operating system's errors about `path` into one that says what to do."""
+    try:
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        advice = {
+            errno.ENOSPC: "the disk is full; free some space and run the command again",
+            errno.EDQUOT: "the disk quota is used up; free some space and run the command again",
+            errno.EACCES: "no permission; choose a folder you may write to",
+            errno.EPERM: "no permission; choose a folder you may write to",
+            errno.EROFS: "the file system is read-only; choose another folder",
+            errno.ENOENT: "there is no such file or folder; check the path",
+            errno.ENOTDIR: "a part of the path is a file, not a folder; check the path",
+            errno.EISDIR: "it is a folder, want a file",
+        }.get(error.errno or 0, error.strerror or str(error))
+        raise FileError(f"{path}: {advice}.") from error
+
+
+def sha256(path: Path) -> str:
+    """The file's sha256 as hexadecimal digits."""
+    with explained(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; a no-op where folders cannot be opened (Windows)."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

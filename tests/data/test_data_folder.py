@@ -1,0 +1,156 @@
+import builtins
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from soap.data import load
+from soap.errors import FileError, InputError
+
+RANDOM = np.random.default_rng(0)
+
+
+def picture(path: Path, pixels: np.ndarray | None = None, mode: str | None = None) -> np.ndarray:
+    """Save pixels [height, width(, 3)], random if none are given."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = RANDOM.integers(0, 256, (5, 7, 3), np.uint8) if pixels is None else pixels
+    image = Image.fromarray(pixels)
+    image.convert(mode or image.mode).save(path)
+    return pixels
+
+
+def test_classes_and_files_in_sorted_order(tmp_path: Path) -> None:
+    made = [picture(tmp_path / name) for name in ("cat/2.png", "cat/10.bmp", "dog/1.PNG")]
+    (tmp_path / "dog" / "notes.txt").write_text("not an image")
+    (tmp_path / "dog" / "._1.png").write_bytes(b"what macOS leaves behind")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "README.md").write_text("nor this")
+    data = load(tmp_path)
+    assert data.classes == ("cat", "dog")
+    assert data.y.tolist() == [0, 0, 1]
+    assert (data.name, data.split) == (tmp_path.name, "test")
+    wanted = np.stack([made[1], made[0], made[2]]).transpose(0, 3, 1, 2)
+    assert torch.equal(data.x, torch.tensor(wanted).float() / 255)
+
+
+@pytest.mark.parametrize(("suffix", "tolerance"), [("png", 0), ("bmp", 0), ("jpg", 0.1), ("jpeg", 0.1), ("webp", 0.1)])
+def test_formats(tmp_path: Path, suffix: str, tolerance: float) -> None:
+    smooth = np.linspace(0, 255, 16 * 16).reshape(16, 16).astype(np.uint8)
+    picture(tmp_path / "a" / f"1.{suffix}", np.dstack([smooth, smooth.T, smooth]))
+    got = load(tmp_path).x[0]
+    assert got.shape == (3, 16, 16)
+    assert (got[1] - torch.tensor(smooth.T) / 255).abs().max() <= tolerance
+
+
+def test_grey_stays_grey_until_a_colour_joins(tmp_path: Path) -> None:
+    grey = RANDOM.integers(0, 256, (5, 7), np.uint8)
+    picture(tmp_path / "a" / "1.png", grey)
+    picture(tmp_path / "a" / "2.png", grey, mode="LA")
+    assert torch.equal(load(tmp_path).x, (torch.tensor(grey) / 255).expand(2, 1, 5, 7))
+    picture(tmp_path / "b" / "1.png", mode="RGBA")
+    data = load(tmp_path)
+    assert data.x.shape == (3, 3, 5, 7)
+    assert torch.equal(data.x[0], (torch.tensor(grey) / 255).expand(3, 5, 7))
+
+
+def test_palette_and_black_and_white(tmp_path: Path) -> None:
+    bits = RANDOM.integers(0, 2, (5, 7)).astype(bool)
+    picture(tmp_path / "a" / "1.png", bits)
+    assert torch.equal(load(tmp_path).x[0, 0], torch.tensor(bits).float())
+    picture(tmp_path / "a" / "1.png", (bits * 255).astype(np.uint8), mode="P")
+    assert torch.equal(load(tmp_path).x[0], torch.tensor(bits).float().expand(3, 5, 7))
+
+
+def test_same_content_as_the_bundled_digits(tmp_path: Path) -> None:
+    """The fingerprint does not depend on the way: digits saved as PNG files are the same digits."""
+    few = load("mnist-mini", "test").take(10)
+    for place, (image, label) in enumerate(zip(few.x, few.y.tolist(), strict=True)):
+        picture(tmp_path / str(label) / f"{place}.png", (image[0] * 255).round().byte().numpy())
+    digits = load(tmp_path)
+    assert digits.sha256 == few.sha256
+    assert digits.classes == few.classes
+
+
+def test_without_splits_either_name_serves_all(tmp_path: Path) -> None:
+    picture(tmp_path / "a" / "1.png")
+    picture(tmp_path / "train" / "1.png")  # a class of trains
+    assert load(tmp_path, "train").sha256 == load(tmp_path, "test").sha256
+    assert load(tmp_path, "train").classes == ("a", "train")
+
+
+def test_splits_share_their_classes(tmp_path: Path) -> None:
+    for name in "train/ant/1.png", "train/bee/1.png", "train/cow/1.png", "test/cow/9.png":
+        picture(tmp_path / name)
+    train, test = load(tmp_path, "train"), load(tmp_path, "test")
+    assert train.classes == test.classes == ("ant", "bee", "cow")
+    assert train.y.tolist() == [0, 1, 2]
+    assert test.y.tolist() == [2]
+
+
+def no_classes(folder: Path) -> None:
+    picture(folder / "1.png")
+
+
+def empty_class(folder: Path) -> None:
+    picture(folder / "a" / "1.png")
+    (folder / "b").mkdir()
+
+
+def two_sizes(folder: Path) -> None:
+    picture(folder / "a" / "1.png")
+    picture(folder / "a" / "2.png", np.zeros((7, 5, 3), np.uint8))
+
+
+def sixteen_bits(folder: Path) -> None:
+    (folder / "a").mkdir()
+    Image.fromarray(np.full((5, 7), 40000, np.uint16)).save(folder / "a" / "1.png")
+
+
+def no_test_split(folder: Path) -> None:
+    picture(folder / "train" / "a" / "1.png")
+
+
+WRONG = {
+    "nothing": (lambda folder: None, "holds no class folders"),
+    "no classes": (no_classes, "holds no class folders; wanted one folder of images for each class"),
+    "empty class": (empty_class, "b holds no image"),
+    "two sizes": (two_sizes, r"2.png is 5 x 7 and .*1.png 7 x 5 .*wanted images of one size"),
+    "sixteen bits": (sixteen_bits, "1.png has colour mode I;16; wanted 8 bits"),
+    "no test split": (no_test_split, "holds train/ only; wanted test/ beside it"),
+}
+
+
+@pytest.mark.parametrize(("make", "says"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_folders(tmp_path: Path, make, says: str) -> None:
+    make(tmp_path)
+    with pytest.raises(InputError, match=says):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp"])
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.7])
+def test_broken_image_is_named(tmp_path: Path, suffix: str, kept: float) -> None:
+    picture(tmp_path / "a" / f"0.{suffix}", RANDOM.integers(0, 256, (32, 32, 3), np.uint8))
+    broken = tmp_path / "a" / f"1.{suffix}"
+    picture(broken, RANDOM.integers(0, 256, (32, 32, 3), np.uint8))
+    content = broken.read_bytes()
+    broken.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(FileError, match="cannot be read as an image") as caught:
+        load(tmp_path)
+    assert str(broken) in str(caught.value)
+
+
+def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture(tmp_path / "a" / "1.png")
+    real = builtins.__import__
+
+    def absent(name: str, *args: object) -> object:
+        if name == "PIL":
+            raise ImportError("No module named 'PIL'")
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(InputError, match="needs Pillow"):
+        load(tmp_path)
