@@ -1,0 +1,41 @@
+"""Data reconstruction (DR): a decoder must rebuild the input from z (section 3.4 of the paper)."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from soap.auxiliary.task import AuxiliaryTask, Classifies, JointLosses, accuracy
+from soap.shapes import Float, Int, Tensor
+
+
+class Reconstruction(AuxiliaryTask):
+    """|x - h(f(x))|^2, averaged over coordinates; trained as a denoiser.
+
+    The paper prints a sum over pixels, but its alpha = 100 goes with the mean.
+    """
+
+    def __init__(self, decoder: nn.Module, *, alpha: float = 100.0, noise: float = 0.5) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.alpha = alpha
+        self.noise = noise
+
+    def losses(
+        self, model: Classifies, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"], generator: torch.Generator
+    ) -> JointLosses:
+        """Classify and rebuild the clean input from one noisy view, x + N(0, noise) clipped to [0, 1]."""
+        noise = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+        z = model.encoder((x + self.noise * noise).clamp(0, 1))
+        logits = model.classifier(z)
+        return JointLosses(
+            F.cross_entropy(logits, y), F.mse_loss(self.decoder(z).float(), x), accuracy(logits, y)
+        )
+
+    def reconstruct(self, model: Classifies, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
+        """What the decoder sees: h(f(x))."""
+        seen: Tensor = self.decoder(model.encoder(x))
+        return seen
+
+    def loss(self, model: Classifies, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
+        """Mean squared error of the reconstruction, without noise."""
+        return (x - self.reconstruct(model, x)).square().flatten(1).mean(1)

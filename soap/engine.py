@@ -1,0 +1,121 @@
+"""Devices, precision, seeds and tensors on disk.
+
+Weights and checkpoints are safetensors files: plain numbers and text, never code.
+"""
+
+import json
+import signal
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+
+import safetensors
+import safetensors.torch
+import torch
+
+from soap import files, validate
+from soap.errors import FileError, InputError, unknown
+from soap.shapes import Tensor
+
+PRECISIONS = ("fp32", "bf16")
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device called `name`; "auto" is the GPU where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0", "mps")) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {name!r} was asked for, but torch sees no GPU; use --device cpu.")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0", "mps"))
+    return device
+
+
+def describe_device(device: torch.device) -> str:
+    """The device's own name, for provenance."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({torch.get_num_threads()} threads)"
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
+    """Matrix products in bf16 inside, if so chosen; weights and sums stay in fp32."""
+    validate.choice("precision", precision, PRECISIONS)
+    if precision == "fp32":
+        return nullcontext()
+    context: AbstractContextManager[None] = torch.autocast(device.type, dtype=torch.bfloat16)
+    return context
+
+
+def seed_for(seed: int, *counters: int) -> int:
+    """A seed for one step of one run: random draws then depend on the counters, not on what came before."""
+    mixed = seed & 0xFFFFFFFFFFFFFFFF
+    for counter in counters:  # splitmix64, so that neighbouring counters give unrelated streams
+        mixed = (mixed + 0x9E3779B97F4A7C15 * (counter + 1)) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 31
+    return mixed >> 1  # torch takes 63 bits
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file atomically."""
+    plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    # Serialised in memory first: a full disk then fails in our own write, with a clear error.
+    content = safetensors.torch.save(plain, dict(metadata))
+    with files.replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a safetensors file whole; truncated, corrupt or non-finite content is an error that names it."""
+    with files.explained(path):
+        content = path.read_bytes()
+    try:
+        metadata = json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]]).get("__metadata__", {})
+        tensors = safetensors.torch.load(content)
+    except (safetensors.SafetensorError, ValueError, struct.error, AttributeError, MemoryError, OverflowError) as error:
+        raise FileError(f"{path}: not a whole safetensors file ({error}); fetch or train it again.") from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise FileError(f"{path}: tensor {name!r} has NaN or infinite values; fetch or train it again.")
+    return tensors, metadata
+
+
+class StopRequest:
+    """Whether Ctrl-C (or a termination signal) has asked the work to stop at its next safe point."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        """True once a stop was asked for."""
+        return self.requested
+
+
+@contextmanager
+def stoppable() -> Iterator[StopRequest]:
+    """Turn the first Ctrl-C or SIGTERM into a request to stop; a second one interrupts at once."""
+    stop = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.requested:
+            raise KeyboardInterrupt
+        stop.requested = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,45 @@
+"""The networks of the paper, by name: encoder f, classifier g, and decoders h."""
+
+from collections.abc import Callable
+from typing import Any
+
+from soap.errors import InputError, unknown
+from soap.models.cnn import cnn
+from soap.models.decoders import DECODERS, conv_decoder, dense_decoder
+from soap.models.fcn import fcn
+from soap.models.network import Network
+from soap.models.normalisation import Normalise
+from soap.models.resnet import resnet18
+from soap.models.wide_resnet import wide_resnet28
+
+ARCHITECTURES: dict[str, Callable[..., Network]] = {
+    "fcn": fcn,
+    "cnn": cnn,
+    "resnet18": resnet18,
+    "wide-resnet28": wide_resnet28,
+}
+
+
+def build(name: str, **options: Any) -> Network:
+    """The architecture called `name` with freshly drawn weights."""
+    if name not in ARCHITECTURES:
+        raise unknown("architecture", name, ARCHITECTURES)
+    try:
+        return ARCHITECTURES[name](**options)
+    except TypeError as error:
+        raise InputError(f"architecture {name!r}: {error}") from error
+
+
+__all__ = [
+    "ARCHITECTURES",
+    "DECODERS",
+    "Network",
+    "Normalise",
+    "build",
+    "cnn",
+    "conv_decoder",
+    "dense_decoder",
+    "fcn",
+    "resnet18",
+    "wide_resnet28",
+]

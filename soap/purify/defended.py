@@ -1,0 +1,46 @@
+"""A purifier before a classifier, as one module that other libraries can call and attack."""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from soap.shapes import Float, Tensor
+
+
+@runtime_checkable
+class HasImages(Protocol):
+    """What a purifier returns: at least the purified images `x`."""
+
+    @property
+    def x(self) -> Tensor:
+        """The purified images."""
+
+
+class Defended(nn.Module):
+    """`robust(x)` = logits of the purified input.
+
+    Its gradient with respect to `x` is that of the classifier at the purified point: the purifier is passed
+    straight through on the way back (BPDA, Athalye et al. 2018), since the derivative of its sign steps is
+    zero almost everywhere. Always in evaluation mode: batch statistics would tie an answer to its batch-mates.
+    """
+
+    def __init__(self, model: nn.Module, purify: Callable[[Tensor], HasImages]) -> None:
+        super().__init__()
+        self.model = model
+        self.purify = purify
+        self.eval()
+
+    def train(self, mode: bool = True) -> "Defended":
+        """Stay in evaluation mode whatever is asked."""
+        super().train(False)
+        return self
+
+    def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
+        """Purify, then classify."""
+        purified = self.purify(x).x
+        if torch.is_grad_enabled() and x.requires_grad:
+            purified = purified + (x - x.detach())  # adds zero, and the identity's gradient
+        logits: Tensor = self.model(purified)
+        return logits

@@ -1,0 +1,137 @@
+"""The SOAP purifier: Algorithm 2 of the paper, with its choice of radius.
+
+Projected gradient descent on the auxiliary loss with respect to the input, inside an Linf ball of radius eps
+around it and inside [0, 1]. The radius is fixed, or chosen for every example from a grid: the smallest that
+minimises the auxiliary loss ("min-aux"), or the smallest that is classified rightly ("oracle", the paper's
+upper bound, which needs the label).
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from soap import validate
+from soap.auxiliary import JointModel
+from soap.balls import Linf
+from soap.descent import UNIT, Bounds, advance, slope
+from soap.errors import InputError
+from soap.isolation import untouched
+from soap.purify.grid import walk_grid
+from soap.shapes import Float, Int, Tensor
+
+TIE = 1e-5
+"""Losses this close (relative) are ties: radii that never bind end at the same point but for rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purified:
+    """One row an image: the purified image, the radius that was used, the auxiliary loss before and after."""
+
+    x: Float[Tensor, "batch *shape"]
+    eps: Float[Tensor, "batch"]
+    loss_before: Float[Tensor, "batch"]
+    loss_after: Float[Tensor, "batch"]
+
+
+class Purifier:
+    """`purify(x)` lowers the auxiliary loss of `model` at `x`; settings default to the model's own.
+
+    eps: a radius, or "min-aux" or "oracle" to choose one from `grid` for every example.
+    step_size, steps: gamma and T. One step of at least the largest eps is the single-step purifier.
+    """
+
+    def __init__(
+        self,
+        model: JointModel,
+        eps: float | str = "min-aux",
+        *,
+        step_size: float | None = None,
+        steps: int | None = None,
+        grid: tuple[float, ...] | None = None,
+        bounds: Bounds = UNIT,
+    ) -> None:
+        self.model = model
+        self.task = model.auxiliary
+        self.eps = eps
+        self.bounds = bounds
+        if isinstance(eps, str):
+            validate.choice("eps", eps, ("min-aux", "oracle"))
+        else:
+            grid = (eps,)
+        own = model.purification
+        if own is not None:
+            step_size = own.step_size if step_size is None else step_size
+            steps = own.steps if steps is None else steps
+            grid = own.grid if grid is None else grid
+        if step_size is None or steps is None or grid is None:
+            raise InputError(f"{model.name} carries no purifier settings; give step_size, steps and grid (or eps).")
+        validate.positive("step_size", step_size)
+        validate.at_least("steps (T)", steps, 1)
+        if not grid:
+            raise InputError("the eps grid is empty, want at least one radius, e.g. grid=(0.0, 0.1, 0.2).")
+        for radius in grid:
+            validate.non_negative("eps", radius)
+        self.step_size, self.steps, self.grid = step_size, steps, tuple(sorted(set(grid)))
+
+    def __repr__(self) -> str:
+        chosen = f"{self.eps!r}, grid={self.grid}" if isinstance(self.eps, str) else f"{self.eps}"
+        return f"SOAP(eps={chosen}, step_size={self.step_size}, steps={self.steps})"
+
+    def __call__(self, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"] | None = None) -> Purified:
+        """Purify a batch. `y` is for eps="oracle" alone; inputs are not changed."""
+        validate.inputs(x, self.model, self.bounds)
+        if self.eps == "oracle" and y is None:
+            raise InputError("eps='oracle' needs the labels y: it is the paper's upper bound, not a defence.")
+        if self.eps != "oracle" and y is not None:
+            raise InputError(f"eps={self.eps!r} takes no labels; only eps='oracle' does.")
+        if y is not None:
+            validate.labels(y, x, self.model.classes)
+        with untouched(self.model):
+            return self._purify(x.detach(), y)
+
+    def trajectory(
+        self, x: Float[Tensor, "batch *shape"], eps: Float[Tensor, "batch"]
+    ) -> Float[Tensor, "steps1 batch *shape"]:
+        """The iterates x_0 = x, x_1 ... x_T of every row at its own radius, one gradient a step."""
+        validate.inputs(x, self.model, self.bounds)
+        points = [x.detach()]
+        with untouched(self.model):
+            for _ in range(self.steps):
+                _, gradient = slope(self._loss, points[-1])
+                points.append(
+                    advance(
+                        points[-1],
+                        gradient,
+                        origin=points[0],
+                        ball=Linf(eps),
+                        step_size=-self.step_size,
+                        bounds=self.bounds,
+                    )
+                )
+        return torch.stack(points)
+
+    def _loss(self, x: Tensor) -> Tensor:
+        return self.task.loss(self.model, x)
+
+    def _purify(self, x: Tensor, y: Tensor | None) -> Purified:
+        walk = walk_grid(
+            self._loss, x, self.grid, step_size=self.step_size, steps=self.steps, bounds=self.bounds
+        )
+        choice = _first(walk.losses <= walk.losses.amin(0) * (1 + TIE))
+        if y is not None:
+            with torch.no_grad():
+                labels = self.model(walk.points.flatten(0, 1)).argmax(1).reshape(walk.losses.shape)
+            right = labels == y
+            choice = torch.where(right.any(0), _first(right), choice)
+        rows = torch.arange(len(x), device=x.device)
+        return Purified(
+            x=walk.points[choice, rows],
+            eps=walk.radii[choice],
+            loss_before=walk.loss_before,
+            loss_after=walk.losses[choice, rows],
+        )
+
+
+def _first(holds: Tensor) -> Tensor:
+    """For every column of [k, batch], the first row that holds: the smallest radius, as radii ascend."""
+    return holds.to(torch.uint8).argmax(0)

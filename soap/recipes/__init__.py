@@ -1,0 +1,30 @@
+"""Recipes: one TOML file a model of the paper, by name or by path."""
+
+from importlib import resources
+from pathlib import Path
+
+from soap import files
+from soap.errors import unknown
+from soap.recipes.building import build
+from soap.recipes.recipe import Recipe, parse
+
+
+def names() -> list[str]:
+    """The bundled recipes."""
+    folder = resources.files(__package__)
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def read(name: str | Path) -> Recipe:
+    """A bundled recipe by name, or any other by the path of its .toml file."""
+    if str(name).endswith(".toml"):
+        path = Path(name)
+        with files.explained(path):
+            return parse(path.read_text(encoding="utf-8"), str(path))
+    if str(name) not in names():
+        raise unknown("recipe", str(name), names())
+    file = resources.files(__package__) / f"{name}.toml"
+    return parse(file.read_text(encoding="utf-8"), f"recipe {name}")
+
+
+__all__ = ["Recipe", "build", "names", "parse", "read"]

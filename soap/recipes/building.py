@@ -1,0 +1,52 @@
+"""From a recipe to a joint model with freshly drawn weights."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from soap import models
+from soap.auxiliary import AuxiliaryTask, Consistency, JointModel, Reconstruction, Rotation
+from soap.auxiliary.rotation import TURNS
+from soap.errors import InputError, unknown
+from soap.isolation import same_random_state
+from soap.models import DECODERS, Network
+from soap.recipes.recipe import Recipe, plain
+
+
+def build(recipe: Recipe) -> JointModel:
+    """The recipe's network and task; weights depend on the recipe's seed alone."""
+    with same_random_state():
+        torch.manual_seed(recipe.training.seed)
+        network = models.build(recipe.architecture, **{key: plain(value) for key, value in recipe.model.items()})
+        task = None if recipe.task is None else _task(recipe.task, network, recipe.auxiliary)
+    return JointModel(network, task, purification=recipe.purifier, name=recipe.name)
+
+
+def _task(name: str, network: Network, options: Mapping[str, Any]) -> AuxiliaryTask:
+    makers: dict[str, Callable[..., AuxiliaryTask]] = {
+        "reconstruction": _reconstruction,
+        "rotation": _rotation,
+        "consistency": _consistency,
+    }
+    if name not in makers:
+        raise unknown("auxiliary task", name, makers)
+    try:
+        return makers[name](network, **{key: plain(value) for key, value in options.items()})
+    except TypeError as error:
+        raise InputError(f"auxiliary task {name!r}: {error}.") from error
+
+
+def _reconstruction(network: Network, *, decoder: str, alpha: float, noise: float) -> AuxiliaryTask:
+    if decoder not in DECODERS:
+        raise unknown("decoder", decoder, DECODERS)
+    return Reconstruction(DECODERS[decoder](network.features, network.inputs), alpha=alpha, noise=noise)
+
+
+def _rotation(network: Network, *, alpha: float, noise: float) -> AuxiliaryTask:
+    return Rotation(nn.Linear(network.features[0], TURNS), alpha=alpha, noise=noise)
+
+
+def _consistency(network: Network, *, alpha: float, noise: float, gradient: str = "paper") -> AuxiliaryTask:
+    return Consistency(alpha=alpha, noise=noise, gradient=gradient)

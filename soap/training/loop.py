@@ -1,0 +1,273 @@
+"""One joint training loop for every network of the paper: No Def, adversarial training, and the SOAP tasks.
+
+Every random draw depends on (seed, step) alone, so a run that was stopped anywhere and resumed ends with the
+same weights as one that was not. The data lie on the device and no step waits for the host.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from soap import engine, files, validate
+from soap.auxiliary import JointLosses, JointModel, accuracy
+from soap.data import Dataset
+from soap.errors import InputError, SoapError
+from soap.isolation import same_random_state, untouched
+from soap.shapes import Tensor
+from soap.training import checkpoint
+from soap.training.schedule import AUGMENTATIONS, Schedule
+
+
+@runtime_checkable
+class Perturbs(Protocol):
+    """An attack, as far as adversarial training knows it."""
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Adversarial examples for a batch."""
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run stands; losses and accuracy are means over the epoch so far."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    classification: float
+    auxiliary: float
+    accuracy: float
+    holdout: float | None
+    images_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a run left behind; `finished` is false when it was asked to stop early."""
+
+    finished: bool
+    step: int
+    out: Path
+    history: list[dict[str, Any]]
+
+
+def train(
+    model: JointModel,
+    data: Dataset,
+    schedule: Schedule,
+    *,
+    out: Path,
+    attack: Perturbs | None = None,
+    device: torch.device | None = None,
+    precision: str = "fp32",
+    compiled: bool = False,
+    resume: bool = False,
+    metadata: Mapping[str, str] | None = None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Trained:
+    """Train `model` in place by `schedule`; weights, checkpoint and metrics go to `out`.
+
+    attack: adversarial training on its examples instead of the clean ones. metadata: kept in the weights'
+    files. Writes `checkpoint.safetensors` after every epoch and on a stop, `best.safetensors` and
+    `last.safetensors`, and one line an epoch to `metrics.jsonl` (TensorBoard too where it is installed).
+    """
+    run = _Run(model, data, schedule, out, attack, device or data.x.device, precision, compiled, metadata or {})
+    with same_random_state():
+        return run.go(resume, watch, stop)
+
+
+class _Run:
+    """The state of one training run."""
+
+    def __init__(
+        self,
+        model: JointModel,
+        data: Dataset,
+        schedule: Schedule,
+        out: Path,
+        attack: Perturbs | None,
+        device: torch.device,
+        precision: str,
+        compiled: bool,
+        metadata: Mapping[str, str],
+    ) -> None:
+        if schedule.holdout >= len(data):
+            raise InputError(f"holdout is {schedule.holdout} but there are only {len(data)} training images.")
+        validate.inputs(data.x[:1].to(device), model.to(device))
+        validate.labels(data.y, data.x, model.classes)
+        self.model, self.schedule, self.attack, self.out = model, schedule, attack, out
+        self.device, self.precision = device, precision
+        self.metadata = {**metadata, "data": data.sha256}
+        kept = len(data) - schedule.holdout
+        self.x, self.y = data.x[:kept].to(device), data.y[:kept].to(device)
+        self.held = (data.x[kept:].to(device), data.y[kept:].to(device))
+        self.batch = min(schedule.batch, kept)
+        self.steps_per_epoch = kept // self.batch  # the ragged rest waits for the next epoch's order
+        if precision == "bf16" and device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimiser = torch.optim.SGD(
+            model.parameters(), lr=schedule.lr, momentum=schedule.momentum, weight_decay=schedule.weight_decay
+        )
+        self.losses = torch.compile(self._losses) if compiled else self._losses
+        self.generator = torch.Generator(device)
+        self.step = 0
+        self.sums = torch.zeros(3, device=device)  # classification, auxiliary, accuracy over this epoch
+        self.history: list[dict[str, Any]] = []
+        self.best = math.inf
+
+    def go(self, resume: bool, watch: Callable[[Progress], None], stop: Callable[[], bool]) -> Trained:
+        """All epochs from where the checkpoint stands."""
+        if resume:
+            self._load_checkpoint()
+        with files.explained(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+        tensorboard = _tensorboard(self.out / "tensorboard")
+        total = self.schedule.epochs * self.steps_per_epoch
+        began, first, shown = time.monotonic(), self.step, time.monotonic()
+        self.model.train()
+        while self.step < total:
+            epoch, place = divmod(self.step, self.steps_per_epoch)
+            if place == 0 or self.step == first:
+                order = self._order(epoch)
+            self._train_step(order[place * self.batch : (place + 1) * self.batch])
+            self.step += 1
+            speed = (self.step - first) / max(time.monotonic() - began, 1e-9)
+            if time.monotonic() - shown > 0.5:
+                watch(self._progress(epoch, total, speed))
+                shown = time.monotonic()
+            if place + 1 == self.steps_per_epoch:
+                watch(self._end_epoch(epoch, total, speed, tensorboard))
+            elif stop():
+                self._save_checkpoint()
+            if stop():
+                break
+        self.model.eval()
+        return Trained(finished=self.step == total, step=self.step, out=self.out, history=self.history)
+
+    def _order(self, epoch: int) -> Tensor:
+        """This epoch's random order of the images, drawn on the CPU: the same on every device."""
+        generator = torch.Generator().manual_seed(engine.seed_for(self.schedule.seed, 0, epoch))
+        return torch.randperm(len(self.x), generator=generator).to(self.device)
+
+    def _train_step(self, rows: Tensor) -> None:
+        seed = engine.seed_for(self.schedule.seed, 1, self.step)
+        self.generator.manual_seed(seed)
+        torch.manual_seed(seed)  # dropout draws from the global state
+        x, y = self.x[rows], self.y[rows]
+        for name in self.schedule.augment:
+            x = AUGMENTATIONS[name](x, self.generator)
+        if self.attack is not None:
+            with untouched(self.model):
+                x = self.attack.perturb(self.model, x, y)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.schedule.rate((self.step + 1) / self.steps_per_epoch - 1e-9)
+        with engine.autocast(self.device, self.precision):
+            losses = self.losses(x, y)
+        alpha = self.model.auxiliary.alpha if self.model.purifiable else 0.0
+        self.optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(losses.classification + alpha * losses.auxiliary)
+        self.optimiser.step()
+        self.sums += torch.stack([part.detach().float() for part in losses])
+
+    def _losses(self, x: Tensor, y: Tensor) -> JointLosses:
+        if self.model.purifiable:
+            return self.model.auxiliary.losses(self.model, x, y, self.generator)
+        logits = self.model(x)
+        return JointLosses(F.cross_entropy(logits, y), logits.new_zeros(()), accuracy(logits, y))
+
+    def _progress(self, epoch: int, total: int, speed: float, holdout: float | None = None) -> Progress:
+        done = self.step - epoch * self.steps_per_epoch
+        classification, auxiliary, right = (self.sums / done).tolist()
+        if not math.isfinite(classification + auxiliary):
+            raise SoapError(
+                f"the loss became {classification + auxiliary} in epoch {epoch + 1} (by step {self.step}): training "
+                "diverged. Lower lr or raise warmup_epochs in the recipe."
+            )
+        return Progress(
+            epoch=epoch + 1,
+            epochs=self.schedule.epochs,
+            step=self.step,
+            steps=total,
+            classification=classification,
+            auxiliary=auxiliary,
+            accuracy=right,
+            holdout=holdout,
+            images_per_second=speed * self.batch,
+            seconds_left=(total - self.step) / speed,
+        )
+
+    def _end_epoch(self, epoch: int, total: int, speed: float, tensorboard: Any) -> Progress:
+        """Measure, note, and save; the best epoch's weights are kept apart."""
+        progress = self._progress(epoch, total, speed, self._holdout_accuracy())
+        row = {
+            "epoch": progress.epoch,
+            "lr": self.schedule.rate(epoch + 0.5),
+            "classification": progress.classification,
+            "auxiliary": progress.auxiliary,
+            "accuracy": progress.accuracy,
+            "holdout": progress.holdout,
+            "images_per_second": round(progress.images_per_second, 1),
+        }
+        self.history.append(row)
+        files.write_text(self.out / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in self.history))
+        if tensorboard is not None:
+            for name in ("lr", "classification", "auxiliary", "accuracy"):
+                tensorboard.add_scalar(name, row[name], progress.epoch)
+            tensorboard.flush()
+        alpha = self.model.auxiliary.alpha if self.model.purifiable else 0.0
+        score = progress.classification + alpha * progress.auxiliary
+        score = score if progress.holdout is None else -progress.holdout
+        if score < self.best:
+            self.best = score
+            self._save_weights("best")
+        self.sums.zero_()
+        self._save_checkpoint()
+        if self.step == total:
+            self._save_weights("last")
+        return progress
+
+    def _holdout_accuracy(self) -> float | None:
+        x, y = self.held
+        if not len(x):
+            return None
+        with untouched(self.model), torch.no_grad():
+            right = torch.cat([self.model(part).argmax(1) for part in x.chunk(-(-len(x) // 1000))]) == y
+        return float(right.float().mean())
+
+    def _save_weights(self, which: str) -> None:
+        metadata = {**self.metadata, "epoch": str(self.step // self.steps_per_epoch), "weights": which}
+        engine.save_tensors(self.out / f"{which}.safetensors", self.model.state_dict(), metadata)
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint must share with the run that resumes it."""
+        settings = {"schedule": asdict(self.schedule), "attack": repr(self.attack), "precision": self.precision}
+        return {**settings, **self.metadata}
+
+    def _save_checkpoint(self) -> None:
+        state = {"step": self.step, "best": self.best, "history": self.history}
+        checkpoint.save(
+            self.out, self.model, self.optimiser, extra={"sums": self.sums}, state=state, identity=self._identity()
+        )
+
+    def _load_checkpoint(self) -> None:
+        extra, state = checkpoint.restore(self.out, self.model, self.optimiser, identity=self._identity())
+        self.sums.copy_(extra["sums"])
+        self.step, self.best, self.history = state["step"], state["best"], state["history"]
+
+
+def _tensorboard(folder: Path) -> Any:
+    """A TensorBoard writer where the package is installed, else None."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))
