@@ -46,10 +46,16 @@ def describe_device(device: torch.device) -> str:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
-    """Matrix products in bf16 inside, if so chosen; weights and sums stay in fp32."""
+    """Matrix products in bf16 inside, if so chosen; weights and sums stay in fp32.
+
+    bf16 is for GPUs: processors without the instructions are slower with it, and some virtual ones that
+    announce them end the process.
+    """
     validate.choice("precision", precision, PRECISIONS)
     if precision == "fp32":
         return nullcontext()
+    if device.type != "cuda":
+        raise InputError(f"precision 'bf16' is for GPUs, got device {device}; use fp32 there.")
     context: AbstractContextManager[None] = torch.autocast(device.type, dtype=torch.bfloat16)
     return context
 

@@ -52,6 +52,7 @@ def explained(path: Path) -> Iterator[None]:
             errno.EROFS: "the file system is read-only; choose another folder",
             errno.ENOENT: "there is no such file or folder; check the path",
             errno.ENOTDIR: "a part of the path is a file, not a folder; check the path",
+            errno.EEXIST: "a file stands where a folder is wanted; choose another path",
             errno.EISDIR: "it is a folder, want a file",
         }.get(error.errno or 0, error.strerror or str(error))
         raise FileError(f"{path}: {advice}.") from error

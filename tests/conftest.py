@@ -6,7 +6,7 @@ import jaxtyping
 import pytest
 
 # Before anything imports soap: from here on every annotated call of it is checked, shapes included.
-jaxtyping.install_import_hook("soap", "beartype.beartype")
+jaxtyping.install_import_hook("soap", "shape_checks.checked")
 
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402

@@ -99,8 +99,8 @@ def test_the_layers_hold() -> None:
         ("attacks/deep/er.py", "from ...purify import Purifier"),
         ("attacks/pgd.py", "from soap.errors import unknown\ndef f():\n    import soap.evaluation"),  # hidden
         ("attacks/pgd.py", "if TYPE_CHECKING:\n    from soap.evaluation import Row"),
-        ("balls.py", "from .descent import walk"),
-        ("descent.py", "from soap.balls import Linf"),
+        ("balls.py", "from .results import Row"),
+        ("descent.py", "from soap.engine import autocast"),
         ("errors.py", "from soap.shapes import Float"),
         ("shapes.py", "from soap.validate import images"),
         ("data/idx.py", "from soap.auxiliary import Task"),  # up

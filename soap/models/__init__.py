@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from soap.errors import InputError, unknown
+from soap.errors import call_with, unknown
 from soap.models.cnn import cnn
 from soap.models.decoders import DECODERS, conv_decoder, dense_decoder
 from soap.models.fcn import fcn
@@ -24,10 +24,8 @@ def build(name: str, **options: Any) -> Network:
     """The architecture called `name` with freshly drawn weights."""
     if name not in ARCHITECTURES:
         raise unknown("architecture", name, ARCHITECTURES)
-    try:
-        return ARCHITECTURES[name](**options)
-    except TypeError as error:
-        raise InputError(f"architecture {name!r}: {error}") from error
+    network: Network = call_with(ARCHITECTURES[name], options, f"option of the {name} architecture")
+    return network
 
 
 __all__ = [

@@ -7,6 +7,7 @@ from soap import files
 from soap.errors import unknown
 from soap.recipes.building import build
 from soap.recipes.recipe import Recipe, parse
+from soap.recipes.revision import noted, revised
 
 
 def names() -> list[str]:
@@ -27,4 +28,4 @@ def read(name: str | Path) -> Recipe:
     return parse(file.read_text(encoding="utf-8"), f"recipe {name}")
 
 
-__all__ = ["Recipe", "build", "names", "parse", "read"]
+__all__ = ["Recipe", "build", "names", "noted", "parse", "read", "revised"]

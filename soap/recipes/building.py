@@ -1,6 +1,7 @@
 """From a recipe to a joint model with freshly drawn weights."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from soap import models
 from soap.auxiliary import AuxiliaryTask, Consistency, JointModel, Reconstruction, Rotation
 from soap.auxiliary.rotation import TURNS
-from soap.errors import InputError, unknown
+from soap.errors import call_with, unknown
 from soap.isolation import same_random_state
 from soap.models import DECODERS, Network
 from soap.recipes.recipe import Recipe, plain
@@ -32,10 +33,9 @@ def _task(name: str, network: Network, options: Mapping[str, Any]) -> AuxiliaryT
     }
     if name not in makers:
         raise unknown("auxiliary task", name, makers)
-    try:
-        return makers[name](network, **{key: plain(value) for key, value in options.items()})
-    except TypeError as error:
-        raise InputError(f"auxiliary task {name!r}: {error}.") from error
+    settings = {key: plain(value) for key, value in options.items()}
+    task: AuxiliaryTask = call_with(partial(makers[name], network), settings, "key in [auxiliary]")
+    return task
 
 
 def _reconstruction(network: Network, *, decoder: str, alpha: float, noise: float) -> AuxiliaryTask:

@@ -2,13 +2,13 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from soap.attacks import FGSM, PGD, Attack
 from soap.auxiliary import Purification
-from soap.errors import InputError, unknown
+from soap.errors import InputError, call_with, unknown
 from soap.training import Schedule
 
 ATTACKS: dict[str, type[FGSM] | type[PGD]] = {"fgsm": FGSM, "pgd": PGD}
@@ -78,12 +78,7 @@ def _fill(kind: Callable[..., Any], section: Any, where: str) -> Any:
     """A dataclass from a TOML table; fractions like "8/255" are numbers, lists are tuples."""
     if not isinstance(section, dict):
         raise InputError(f"{where} is {section!r}, want a table.")
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    _only(section, names, where)
-    try:
-        return kind(**{key: plain(value) for key, value in section.items()})
-    except TypeError as error:
-        raise InputError(f"{where}: {error}; known keys: {', '.join(names)}.") from error
+    return call_with(kind, {key: plain(value) for key, value in section.items()}, f"key in {where}")
 
 
 def plain(value: Any) -> Any:

@@ -102,7 +102,8 @@ class _Run:
     ) -> None:
         if schedule.holdout >= len(data):
             raise InputError(f"holdout is {schedule.holdout} but there are only {len(data)} training images.")
-        validate.inputs(data.x[:1].to(device), model.to(device))
+        with engine.autocast(device, precision):  # a choice that cannot be had is refused before any work
+            validate.inputs(data.x[:1].to(device), model.to(device))
         validate.labels(data.y, data.x, model.classes)
         self.model, self.schedule, self.attack, self.out = model, schedule, attack, out
         self.device, self.precision = device, precision
@@ -146,9 +147,8 @@ class _Run:
                 shown = time.monotonic()
             if place + 1 == self.steps_per_epoch:
                 watch(self._end_epoch(epoch, total, speed, tensorboard))
-            elif stop():
-                self._save_checkpoint()
             if stop():
+                self._save_checkpoint()
                 break
         self.model.eval()
         return Trained(finished=self.step == total, step=self.step, out=self.out, history=self.history)

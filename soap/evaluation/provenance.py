@@ -1,0 +1,59 @@
+"""Who measured what, with which weights, data and versions."""
+
+import datetime
+import hashlib
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from soap import __version__, engine
+from soap.data import Dataset
+from soap.results import Provenance
+
+
+def gather(model: nn.Module, data: Dataset, *, seed: int, batch: int) -> Provenance:
+    """The provenance of a figure measured now on all images of `data`."""
+    return Provenance(
+        weights_sha256=fingerprint(model),
+        data_sha256=data.sha256,
+        images=f"0..{len(data) - 1} of {data.split}",
+        seed=seed,
+        batch=batch,
+        version=__version__,
+        commit=commit(),
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        device=engine.describe_device(next(model.parameters()).device),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def fingerprint(model: nn.Module) -> str:
+    """sha256 over names, shapes and values of all weights and buffers, whatever file they came from."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name}{list(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def commit() -> str | None:
+    """The source's commit: $SOAP_COMMIT, else git's if this is a checkout ("+" when files differ from it)."""
+    if stated := os.environ.get("SOAP_COMMIT"):
+        return stated
+    here = Path(__file__).resolve().parents[2]
+    if not (here / ".git").exists():
+        return None
+    try:
+        git = ("git", "-C", str(here))
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        dirty = subprocess.run(
+            [*git, "status", "--porcelain", "--", "soap"], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")

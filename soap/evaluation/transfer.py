@@ -1,0 +1,165 @@
+"""The `transfer` protocol, that of the paper's tables: attack the bare classifier, then purify the result.
+
+The attacker does not know the purifier, so a figure measured this way is an upper bound on robustness.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from soap import files, validate
+from soap.attacks import Attack, MinimalL2, success
+from soap.auxiliary import JointModel
+from soap.balls import row_norms
+from soap.data import Dataset
+from soap.errors import InputError
+from soap.evaluation.provenance import gather
+from soap.isolation import untouched
+from soap.purify import Purifier
+from soap.results import Provenance, Row, Store
+from soap.shapes import Tensor
+
+PROTOCOL = "transfer"
+BARE = "none"
+
+Watch = Callable[[str, int, int], None]
+"""Called with what is being done, how many images are done, and of how many."""
+
+
+def transfer(
+    model: JointModel,
+    data: Dataset,
+    attacks: Mapping[str, Attack],
+    purifiers: Sequence[Purifier],
+    *,
+    store: Store | None = None,
+    batch: int = 500,
+    seed: int = 0,
+    save_adversarial: Path | None = None,
+    watch: Watch = lambda what, done, total: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Row]:
+    """One row for the bare classifier and one for each purifier under each attack, on all images of `data`.
+
+    Rows already in `store` are not measured again; new ones are appended as they are made, so a stop loses at
+    most the attack under way. save_adversarial: a folder for the attacked images, one .npz an attack.
+    """
+    validate.at_least("batch", batch, 1)
+    validate.inputs(data.x, model)
+    validate.labels(data.y, data.x, model.classes)
+    if not attacks:
+        raise InputError("no attack was named, want at least one, e.g. 'pgd' (or 'none' for clean images).")
+    subject = _Subject(model, data, gather(model, data, seed=seed, batch=batch), batch, watch, stop)
+    known = {row.key: row for row in (store.read() if store else [])}
+    rows: list[Row] = []
+    for name, attack in attacks.items():
+        planned = {subject.plan(name, attack, purifier).key: purifier for purifier in (None, *purifiers)}
+        x_adv: Tensor | None = None
+        seconds = 0.0
+        if save_adversarial is not None or not known.keys() >= planned.keys():
+            began = time.monotonic()
+            x_adv = subject.attacked(name, attack)
+            seconds = time.monotonic() - began
+            if x_adv is not None and save_adversarial is not None:
+                save_images(save_adversarial / f"{model.name}-{name}.npz", x_adv, data.y)
+        for key, purifier in planned.items():
+            if key not in known and x_adv is not None:
+                row = subject.scored(subject.plan(name, attack, purifier), attack, purifier, x_adv, seconds)
+                if row is not None:
+                    known[key] = row
+                    if store is not None:
+                        store.append(row)
+            if key in known:
+                rows.append(known[key])
+    return rows
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What all rows of one evaluation share."""
+
+    model: JointModel
+    data: Dataset
+    provenance: Provenance
+    batch: int
+    watch: Watch
+    stop: Callable[[], bool]
+
+    def plan(self, name: str, attack: Attack, purifier: Purifier | None) -> Row:
+        """The row of a figure before it is measured."""
+        return Row(
+            protocol=PROTOCOL,
+            model=self.model.name,
+            data=self.data.name,
+            attack=name,
+            settings=repr(attack),
+            eps_pfy=BARE if purifier is None else str(purifier.eps),
+            defence=BARE if purifier is None else repr(purifier),
+            n=len(self.data),
+            correct=0,
+            seconds=0.0,
+            provenance=self.provenance,
+        )
+
+    def attacked(self, name: str, attack: Attack) -> Tensor | None:
+        """All images attacked, batch by batch; None when asked to stop."""
+        parts: list[Tensor] = []
+        for first in range(0, len(self.data), self.batch):
+            if self.stop():
+                return None
+            rows = slice(first, first + self.batch)
+            parts.append(attack(self.model, self.data.x[rows], self.data.y[rows]))
+            self.watch(name, first + len(parts[-1]), len(self.data))
+        return torch.cat(parts)
+
+    def scored(
+        self, row: Row, attack: Attack, purifier: Purifier | None, x_adv: Tensor, seconds: float
+    ) -> Row | None:
+        """The row with its counts; `seconds` is what the attack took, or the purifier where there is one.
+
+        None when asked to stop.
+        """
+        began = time.monotonic()
+        correct, sums = 0, {} if purifier is None else dict.fromkeys(("eps_pfy", "loss_before", "loss_after"), 0.0)
+        for first in range(0, len(x_adv), self.batch):
+            if self.stop():
+                return None
+            rows = slice(first, first + self.batch)
+            x, y = x_adv[rows], self.data.y[rows]
+            if purifier is not None:
+                purified = purifier(x, y) if purifier.eps == "oracle" else purifier(x)
+                x = purified.x
+                for name, values in zip(sums, (purified.eps, purified.loss_before, purified.loss_after), strict=True):
+                    sums[name] += float(values.sum())
+                self.watch(f"{row.attack}, purified ({row.eps_pfy})", first + len(x), len(x_adv))
+            with untouched(self.model), torch.no_grad():
+                correct += int((self.model(x).argmax(1) == y).sum())
+        measures = {f"mean_{name}": total / len(x_adv) for name, total in sums.items()}
+        if purifier is None:
+            measures = self._strength(attack, x_adv)
+        else:
+            seconds = time.monotonic() - began
+        return replace(row, correct=correct, seconds=round(seconds, 3), measures=measures)
+
+    def _strength(self, attack: Attack, x_adv: Tensor) -> dict[str, float]:
+        """Size of the perturbations, and the paper's success rate for attacks that look for the smallest one."""
+        delta = x_adv - self.data.x
+        measures = {
+            "mean_l2": float(row_norms(delta).mean()),
+            "mean_linf": float(delta.flatten(1).abs().amax(1).mean()),
+        }
+        if isinstance(attack, MinimalL2):
+            with untouched(self.model):
+                hits = success(self.model, attack.radius, self.data.x, x_adv, self.data.y)
+            measures["success"] = float(hits.float().mean())
+        return measures
+
+
+def save_images(path: Path, x: Tensor, y: Tensor) -> None:
+    """Write images and labels as an .npz that `soap.data.load` reads back."""
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, x=x.cpu().numpy(), y=y.cpu().numpy())

@@ -1,0 +1,150 @@
+"""One measured figure and where it came from, and the JSONL store that keeps them.
+
+Results are data; tables, plots and pages are views of them. A row never holds a bare percentage: it has the
+counts, and the interval follows from them.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from soap import files
+from soap.errors import FileError
+
+SCHEMA = 1
+
+
+def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % score interval of a share (Wilson 1927): honest at 0 % and 100 % too."""
+    share = correct / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What else would have to be the same for the figure to come out the same."""
+
+    weights_sha256: str
+    data_sha256: str
+    images: str
+    seed: int
+    batch: int
+    version: str
+    commit: str | None
+    torch: str
+    python: str
+    device: str
+    date: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Accuracy of one model under one attack behind one defence, by one protocol.
+
+    defence: the purifier's repr, or "none" for the bare classifier. eps_pfy: how its radius was chosen.
+    measures: further means over the same images, e.g. the success rate of an L2 attack.
+    """
+
+    protocol: str
+    model: str
+    data: str
+    attack: str
+    settings: str
+    eps_pfy: str
+    defence: str
+    n: int
+    correct: int
+    seconds: float
+    provenance: Provenance
+    measures: Mapping[str, float] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def accuracy(self) -> float:
+        """Share classified rightly, in [0, 1]."""
+        return self.correct / self.n
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its 95 % Wilson interval."""
+        return wilson(self.correct, self.n)
+
+    @property
+    def key(self) -> str:
+        """What was measured, apart from when, where and how fast: rows with equal keys are the same figure."""
+        p = self.provenance
+        parts = (self.protocol, self.model, self.data, self.settings, self.eps_pfy, self.defence, self.n)
+        identity = json.dumps([*parts, p.weights_sha256, p.data_sha256, p.images, p.seed])
+        return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+    def as_json(self) -> dict[str, Any]:
+        """The row for machines, with accuracy and interval spelled out."""
+        low, high = self.interval
+        return {**asdict(self), "key": self.key, "accuracy": self.accuracy, "interval": [low, high]}
+
+
+def from_json(content: Mapping[str, Any]) -> Row:
+    """The row that `as_json` wrote; anything else is a ValueError."""
+    if content.get("schema") != SCHEMA:
+        raise ValueError(f"schema {content.get('schema')!r}, want {SCHEMA}")
+    try:
+        provenance = Provenance(**content["provenance"])
+        row = Row(**{**{f.name: content[f.name] for f in fields(Row)}, "provenance": provenance})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a result row: {error}") from error
+    if not (isinstance(row.n, int) and isinstance(row.correct, int) and 0 <= row.correct <= row.n and row.n > 0):
+        raise ValueError(f"{row.correct!r} right of {row.n!r} is not a count")
+    if content.get("key") != row.key:
+        raise ValueError("the row was changed after it was written: its key does not fit")
+    return row
+
+
+class Store:
+    """A JSONL file of rows: appended one by one, read whole.
+
+    A last line without its newline is a write that was cut off: it is left out, and the next append removes
+    it. Any other line that is not a row is an error that names it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[Row]:
+        """All rows; none where the file does not exist yet."""
+        return self._read()[0]
+
+    def append(self, row: Row) -> None:
+        """Add a row at the end, on disk before this returns."""
+        _, whole = self._read()
+        with files.explained(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                file.truncate(whole)
+                file.write(json.dumps(row.as_json(), sort_keys=True).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _read(self) -> tuple[list[Row], int]:
+        """Rows and the length in bytes of the lines that hold them."""
+        with files.explained(self.path):
+            content = self.path.read_bytes() if self.path.exists() else b""
+        whole = content.rfind(b"\n") + 1
+        rows = []
+        for number, line in enumerate(content[:whole].splitlines(), 1):
+            try:
+                entry = json.loads(line)
+                if not isinstance(entry, dict):
+                    raise ValueError("not a result row")
+                rows.append(from_json(entry))
+            except (ValueError, RecursionError) as error:
+                raise FileError(
+                    f"{self.path}, line {number}: {error}; mend or remove the line, or use another file."
+                ) from error
+        return rows, whole

@@ -1,0 +1,120 @@
+"""The transfer protocol against the same figures computed by hand, and its store across a stop."""
+
+import dataclasses
+
+import pytest
+import torch
+from tiny import noise_images, state_of, tiny_model
+
+import soap
+from soap.attacks import FGSM, PGD, DeepFool
+from soap.data import Dataset
+from soap.evaluation import PAPER, Clean, transfer
+from soap.results import Store
+
+ATTACKS = {"none": Clean(), "fgsm": FGSM(eps=0.1), "df": DeepFool(radius=0.5, candidates=4)}
+
+
+def images(n: int = 23) -> Dataset:
+    x = noise_images(n, seed=2)
+    y = tiny_model()(x).argmax(1)
+    y[::5] = (y[::5] + 1) % 4  # some are wrong from the start
+    return Dataset(name="noise", split="test", x=x, y=y, classes=tuple("abcd"), sha256="e" * 64)
+
+
+def test_rows_are_the_figures_computed_by_hand():
+    model, data = tiny_model(), images()
+    before = state_of(model)
+    purifiers = [soap.Purifier(model), soap.Purifier(model, eps="oracle"), soap.Purifier(model, eps=0.2)]
+    rows = transfer(model, data, ATTACKS, purifiers, batch=10)
+    assert state_of(model) == before
+    assert [(row.attack, row.eps_pfy) for row in rows] == [
+        (attack, choice) for attack in ATTACKS for choice in ("none", "min-aux", "oracle", "0.2")
+    ]
+    found = {(row.attack, row.eps_pfy): row.correct for row in rows}
+    for name, attack in ATTACKS.items():
+        x_adv = attack(model, data.x, data.y)
+        ends = {"none": x_adv, "min-aux": purifiers[0](x_adv).x, "0.2": purifiers[2](x_adv).x}
+        ends["oracle"] = purifiers[1](x_adv, data.y).x
+        for choice, x in ends.items():
+            assert found[name, choice] == int((model(x).argmax(1) == data.y).sum()), (name, choice)
+
+
+def test_measures_tell_how_strong_the_attack_was():
+    model, data = tiny_model(), images()
+    rows = {row.attack: row for row in transfer(model, data, ATTACKS, [])}
+    assert rows["none"].measures == {"mean_l2": 0.0, "mean_linf": 0.0}
+    assert rows["fgsm"].measures["mean_linf"] == pytest.approx(0.1, abs=1e-3)
+    x_adv = ATTACKS["df"](model, data.x, data.y)
+    hits = (model(x_adv).argmax(1) != data.y) & ((x_adv - data.x).flatten(1).norm(dim=1) < 0.5 - 1e-4)
+    assert rows["df"].measures["success"] == pytest.approx(hits.float().mean().item())
+
+
+def test_rows_already_in_the_store_are_not_measured_again(tmp_path):
+    model, data, store = tiny_model(), images(), Store(tmp_path / "rows.jsonl")
+    first = transfer(model, data, ATTACKS, [soap.Purifier(model)], store=store)
+    content = store.path.read_bytes()
+
+    class Explodes(FGSM):
+        def perturb(self, model, x, y):
+            raise AssertionError("measured again")
+
+        def __repr__(self) -> str:
+            return repr(ATTACKS["fgsm"])
+
+    again = transfer(model, data, {"fgsm": Explodes(eps=0.1)}, [soap.Purifier(model)], store=store)
+    assert again == [row for row in first if row.attack == "fgsm"]
+    assert store.path.read_bytes() == content
+    more = transfer(model, data, ATTACKS, [soap.Purifier(model), soap.Purifier(model, eps=0.3)], store=store)
+    assert len(more) == 9
+    assert len(store.read()) == 9
+
+
+def test_a_stop_keeps_what_is_done_and_the_next_run_goes_on(tmp_path):
+    model, data = tiny_model(), images()
+    whole = transfer(model, data, ATTACKS, [soap.Purifier(model)], batch=10)
+    for asked in range(12):
+        store = Store(tmp_path / f"{asked}.jsonl")
+        calls = iter(range(1000))
+        part = transfer(
+            model, data, ATTACKS, [soap.Purifier(model)], batch=10, store=store, stop=lambda: next(calls) >= asked  # noqa: B023
+        )
+        assert part == store.read()
+        done = transfer(model, data, ATTACKS, [soap.Purifier(model)], batch=10, store=store)
+        assert [(r.key, r.correct) for r in done] == [(r.key, r.correct) for r in whole]
+
+
+def test_other_weights_or_data_are_other_rows(tmp_path):
+    store = Store(tmp_path / "rows.jsonl")
+    data = images()
+    transfer(tiny_model(), data, {"none": Clean()}, [], store=store)
+    transfer(tiny_model(seed=1), data, {"none": Clean()}, [], store=store)
+    transfer(tiny_model(), dataclasses.replace(data, sha256="f" * 64), {"none": Clean()}, [], store=store)
+    assert len(store.read()) == 3
+
+
+def test_adversarial_images_are_saved_so_that_they_load_again(tmp_path):
+    model, data = tiny_model(), images()
+    attack = PGD(eps=0.1, step_size=0.05, steps=3)
+    transfer(model, data, {"pgd": attack}, [], save_adversarial=tmp_path)
+    saved = soap.data.load(tmp_path / "tiny-reconstruction-pgd.npz")
+    torch.testing.assert_close(saved.x, attack(model, data.x, data.y))
+    assert torch.equal(saved.y, data.y)
+
+
+def test_the_papers_attacks():
+    assert repr(PAPER["mnist"]["pgd"]).startswith("PGD(eps=0.3, step_size=0.01, steps=40, norm='linf', start='zero'")
+    assert PAPER["cifar10"]["pgd"] == PGD(eps=8 / 255, step_size=2 / 255, steps=20)
+    assert (PAPER["mnist"]["cw"].radius, PAPER["cifar10"]["df"].radius) == (4.0, 2.0)
+    assert all(list(attacks) == ["none", "fgsm", "pgd", "cw", "df"] for attacks in PAPER.values())
+
+
+def test_bad_input_is_refused():
+    model, data = tiny_model(), images()
+    with pytest.raises(soap.InputError, match="no attack was named"):
+        transfer(model, data, {}, [])
+    with pytest.raises(soap.InputError, match="batch is 0"):
+        transfer(model, data, ATTACKS, [], batch=0)
+    small = dataclasses.replace(data, x=noise_images(23, side=6))
+    with pytest.raises(soap.InputError, match=r"this model takes \[batch, 1, 8, 8\]"):
+        transfer(model, small, ATTACKS, [])

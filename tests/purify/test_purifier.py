@@ -1,0 +1,287 @@
+"""The purifier against Algorithm 2 read plainly, against closed forms, and against what it promises to leave alone."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain import plain_min_aux, plain_purify
+from tiny import GRID, TASKS, attacked_digits, noise_images, state_of, tiny_model
+from torch import nn
+
+import soap
+from soap.auxiliary import AuxiliaryTask, JointLosses, JointModel
+from soap.models import Network
+from soap.purify.soap import TIE
+
+BUNDLED = ("mnist-fcn-dr", "mnist-cnn-dr")
+
+
+def share_equal(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(((a - b).abs() <= 1e-6).float().mean())
+
+
+@pytest.fixture(scope="module", params=BUNDLED)
+def digits(request: pytest.FixtureRequest) -> tuple[JointModel, torch.Tensor, torch.Tensor]:
+    model = soap.load(request.param)
+    return model, *attacked_digits(model, 100)
+
+
+def test_every_radius_of_the_grid_equals_the_plain_loop(digits):
+    model, x, _ = digits
+    own = model.purification
+    for eps in own.grid:
+        ours = soap.Purifier(model, eps=eps)(x).x
+        plain = plain_purify(model, x, eps, own.step_size, own.steps).detach()
+        assert share_equal(ours, plain) >= 0.999, f"eps {eps}"
+        assert torch.equal(model(ours).argmax(1), model(plain).argmax(1)), f"eps {eps}"
+
+
+def test_min_aux_equals_the_plain_loop(digits):
+    model, x, _ = digits
+    own = model.purification
+    ours = soap.Purifier(model)(x)
+    plain, eps = plain_min_aux(model, x, own.grid, own.step_size, own.steps, TIE)
+    assert torch.equal(ours.eps, eps)
+    assert share_equal(ours.x, plain) >= 0.999
+    assert torch.equal(model(ours.x).argmax(1), model(plain).argmax(1))
+
+
+def test_an_image_alone_and_in_any_batch_gives_the_same(digits):
+    model, x, _ = digits
+    purify = soap.Purifier(model)
+    together = purify(x)
+    shuffled = torch.randperm(100, generator=torch.Generator().manual_seed(1))
+    for rows in (torch.arange(25).split(1), shuffled.split(37)):
+        for part in rows:
+            alone = purify(x[part])
+            assert torch.equal(alone.eps, together.eps[part])
+            assert torch.equal(model(alone.x).argmax(1), model(together.x[part]).argmax(1))
+            assert share_equal(alone.x, together.x[part]) >= 0.999
+
+
+def test_purification_lowers_the_loss_and_raises_accuracy(digits):
+    model, x, y = digits
+    out = soap.Purifier(model)(x)
+    assert (out.loss_after <= out.loss_before * (1 + 1e-6)).all()
+    torch.testing.assert_close(out.loss_before, model.auxiliary.loss(model, x).detach())
+    torch.testing.assert_close(out.loss_after, model.auxiliary.loss(model, out.x).detach())
+    before, after = ((model(points).argmax(1) == y).float().mean() for points in (x, out.x))
+    assert after > before + 0.3
+
+
+def test_the_trajectory_ends_at_the_purified_image(digits):
+    model, x, _ = digits
+    purify = soap.Purifier(model)
+    out = purify(x)
+    path = purify.trajectory(x, out.eps)
+    assert len(path) == model.purification.steps + 1
+    assert torch.equal(path[0], x)
+    assert share_equal(path[-1], out.x) >= 0.999
+
+
+class Quadratic(AuxiliaryTask):
+    """|x - target|^2: descending it leads straight to the target."""
+
+    def __init__(self, target: torch.Tensor) -> None:
+        super().__init__()
+        self.target = target
+        self.alpha = 1.0
+        self.gradients = self.losses_only = 0
+
+    def losses(self, model, x, y, generator) -> JointLosses:
+        raise NotImplementedError
+
+    def loss(self, model, x):
+        copies = len(x) // len(self.target)
+        if torch.is_grad_enabled():
+            self.gradients += copies
+        else:
+            self.losses_only += copies
+        return (x - self.target.repeat(copies, 1)).square().sum(1)
+
+
+def quadratic(target: torch.Tensor) -> JointModel:
+    shape = tuple(target.shape[1:])
+    network = Network(encoder=nn.Identity(), classifier=nn.Identity(), inputs=shape, features=shape, classes=shape[0])
+    return JointModel(network, Quadratic(target))
+
+
+@given(
+    offsets=st.lists(st.integers(-8, 8), min_size=2, max_size=6),
+    radius=st.floats(0.0, 0.5),
+    steps=st.integers(1, 8),
+)
+@settings(max_examples=60)
+def test_a_quadratic_loss_leads_to_the_nearest_point_it_can_reach(offsets, radius, steps):
+    gamma = 1 / 16  # exact in binary: whole steps land on the target to the bit, and sign(0) stays there
+    x = torch.full((1, len(offsets)), 0.5, dtype=torch.float64)
+    delta = gamma * torch.tensor([offsets], dtype=torch.float64)
+    model = quadratic(x + delta)
+    out = soap.Purifier(model, eps=radius, step_size=gamma, steps=steps)(x)
+    reach = min(radius, steps * gamma)
+    torch.testing.assert_close(out.x - x, delta.clamp(-reach, reach), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("grid", "steps", "gradients", "further"),
+    [
+        (tuple(k / 10 for k in range(11)), 5, 11, 5),  # the paper's grid: not 55 and 11
+        (tuple(k / 10 for k in range(10, -1, -1)), 5, 11, 5),
+        ((0.5,), 5, 5, 1),
+        ((0.0,), 5, 0, 1),
+        ((0.0, 0.3), 1, 1, 1),
+        ((0.05, 0.1), 3, 1 + 2 + 2, 2),
+    ],
+)
+def test_radii_share_their_work(grid, steps, gradients, further):
+    model = quadratic(torch.rand(3, 5))
+    soap.Purifier(model, eps="min-aux", step_size=0.1, steps=steps, grid=grid)(torch.rand(3, 5))
+    assert (model.auxiliary.gradients, model.auxiliary.losses_only) == (gradients, further)
+
+
+@given(
+    task=st.sampled_from(TASKS),
+    gamma=st.sampled_from((0.03, 0.1, 0.25, 1.0)),
+    steps=st.integers(1, 6),
+    grid=st.lists(st.floats(0, 0.7).map(lambda r: round(r, 3)), min_size=1, max_size=5),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=40)
+def test_any_grid_step_and_count_equals_the_plain_loop(task, gamma, steps, grid, seed):
+    """In float64, so that rounding does not flip the sign of a gradient near zero."""
+    model = tiny_model(task, seed=seed % 7, dtype=torch.float64)
+    x = noise_images(2, seed=seed, dtype=torch.float64)
+    for eps in grid:
+        ours = soap.Purifier(model, eps=eps, step_size=gamma, steps=steps)(x).x
+        torch.testing.assert_close(ours, plain_purify(model, x, eps, gamma, steps).detach(), atol=1e-6, rtol=0)
+    ours = soap.Purifier(model, grid=tuple(grid), step_size=gamma, steps=steps)(x)
+    plain, eps_plain = plain_min_aux(model, x, tuple(grid), gamma, steps, TIE)
+    torch.testing.assert_close(ours.eps, eps_plain.double())
+    torch.testing.assert_close(ours.x, plain, atol=1e-6, rtol=0)
+
+
+@given(
+    task=st.sampled_from(TASKS),
+    eps=st.one_of(st.floats(0, 1), st.sampled_from(("min-aux", "oracle"))),
+    training=st.booleans(),
+    learning=st.booleans(),
+    n=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=50)
+def test_legal_and_nothing_else_changes(task, eps, training, learning, n, seed):
+    model = tiny_model(task).train(training).requires_grad_(learning)
+    x, y = noise_images(n, seed=seed), torch.arange(n) % 4
+    before, images = state_of(model), x.clone()
+    out = soap.Purifier(model, eps=eps)(x, *([y] if eps == "oracle" else []))
+    assert state_of(model) == before
+    assert torch.equal(x, images)
+    assert not out.x.requires_grad
+    assert torch.isfinite(out.x).all()
+    assert out.x.min() >= 0
+    assert out.x.max() <= 1
+    assert ((out.x - x).abs().flatten(1).amax(1) <= out.eps + 1e-6).all()
+    if eps == 0:
+        assert torch.equal(out.x, x)
+
+
+def test_oracle_is_right_wherever_any_radius_is(digits):
+    model, x, y = digits
+    right = torch.stack([model(soap.Purifier(model, eps=eps)(x).x).argmax(1) == y for eps in model.purification.grid])
+    oracle = soap.Purifier(model, eps="oracle")(x, y)
+    assert torch.equal(model(oracle.x).argmax(1) == y, right.any(0))
+    first = torch.tensor(model.purification.grid)[right.to(torch.uint8).argmax(0)]
+    solved = right.any(0)
+    assert torch.equal(oracle.eps[solved], first[solved])
+
+
+def test_one_long_step_is_the_single_step_purifier():
+    model, x = tiny_model(), noise_images(3)
+    point = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model.auxiliary.loss(model, point).sum(), point)
+    for eps in (0.1, 0.3):
+        expected = (x - eps * gradient.sign()).clamp(0, 1)
+        torch.testing.assert_close(soap.Purifier(model, eps=eps, step_size=1.0, steps=1)(x).x, expected)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_defended_classifies_the_purified_image_in_any_context(context):
+    model = tiny_model()
+    purify = soap.Purifier(model)
+    robust = soap.Defended(model, purify)
+    x = noise_images(3)
+    expected = model(purify(x).x)
+    with context():
+        assert torch.equal(robust(noise_images(3)), expected)
+
+
+def test_defended_passes_gradients_straight_through_and_stays_in_evaluation_mode():
+    model = tiny_model()
+    purify = soap.Purifier(model)
+    robust = soap.Defended(model, purify).train()
+    assert not any(module.training for module in robust.modules())
+    x = noise_images(3).requires_grad_()
+    robust(x).square().sum().backward()
+    point = purify(x).x.requires_grad_()
+    model(point).square().sum().backward()
+    torch.testing.assert_close(x.grad, point.grad)
+
+
+BAD = [
+    (lambda m, x: soap.Purifier(m)(x * float("nan")), "NaN or infinite"),
+    (lambda m, x: soap.Purifier(m)(x * float("inf")), "NaN or infinite"),
+    (lambda m, x: soap.Purifier(m)(x * 255), r"it looks like 0\.\.255, divide by 255"),
+    (lambda m, x: soap.Purifier(m)(x - 1), r"want \[0, 1\]"),
+    (lambda m, x: soap.Purifier(m)(x[0, 0, 0]), "add a batch dimension"),
+    (lambda m, x: soap.Purifier(m)(x[:, :, :5]), r"this model takes \[batch, 1, 8, 8\]"),
+    (lambda m, x: soap.Purifier(m)(x.repeat(1, 3, 1, 1)), r"got a batch of shape \[2, 3, 8, 8\]"),
+    (lambda m, x: soap.Purifier(m)((x * 255).byte()), "divide 8-bit images by 255"),
+    (lambda m, x: soap.Purifier(m)(x.double()), "float64 but the model's parameters are torch.float32"),
+    (lambda m, x: soap.Purifier(m)(x.to("meta")), "input is on meta but the model is on cpu"),
+    (lambda m, x: soap.Purifier(m)(x[:0]), "empty batch"),
+    (lambda m, x: soap.Purifier(m)([0.5]), "got list"),
+    (lambda m, x: soap.Purifier(m)(x, torch.tensor([0, 1])), "takes no labels"),
+    (lambda m, x: soap.Purifier(m, eps="oracle")(x), "needs the labels"),
+    (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0, 4])), r"labels span 0\.\.4"),
+    (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0, -1])), r"labels span -1\.\.0"),
+    (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0.0, 1.0])), "want an int64 tensor"),
+    (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0])), r"shape \[2\]"),
+    (lambda m, x: soap.Purifier(m, eps="min_aux"), "'min-aux', 'oracle'"),
+    (lambda m, x: soap.Purifier(m, eps=-0.1), "eps is -0.1"),
+    (lambda m, x: soap.Purifier(m, eps=float("nan")), "eps is nan"),
+    (lambda m, x: soap.Purifier(m, grid=()), "grid is empty"),
+    (lambda m, x: soap.Purifier(m, grid=(0.1, -0.2)), "eps is -0.2"),
+    (lambda m, x: soap.Purifier(m, steps=0), r"steps \(T\) is 0"),
+    (lambda m, x: soap.Purifier(m, steps=2.5), r"steps \(T\) is 2.5"),
+    (lambda m, x: soap.Purifier(m, step_size=0.0), "step_size is 0.0"),
+]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_input_is_one_clear_error(call, message):
+    model, x = tiny_model(), noise_images(2)
+    before = state_of(model)
+    with pytest.raises(soap.InputError, match=message):
+        call(model, x)
+    assert state_of(model) == before
+
+
+def test_a_model_without_task_or_settings_says_so():
+    plain = JointModel(tiny_model_network())
+    with pytest.raises(soap.InputError, match="without an auxiliary task"):
+        soap.Purifier(plain)
+    unset = JointModel(tiny_model_network(), Quadratic(torch.zeros(1, 2)))
+    with pytest.raises(soap.InputError, match="no purifier settings"):
+        soap.Purifier(unset)
+
+
+def tiny_model_network() -> Network:
+    return Network(encoder=nn.Identity(), classifier=nn.Identity(), inputs=(2,), features=(2,), classes=2)
+
+
+def test_settings_default_to_the_models_own():
+    purify = soap.Purifier(tiny_model())
+    assert (purify.step_size, purify.steps, purify.grid) == (0.1, 5, GRID)
+    assert repr(purify) == f"SOAP(eps='min-aux', grid={GRID}, step_size=0.1, steps=5)"
+    assert repr(soap.Purifier(tiny_model(), eps=0.2)) == "SOAP(eps=0.2, step_size=0.1, steps=5)"

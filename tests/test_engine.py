@@ -1,0 +1,42 @@
+"""Devices, seeds, and stopping at a safe point."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from soap import engine
+from soap.errors import InputError
+
+
+def test_devices_by_name():
+    assert engine.pick_device("cpu") == torch.device("cpu")
+    assert engine.pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    for wrong in ("gpu", "tpu", "cpu:x", ""):
+        with pytest.raises(InputError, match="unknown device"):
+            engine.pick_device(wrong)
+
+
+def test_seeds_differ_for_every_seed_and_counter():
+    seeds = {engine.seed_for(seed, a, b) for seed in range(10) for a in range(10) for b in range(100)}
+    assert len(seeds) == 10_000
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert engine.seed_for(3, 1, 4) == engine.seed_for(3, 1, 4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_interrupts(number):
+    before = signal.getsignal(number)
+    with engine.stoppable() as stop:
+        assert not stop()
+        os.kill(os.getpid(), number)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(InputError, match="'fp32', 'bf16'"):
+        engine.autocast(torch.device("cpu"), "fp16")

@@ -1,0 +1,88 @@
+"""A borrowed network comes back as it was."""
+
+import pytest
+import torch
+from torch import nn
+
+from soap.isolation import same_random_state, untouched
+
+
+def network() -> nn.Module:
+    """Mixed modes, one frozen parameter."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5)), nn.Linear(2, 2))
+    model[1][0].eval()
+    model[0].weight.requires_grad_(False)
+    return model
+
+
+def shown(model: nn.Module) -> tuple[list[bool], list[bool]]:
+    return [m.training for m in model.modules()], [p.requires_grad for p in model.parameters()]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_modes_and_parameters_come_back(fails: bool) -> None:
+    model = network()
+    before = shown(model)
+    assert True in before[0]
+    assert False in before[0]
+    try:
+        with untouched(model):
+            assert not any(shown(model)[0])
+            assert not any(shown(model)[1])
+            if fails:
+                raise KeyError
+    except KeyError:
+        assert fails
+    assert shown(model) == before
+
+
+def test_borrowing_twice_gives_back_once_each() -> None:
+    model = network()
+    before = shown(model)
+    with untouched(model):
+        inside = shown(model)
+        with untouched(model):
+            pass
+        assert shown(model) == inside
+    assert shown(model) == before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_random_state_comes_back(fails: bool) -> None:
+    torch.manual_seed(0)
+    wanted = torch.rand(3)
+    torch.manual_seed(0)
+    try:
+        with same_random_state():
+            torch.rand(5)
+            if fails:
+                raise KeyError
+    except KeyError:
+        assert fails
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_any_callable_may_be_borrowed_and_the_random_state_is_kept() -> None:
+    before = torch.get_rng_state()
+    with untouched(lambda x: x + torch.rand(1)):
+        torch.rand(5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_gradients_already_there_are_left_alone() -> None:
+    model = nn.Linear(2, 2)
+    model(torch.rand(1, 2)).sum().backward()
+    before = model.weight.grad.clone()
+    with untouched(model):
+        x = torch.rand(1, 2, requires_grad=True)
+        model(x).sum().backward()
+    assert torch.equal(model.weight.grad, before)
+
+
+@pytest.mark.gpu
+def test_the_random_state_of_the_gpu_comes_back() -> None:
+    torch.rand(1, device="cuda")
+    before = torch.cuda.get_rng_state()
+    with same_random_state():
+        torch.rand(5, device="cuda")
+    assert torch.equal(torch.cuda.get_rng_state(), before)

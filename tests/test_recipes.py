@@ -1,0 +1,145 @@
+"""Recipes: every model of the paper, each value the paper's, and one clear error for every slip."""
+
+import pytest
+
+import soap
+from soap.recipes import names, parse, read
+
+GOOD = """
+name = "trial"
+data = "mnist"
+[model]
+architecture = "fcn"
+dropout = 0.0
+[auxiliary]
+task = "reconstruction"
+decoder = "dense"
+alpha = 100.0
+noise = 0.5
+[training]
+epochs = 3
+lr = 0.01
+[purifier]
+step_size = "4/255"
+steps = 5
+grid = [0.0, "8/255"]
+"""
+
+
+def test_there_is_one_recipe_for_every_model_of_the_paper():
+    wanted = {f"mnist-{net}-{method}" for net in ("fcn", "cnn") for method in ("no-def", "fgsm-at", "pgd-at", "dr")}
+    for data in ("cifar10", "cifar100"):
+        for net in ("resnet18", "wide-resnet28"):
+            wanted |= {f"{data}-{net}-{method}" for method in ("no-def", "fgsm-at", "pgd-at", "rp", "lc")}
+    assert set(names()) == wanted
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_reads_builds_and_is_headed_by_its_command(name):
+    recipe = read(name)
+    assert recipe.name == name
+    assert recipe.text.startswith(f"# soap train {name}\n")
+    assert name.startswith(f"{recipe.data}-{recipe.architecture}-")
+    assert (recipe.purifier is not None) == (recipe.task is not None)
+    if recipe.architecture != "wide-resnet28":  # 146 MB each; one is built below
+        model = soap.recipes.build(recipe)
+        assert model.purifiable == (recipe.task is not None)
+        assert model.classes == (100 if recipe.data == "cifar100" else 10)
+        assert model.purification == recipe.purifier
+
+
+def test_the_wide_network_builds():
+    assert sum(p.numel() for p in soap.recipes.build(read("cifar10-wide-resnet28-lc")).parameters()) == 36_489_290
+
+
+# (recipe, epochs, lr, drops at these epochs, alpha, noise, T, gamma, number of radii), from the paper's appendix.
+PAPER = [
+    ("mnist-fcn-dr", 100, 0.01, [50], 100.0, 0.5, 5, 0.1, 11),
+    ("mnist-cnn-dr", 200, 0.1, [100], 100.0, 0.5, 5, 0.1, 11),
+    ("cifar10-resnet18-rp", 200, 0.1, [100, 150], 0.5, 0.1, 5, 4 / 255, 11),
+    ("cifar10-resnet18-lc", 200, 0.1, [100, 150], 1.0, 0.1, 5, 4 / 255, 11),
+    ("cifar100-resnet18-lc", 200, 0.1, [100, 150], 1.0, 0.1, 5, 4 / 255, 11),
+]
+
+
+@pytest.mark.parametrize(("name", "epochs", "lr", "drops", "alpha", "noise", "T", "gamma", "radii"), PAPER)
+def test_the_papers_settings(name, epochs, lr, drops, alpha, noise, T, gamma, radii):
+    recipe = read(name)
+    schedule = recipe.training
+    assert (schedule.epochs, schedule.lr, schedule.batch) == (epochs, lr, 128)
+    assert (schedule.momentum, schedule.weight_decay) == (0.9, 1e-4)
+    found = [e for e in range(5, epochs) if schedule.rate(e) < schedule.rate(e - 1)]
+    assert found == drops
+    assert (recipe.auxiliary["alpha"], recipe.auxiliary["noise"]) == (alpha, noise)
+    assert recipe.purifier.steps == T
+    assert recipe.purifier.step_size == pytest.approx(gamma)
+    assert recipe.purifier.grid == pytest.approx([k * gamma for k in range(radii)])
+
+
+def test_adversarial_training_uses_the_papers_attacks():
+    attacks = soap.attacks
+    assert read("mnist-cnn-pgd-at").adversarial == attacks.PGD(eps=0.3, step_size=0.01, steps=40)
+    assert read("mnist-fcn-fgsm-at").adversarial == attacks.FGSM(eps=0.3)
+    assert read("cifar10-resnet18-pgd-at").adversarial == attacks.PGD(eps=8 / 255, step_size=2 / 255, steps=7)
+
+
+def test_dropout_is_in_the_baselines_and_not_in_soap_dr():
+    assert read("mnist-fcn-no-def").model["dropout"] == 0.5
+    assert read("mnist-fcn-dr").model["dropout"] == 0.0
+
+
+def test_weights_depend_on_the_seed_alone():
+    first, second = (soap.recipes.build(parse(GOOD, "x")).state_dict() for _ in range(2))
+    assert all(first[key].equal(second[key]) for key in first)
+    other = soap.recipes.build(parse(GOOD.replace("epochs = 3", "epochs = 3\nseed = 7"), "x")).state_dict()
+    assert not all(first[key].equal(other[key]) for key in first)
+
+
+BAD = [
+    ("epochs = 3", "epoch = 3", r"unknown key in \[training\] 'epoch'; did you mean epochs"),
+    ("[purifier]", "[purifer]", "unknown key in recipe 'purifer'; did you mean purifier"),
+    ("epochs = 3", "", r"missing key in \[training\] 'epochs'"),
+    ("epochs = 3", "epochs = 0", "epochs is 0"),
+    ("epochs = 3", 'epochs = "three"', "epochs is 'three'"),
+    ("lr = 0.01", 'lr = "1/0"', "not a number or a fraction"),
+    ("lr = 0.01", "lr = -1.0", "lr is -1.0"),
+    ('name = "trial"', "name = 3", "want a name in quotes"),
+    ('data = "mnist"', "", "data = None"),
+    ("[model]", "[[model]]", "want a section"),
+    ("name =", "name ==", "not valid TOML"),
+    ("[training]", "training = 3\n[trainings]", "unknown key in recipe|want a section|not valid TOML"),
+]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("old", "new", "message"), BAD, ids=[new or f"no {old}" for old, new, _ in BAD])
+def test_a_slip_in_a_recipe_is_one_clear_error_that_names_the_file(old, new, message):
+    assert old in GOOD
+    with pytest.raises(soap.InputError, match=message) as error:
+        parse(GOOD.replace(old, new), "my.toml")
+    assert str(error.value).startswith("my.toml: ")
+
+
+BAD_TO_BUILD = [
+    ('architecture = "fcn"', 'architecture = "fnc"', "did you mean fcn"),
+    ("dropout = 0.0", "dorpout = 0.0", r"unknown option of the fcn architecture .dorpout.; did you mean dropout"),
+    ('task = "reconstruction"', 'task = "reconstuction"', "did you mean reconstruction"),
+    ('decoder = "dense"', 'decoder = "dens"', "did you mean dense"),
+    ("noise = 0.5", "nosie = 0.5", r"unknown key in \[auxiliary\] 'nosie'; did you mean noise"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BAD_TO_BUILD, ids=[new for _, new, _ in BAD_TO_BUILD])
+def test_a_slip_in_the_networks_options_is_found_when_it_is_built(old, new, message):
+    with pytest.raises(soap.InputError, match=message):
+        soap.recipes.build(parse(GOOD.replace(old, new), "my.toml"))
+
+
+def test_recipes_are_read_by_name_or_by_path(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    assert read(path).name == "trial"
+    with pytest.raises(soap.InputError, match="did you mean mnist-fcn-dr"):
+        read("mnist-fnc-dr")
+    with pytest.raises(soap.FileError, match=r"gone\.toml: there is no such file"):
+        read(tmp_path / "gone.toml")

@@ -1,0 +1,99 @@
+"""Result rows and their store: intervals by the textbook, nothing lost, nothing changed unseen."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from soap.errors import FileError
+from soap.results import Provenance, Row, Store, from_json, wilson
+
+PROVENANCE = Provenance(
+    weights_sha256="a" * 64, data_sha256="b" * 64, images="0..99 of test", seed=0, batch=10, version="0", commit=None,
+    torch="2", python="3", device="cpu", date="2026-01-01",
+)  # fmt: skip
+ROW = Row(
+    protocol="transfer", model="m", data="d", attack="pgd", settings="PGD()", eps_pfy="min-aux", defence="SOAP()",
+    n=100, correct=61, seconds=1.5, provenance=PROVENANCE, measures={"success": 0.5},
+)  # fmt: skip
+
+
+def test_wilson_against_the_textbook():
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+    assert wilson(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+
+
+@given(n=st.integers(1, 10_000), data=st.data())
+def test_wilson_holds_the_share_and_solves_its_equation(n, data):
+    correct = data.draw(st.integers(0, n))
+    low, high = wilson(correct, n)
+    assert 0 <= low <= correct / n + 1e-12
+    assert correct / n - 1e-12 <= high <= 1
+    for p in (low, high):  # the bounds are where the score test is just rejected: |share - p| = z sqrt(p (1 - p) / n)
+        if 1e-9 < p < 1 - 1e-9:
+            assert abs(correct / n - p) == pytest.approx(1.959964 * math.sqrt(p * (1 - p) / n), abs=1e-6)
+
+
+def test_rows_read_back_as_they_were_written(tmp_path):
+    store = Store(tmp_path / "sub" / "rows.jsonl")
+    assert store.read() == []
+    rows = [dataclasses.replace(ROW, correct=k) for k in range(5)]
+    for row in rows:
+        store.append(row)
+    assert store.read() == rows
+    first = json.loads(store.path.read_text().splitlines()[3])
+    assert (first["accuracy"], first["schema"], first["key"]) == (0.03, 1, ROW.key)
+
+
+def test_equal_keys_mean_the_same_figure():
+    later = dataclasses.replace(PROVENANCE, date="2027", device="gpu", torch="3", batch=99)
+    assert dataclasses.replace(ROW, seconds=9.0, correct=3, provenance=later).key == ROW.key
+    changes = [{"settings": "PGD(eps=1)"}, {"eps_pfy": "oracle"}, {"defence": "none"}, {"n": 99}, {"data": "e"}]
+    changes += [{"provenance": dataclasses.replace(PROVENANCE, weights_sha256="c" * 64)}]
+    keys = {dataclasses.replace(ROW, **change).key for change in changes}
+    assert len(keys | {ROW.key}) == len(changes) + 1
+
+
+def test_a_write_that_was_cut_off_is_left_out_and_then_removed(tmp_path):
+    store = Store(tmp_path / "rows.jsonl")
+    store.append(ROW)
+    whole = store.path.read_bytes()
+    for cut in (1, 50, len(whole) - 1):
+        store.path.write_bytes(whole + whole[:cut])
+        assert store.read() == [ROW]
+    store.append(dataclasses.replace(ROW, correct=1))
+    assert [row.correct for row in store.read()] == [61, 1]
+
+
+DAMAGE = [
+    (b"not json\n", "Expecting value"),
+    (b"[]\n", "not a result row"),
+    (b"{}\n", "schema None, want 1"),
+    (b'{"schema": 1}\n', "not a result row"),
+    (json.dumps({**ROW.as_json(), "correct": 101}).encode() + b"\n", "101 right of 100"),
+    (json.dumps({**ROW.as_json(), "model": "better"}).encode() + b"\n", "changed after it was written"),
+    (b"\xff\xfe\n", "Expecting value|utf-8"),
+    (b"[" * 100_000 + b"\n", "recursion|nested|Expecting"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), DAMAGE, ids=[message for _, message in DAMAGE])
+def test_a_damaged_line_is_named(tmp_path, line, message):
+    store = Store(tmp_path / "rows.jsonl")
+    store.append(ROW)
+    with store.path.open("ab") as file:
+        file.write(line)
+    before = store.path.read_bytes()
+    with pytest.raises(FileError, match=rf"rows\.jsonl, line 2: .*({message})"):
+        store.read()
+    with pytest.raises(FileError, match="line 2"):
+        store.append(ROW)
+    assert store.path.read_bytes() == before
+
+
+def test_from_json_inverts_as_json():
+    assert from_json(json.loads(json.dumps(ROW.as_json()))) == ROW

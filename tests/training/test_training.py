@@ -1,0 +1,235 @@
+"""Joint training: reproducible, resumable at any step, honest about what it keeps."""
+
+import dataclasses
+import functools
+import json
+import math
+
+import pytest
+import torch
+from tiny import TASKS, noise_images, state_of, tiny_model
+
+import soap
+from soap import engine
+from soap.auxiliary import JointModel
+from soap.data import Dataset
+from soap.models import Network
+from soap.training import Progress, Schedule, train
+
+SCHEDULE = Schedule(epochs=3, lr=0.05, batch=8, milestones=(0.5,), warmup_epochs=0.5, augment=("flip",))
+
+
+def images(n: int = 34) -> Dataset:
+    """Random images whose class is told by their brightest quarter."""
+    x = noise_images(n, seed=5)
+    quarters = torch.stack([q.mean((1, 2, 3)) for half in x.chunk(2, 2) for q in half.chunk(2, 3)], 1)
+    return Dataset(name="quarters", split="train", x=x, y=quarters.argmax(1), classes=tuple("abcd"), sha256="0" * 64)
+
+
+class StopAfter:
+    """Asks to stop after so many steps, as Ctrl-C would."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+def weights(model: JointModel) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_one_seed_gives_one_set_of_weights(task, tmp_path):
+    runs = []
+    for number in range(2):
+        model = tiny_model(task)
+        train(model, images(), SCHEDULE, out=tmp_path / str(number))
+        runs.append(weights(model))
+    assert runs[0] == runs[1]
+    other = tiny_model(task)
+    train(other, images(), dataclasses.replace(SCHEDULE, seed=1), out=tmp_path / "other")
+    assert weights(other) != runs[0]
+
+
+@pytest.mark.parametrize("attack", [None, soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2, start="random")])
+def test_a_run_stopped_at_any_step_resumes_as_if_it_had_not(attack, tmp_path):
+    whole = tiny_model()
+    full = train(whole, images(), SCHEDULE, out=tmp_path / "whole", attack=attack)
+    assert full.finished
+    assert full.step == 12
+    for steps in range(1, 12):
+        out = tmp_path / str(steps)
+        first = train(tiny_model(), images(), SCHEDULE, out=out, attack=attack, stop=StopAfter(steps))
+        assert not first.finished
+        resumed = tiny_model(seed=9)
+        done = train(resumed, images(), SCHEDULE, out=out, attack=attack, resume=True)
+        assert done.finished
+        assert weights(resumed) == weights(whole), f"stopped after {steps} steps"
+        rows = [[{**row, "images_per_second": 0} for row in run.history] for run in (full, done)]
+        assert rows[0] == rows[1]
+        assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_training_learns_both_tasks(tmp_path):
+    model = tiny_model()
+    done = train(model, images(400), dataclasses.replace(SCHEDULE, epochs=30, holdout=100, augment=()), out=tmp_path)
+    first, last = done.history[0], done.history[-1]
+    assert last["auxiliary"] < first["auxiliary"]
+    assert last["classification"] < first["classification"]
+    assert last["holdout"] > 0.5
+
+
+def test_weights_carry_their_metadata_and_are_those_of_the_model(tmp_path):
+    model = tiny_model()
+    train(model, images(), SCHEDULE, out=tmp_path, metadata={"recipe": "text"})
+    tensors, metadata = engine.load_tensors(tmp_path / "last.safetensors")
+    assert {name: value.numpy().tobytes() for name, value in tensors.items()} == weights(model)
+    assert metadata == {"recipe": "text", "data": "0" * 64, "epoch": "3", "weights": "last"}
+    history = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    best = min(history, key=lambda row: row["classification"] + 10.0 * row["auxiliary"])
+    assert engine.load_tensors(tmp_path / "best.safetensors")[1]["epoch"] == str(best["epoch"])
+
+
+def test_best_is_chosen_on_the_holdout_where_there_is_one(tmp_path):
+    done = train(tiny_model(), images(100), dataclasses.replace(SCHEDULE, holdout=30, epochs=6), out=tmp_path)
+    accuracies = [row["holdout"] for row in done.history]
+    assert engine.load_tensors(tmp_path / "best.safetensors")[1]["epoch"] == str(accuracies.index(max(accuracies)) + 1)
+
+
+def test_adversarial_training_sees_the_attacked_images(tmp_path):
+    seen = []
+
+    class Blank:
+        def perturb(self, model, x, y):
+            assert not model.training
+            seen.append(len(x))
+            return torch.zeros_like(x)
+
+    blank, plain = tiny_model(), tiny_model()
+    train(blank, images(), SCHEDULE, out=tmp_path / "a", attack=Blank())
+    train(plain, dataclasses.replace(images(), x=torch.zeros(34, 1, 8, 8)), SCHEDULE, out=tmp_path / "b")
+    assert seen == [8] * 12
+    assert weights(blank) == weights(plain)
+
+
+def test_networks_without_a_task_train_on_classification_alone(tmp_path):
+    source = tiny_model()
+    parts = Network(encoder=source.encoder, classifier=source.classifier, inputs=(1, 8, 8), features=(16,), classes=4)
+    done = train(JointModel(parts), images(), SCHEDULE, out=tmp_path)
+    assert all(row["auxiliary"] == 0 for row in done.history)
+    assert done.history[-1]["classification"] < done.history[0]["classification"]
+
+
+def test_global_random_state_is_left_alone(tmp_path):
+    before = torch.get_rng_state()
+    train(tiny_model(), images(), SCHEDULE, out=tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_progress_tells_where_the_run_stands(tmp_path):
+    seen: list[Progress] = []
+    train(tiny_model(), images(), SCHEDULE, out=tmp_path, watch=seen.append)
+    assert [(p.epoch, p.step) for p in seen] == [(1, 4), (2, 8), (3, 12)]
+    assert seen[-1].seconds_left == 0
+    assert seen[0].images_per_second > 0
+
+
+def test_the_schedule_warms_up_and_drops():
+    schedule = Schedule(epochs=200, lr=0.1, milestones=(0.5, 0.75), warmup_epochs=2)
+    rates = {0.0: 0.0, 1.0: 0.05, 2.0: 0.1, 99.9: 0.1, 100.0: 0.01, 149.9: 0.01, 150.0: 0.001, 199.9: 0.001}
+    for epoch, rate in rates.items():
+        assert schedule.rate(epoch) == pytest.approx(rate)
+
+
+def test_bf16_is_refused_off_the_gpu(tmp_path):
+    with pytest.raises(soap.InputError, match="'bf16' is for GPUs"):
+        train(tiny_model(), images(), SCHEDULE, out=tmp_path / "out", precision="bf16")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.filterwarnings("ignore")  # torch.compile's own, on some versions
+def test_compiled_training_gives_the_same_losses(tmp_path, monkeypatch):
+    """With the backend that needs no C++ compiler; the default one is run on the GPU."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    eager = train(tiny_model(), images(), SCHEDULE, out=tmp_path / "eager").history
+    compiled = train(tiny_model(), images(), SCHEDULE, out=tmp_path / "compiled", compiled=True).history
+    for a, b in zip(eager, compiled, strict=True):
+        assert a["classification"] == pytest.approx(b["classification"], rel=0.2)
+
+
+@pytest.mark.gpu
+def test_training_runs_on_the_gpu(tmp_path):
+    model = tiny_model()
+    done = train(model, images(), SCHEDULE, out=tmp_path, device=torch.device("cuda"), precision="bf16")
+    assert done.finished
+    assert {(parameter.dtype, parameter.is_cuda) for parameter in model.parameters()} == {(torch.float32, True)}
+    assert math.isfinite(done.history[-1]["classification"])
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path):
+    train(tiny_model(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
+    other = dataclasses.replace(SCHEDULE, lr=0.1)
+    with pytest.raises(soap.InputError, match="belongs to another run: schedule differ"):
+        train(tiny_model(), images(), other, out=tmp_path, resume=True)
+    with pytest.raises(soap.InputError, match="attack differ"):
+        train(tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True, attack=soap.attacks.FGSM(eps=0.1))
+
+
+def test_missing_and_corrupt_checkpoints_are_file_errors(tmp_path):
+    with pytest.raises(soap.FileError, match=r"checkpoint\.safetensors: there is no such file"):
+        train(tiny_model(), images(), SCHEDULE, out=tmp_path / "nowhere", resume=True)
+    train(tiny_model(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+        train(tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True)
+
+
+def test_diverging_training_says_so(tmp_path):
+    with pytest.raises(soap.SoapError, match="Lower lr or raise warmup_epochs"):
+        train(tiny_model(), images(), Schedule(epochs=3, lr=1e30, batch=8), out=tmp_path)
+
+
+def test_an_unwritable_folder_is_a_file_error_and_leaves_the_file(tmp_path):
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    with pytest.raises(soap.FileError, match="taken"):
+        train(tiny_model(), images(), SCHEDULE, out=taken)
+    assert taken.read_text() == "mine"
+
+
+BAD = [
+    ({"epochs": 0}, "epochs is 0"),
+    ({"lr": 0.0}, "lr is 0.0"),
+    ({"batch": 0}, "batch is 0"),
+    ({"augment": ("flop",)}, "augment is 'flop'"),
+    ({"milestones": (50.0,)}, "milestone 50.0"),
+    ({"momentum": -1.0}, "momentum is -1.0"),
+    ({"warmup_epochs": float("nan")}, "warmup_epochs is nan"),
+    ({"holdout": -1}, "holdout is -1"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_schedules_are_refused(change, message):
+    with pytest.raises(soap.InputError, match=message):
+        dataclasses.replace(SCHEDULE, **change)
+
+
+def test_data_that_do_not_fit_the_model_are_refused_before_training(tmp_path):
+    model = tiny_model()
+    before = state_of(model)
+    small = dataclasses.replace(images(), x=noise_images(34, side=6))
+    with pytest.raises(soap.InputError, match=r"this model takes \[batch, 1, 8, 8\]"):
+        train(model, small, SCHEDULE, out=tmp_path / "out")
+    many = dataclasses.replace(images(), y=torch.arange(34) % 8, classes=tuple("abcdefgh"))
+    with pytest.raises(soap.InputError, match=r"labels span 0\.\.7"):
+        train(model, many, SCHEDULE, out=tmp_path / "out")
+    with pytest.raises(soap.InputError, match="holdout is 34"):
+        train(model, images(), dataclasses.replace(SCHEDULE, holdout=34), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert state_of(model) == before
