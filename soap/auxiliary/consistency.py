@@ -16,16 +16,22 @@ from soap.auxiliary.resize import nearest, nearest_floor_indexed
 from soap.auxiliary.task import AuxiliaryTask, Classifies, JointLosses, accuracy
 from soap.shapes import Float, Int, Tensor
 
+GRADIENTS = ("paper", "stop", "exact")
+
 
 class Consistency(AuxiliaryTask):
     """Mean squared difference of the logits of two views; the head h is the classifier itself."""
 
     def __init__(self, *, alpha: float = 1.0, noise: float = 0.1, gradient: str = "paper") -> None:
         super().__init__()
-        validate.choice("gradient", gradient, ("paper", "stop", "exact"))
+        validate.choice("gradient", gradient, GRADIENTS)
         self.alpha = alpha
         self.noise = noise
         self.gradient = gradient
+
+    def extra_repr(self) -> str:
+        """The gradient, so that whatever is measured with another one is told apart."""
+        return f"gradient={self.gradient!r}"
 
     def losses(
         self, model: Classifies, x: Float[Tensor, "batch c h w"], y: Int[Tensor, "batch"], generator: torch.Generator

@@ -75,7 +75,8 @@ class Purifier:
 
     def __repr__(self) -> str:
         chosen = f"{self.eps!r}, grid={self.grid}" if isinstance(self.eps, str) else f"{self.eps}"
-        return f"SOAP(eps={chosen}, step_size={self.step_size}, steps={self.steps})"
+        settings = [f"eps={chosen}", f"step_size={self.step_size}", f"steps={self.steps}", self.task.extra_repr()]
+        return f"SOAP({', '.join(filter(None, settings))})"
 
     def __call__(self, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"] | None = None) -> Purified:
         """Purify a batch. `y` is for eps="oracle" alone; inputs are not changed."""

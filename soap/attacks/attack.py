@@ -1,0 +1,50 @@
+"""The call that all attacks share: `x_adv = attack(model, x, y)`.
+
+An attack is a frozen dataclass; its fields are its settings and its repr is its label in tables. To add one,
+write one file with a subclass and a `perturb` method (see examples/).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from soap import validate
+from soap.errors import InputError
+from soap.isolation import untouched
+from soap.shapes import Float, Int, Tensor
+
+Model = nn.Module | Callable[[Tensor], Tensor]
+"""Anything that maps inputs to logits, differentiably."""
+
+
+class Attack(ABC):
+    """Searches, in [0, 1] and inside its own ball, for inputs near `x` that are not classified as `y`."""
+
+    def __call__(
+        self, model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]
+    ) -> Float[Tensor, "batch *shape"]:
+        """Adversarial examples for a batch; the model is left as it was, in mode, weights and gradients."""
+        validate.inputs(x, model)
+        validate.labels(y, x)
+        with untouched(model), torch.inference_mode(False), torch.no_grad():
+            x, y = x.detach().clone(), y.long().clone()  # autograd cannot record tensors made under inference_mode
+            sample = model(x[:8])
+            validate.logits(sample, len(x[:8]))
+            if sample.shape[1] < 2:
+                raise InputError("the model returned 1 logit a row, want one for each of at least 2 classes.")
+            validate.labels(y, x, sample.shape[1])
+            return self.perturb(model, x, y)
+
+    @abstractmethod
+    def perturb(
+        self, model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]
+    ) -> Float[Tensor, "batch *shape"]:
+        """The search itself, on checked inputs and a frozen model in evaluation mode."""
+
+
+def fooled(model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]) -> Tensor:
+    """Which rows are not classified as `y` (boolean, [batch]), by the model in evaluation mode."""
+    with untouched(model), torch.no_grad():
+        return model(x).argmax(1) != y

@@ -1,0 +1,160 @@
+"""`soap evaluate`: how a model stands against attacks, bare and purified."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import rich.table
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from soap import data as library
+from soap import engine, zoo
+from soap.cli.options import (
+    AttackEps,
+    AttackSteps,
+    AttackStepSize,
+    DataName,
+    DataRoot,
+    ModelName,
+    attack_names,
+    chosen_attacks,
+    paper_attacks,
+    radius,
+)
+from soap.cli.outputs import check_folder
+from soap.cli.shell import INTERRUPTED, Shell, command
+from soap.cli.tables import figure, percent, table
+from soap.evaluation import transfer
+from soap.evaluation.transfer import BARE
+from soap.purify import Purifier
+from soap.report import UPPER_BOUND
+from soap.results import Row, Store
+
+
+def evaluate(
+    shell: Shell,
+    model: ModelName,
+    data: DataName = None,
+    split: Annotated[str, typer.Option("--split", metavar="NAME", help="test or train.")] = "test",
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attack",
+            metavar="NAME",
+            help="none (clean images), fgsm, pgd, cw or df, with the paper's settings; repeat for more. "
+            "[dim]\\[default: none, fgsm, pgd][/dim]",
+            autocompletion=attack_names,
+        ),
+    ] = None,
+    eps_pfy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--eps-pfy",
+            metavar="CHOICE",
+            help="Radius of purification: min-aux (chosen for each image), oracle (with the true label: the paper's "
+            "upper row, no defence), a number, or a fraction like 8/255; repeat for more. "
+            "[dim]\\[default: min-aux][/dim]",
+        ),
+    ] = None,
+    gradient: Annotated[
+        str | None,
+        typer.Option(
+            "--gradient",
+            metavar="NAME",
+            help="Label consistency only: paper, stop or exact. [dim]\\[default: that of the recipe][/dim]",
+        ),
+    ] = None,
+    eps: AttackEps = None,
+    step_size: AttackStepSize = None,
+    steps: AttackSteps = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="The first N images only.")] = None,
+    results: Annotated[
+        Path, typer.Option("--results", metavar="FILE", help="Rows are appended to this JSONL file.")
+    ] = Path("runs/results.jsonl"),
+    save_adversarial: Annotated[
+        Path | None, typer.Option("--save-adversarial", metavar="DIR", help="Keep the attacked images, as .npz files.")
+    ] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Measure accuracy under attack, of the bare classifier and behind the purifier.
+
+    Protocol transfer, that of the paper's tables: attack the bare classifier, then purify. Every figure is a row of
+    --results with its provenance, and is not measured twice. Ctrl-C stops after the batch under way and keeps the
+    rows that are done; a second one stops at once.
+    """
+    subject = zoo.load(model, device=shell.device, gradient=gradient)
+    recipe = zoo.recipe(model)
+    choices = eps_pfy or (["min-aux"] if subject.purifiable else [])
+    purifiers = [Purifier(subject, radius(choice)) for choice in choices]
+    images = library.load(data or recipe.data, split, root=data_root).take(limit).to(shell.device)
+    attacks = chosen_attacks(
+        paper_attacks(shell, images.name, recipe, subject),
+        attack or ["none", "fgsm", "pgd"],
+        seed=shell.seed,
+        eps=eps,
+        step_size=step_size,
+        steps=steps,
+    )
+    check_folder(results.parent)
+    if save_adversarial is not None:
+        check_folder(save_adversarial)
+    if not subject.purifiable:
+        shell.say(f"{subject.name} has no auxiliary task, so there is nothing to purify with: bare figures only.")
+    shell.say(f"{subject.name} on {len(images):,} images of {images.name}/{split}, {shell.device}.", level=1)
+    for name, method in attacks.items():
+        shell.say(f"{name}: {method}", level=1)
+    with engine.stoppable() as stop:
+        with shell.progress() as show:
+            rows = transfer(
+                subject,
+                images,
+                attacks,
+                purifiers,
+                store=Store(results),
+                batch=shell.batch,
+                seed=shell.seed,
+                save_adversarial=save_adversarial,
+                watch=show,
+                stop=stop,
+            )
+        finished = not stop()
+    view = _view(rows)
+    content = {
+        "model": subject.name,
+        "protocol": "transfer",
+        "note": UPPER_BOUND,
+        "finished": finished,
+        "results": results,
+        "rows": [row.as_json() for row in rows],
+    }
+    purified = any(row.defence != BARE for row in rows)
+    shell.result(content, Group(view, Text(UPPER_BOUND)) if purified else view)
+    shell.say(f"Rows are in {results}.")
+    if not finished:
+        shell.say("Stopped. What is done is kept: run the same command again to go on.")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _view(rows: Sequence[Row]) -> rich.table.Table:
+    """A line an attack, a column a defence; what was not measured yet is a dash."""
+    by_place = {(row.attack, row.defence): row for row in rows}
+    attacks = list(dict.fromkeys(row.attack for row in rows))
+    defences = {row.defence: row.eps_pfy for row in rows if row.defence != BARE}
+    rates = {row.attack: row.measures["success"] for row in rows if "success" in row.measures}
+    purified = [f"purified ({choice}), %" for choice in defences.values()]
+    found = ["found in radius"] if rates else []
+    view = table("attack", "bare, %", *purified, *found, "n", "seconds", right=("n", "seconds", *found))
+    for attack in attacks:
+        line = [by_place.get((attack, defence)) for defence in (BARE, *defences)]
+        measured = [row for row in line if row is not None]
+        rate = [percent(rates[attack]) if attack in rates else "-"] if rates else []
+        seconds = sum(row.seconds for row in measured)
+        view.add_row(attack, *map(figure, line), *rate, f"{measured[0].n:,}", f"{seconds:.1f}")
+    return view
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "evaluate", example="soap evaluate mnist-cnn-dr --data mnist-mini --limit 500 --attack pgd")(evaluate)

@@ -1,0 +1,82 @@
+"""`soap purify`: pictures in, purified pictures out."""
+
+from typing import Annotated
+
+import torch
+import typer
+
+from soap.cli import outputs, pictures, sheet, subject
+from soap.cli.options import Force, ModelName, Out, PictureFiles, Resize, number, radius
+from soap.cli.shell import Shell, command
+from soap.cli.tables import table
+from soap.errors import InputError
+from soap.isolation import untouched
+from soap.purify import Purifier
+
+
+def purify(
+    shell: Shell,
+    model: ModelName,
+    files: PictureFiles,
+    out: Out,
+    eps_pfy: Annotated[
+        str, typer.Option("--eps-pfy", metavar="CHOICE", help="Radius: min-aux (chosen for each picture), or a number.")
+    ] = "min-aux",
+    step_size: Annotated[
+        float | None,
+        typer.Option("--step-size", metavar="X", parser=number, help="Gamma. [dim]\\[default: the model's own][/dim]"),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", help="T. [dim]\\[default: the model's own][/dim]")
+    ] = None,
+    resize: Resize = False,
+    force: Force = False,
+) -> None:
+    """Purify pictures: walk down the auxiliary loss inside a small ball, and write what comes out.
+
+    Image files become 8-bit PNG files, rounded towards the input; an .npz stays an .npz of floats. Answers and losses
+    are those of the files as written. side-by-side.png shows the first pictures: input, purified, and the difference.
+    """
+    who = subject.load(shell, model)
+    eps = radius(eps_pfy)
+    if eps == "oracle":
+        raise InputError("--eps-pfy oracle needs the true labels: it is a bound, not a defence; see `soap evaluate`.")
+    purifier = Purifier(who.model, eps, step_size=step_size, steps=steps)
+    found = pictures.read(files, who.model, resize=resize)
+    outputs.check_places(found, out, force=force)
+    x = torch.cat([picture.x for picture in found])
+    done = subject.purified(shell, purifier, x)
+    written = outputs.as_written(found, done.x)
+    with untouched(who.model), torch.no_grad():
+        losses = torch.cat([who.model.auxiliary.loss(who.model, part) for part in torch.split(written, shell.batch)])
+    before, after = who.answers(x, batch=shell.batch), who.answers(written, batch=shell.batch)
+
+    targets = outputs.write(found, written, out)
+    captions = [(f"input: {one}", f"purified: {two}") for one, two in zip(before, after, strict=True)]
+    sheet.draw(out / pictures.SHEET, x, written, captions)
+    view = table("picture", "input", "purified", "eps", "auxiliary loss", "written to", right=("eps",))
+    images = []
+    owners = [(name, target) for picture, target in zip(found, targets, strict=True) for name in picture.names]
+    for k, (name, target) in enumerate(owners):
+        radius_used, loss_before, loss_after = done.eps[k].item(), done.loss_before[k].item(), losses[k].item()
+        fall = f"{loss_before:.3g} -> {loss_after:.3g}"
+        view.add_row(name, str(before[k]), str(after[k]), f"{radius_used:.3g}", fall, str(target))
+        images.append(
+            {
+                "file": name,
+                "output": target,
+                "before": before[k].as_json(),
+                "after": after[k].as_json(),
+                "eps": radius_used,
+                "loss_before": loss_before,
+                "loss_after": loss_after,
+            }
+        )
+    content = {"model": who.model.name, "purifier": repr(purifier), "images": images, "sheet": out / pictures.SHEET}
+    shell.result(content, view)
+    shell.say(f"Side by side: {out / pictures.SHEET}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "purify", example="soap purify mnist-cnn-dr attacked/ --out purified")(purify)

@@ -1,0 +1,127 @@
+"""`soap train`: a model from its recipe."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from soap import data as library
+from soap import engine, files, recipes, training, validate
+from soap.cli.options import DataName, DataRoot, RecipeName
+from soap.cli.outputs import check_folder
+from soap.cli.shell import INTERRUPTED, Shell, command
+from soap.cli.tables import percent
+from soap.errors import InputError
+from soap.training import Progress, checkpoint
+
+
+def train(
+    shell: Shell,
+    recipe: RecipeName,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", metavar="N", min=1, help="Length, instead of the recipe's.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Instead of the recipe's.")] = None,
+    data: DataName = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="The first N training images only, for a trial.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder of the run. [dim]\\[default: runs/NAME][/dim]"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="NAME", help="fp32, or bf16 for speed on a GPU.")
+    ] = "fp32",
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile the losses: a slow start, then speed.")] = (
+        False
+    ),
+    data_root: DataRoot = None,
+) -> None:
+    """Train a model by a recipe.
+
+    The folder gets best.safetensors and last.safetensors with the recipe inside, metrics.jsonl, recipe.toml and a
+    checkpoint. Ctrl-C saves a checkpoint and stops (a second one stops at once); --resume then goes on as if nothing
+    had happened. The batch size is the recipe's.
+    """
+    validate.choice("precision", precision, engine.PRECISIONS)
+    plan = recipes.revised(recipes.read(recipe), data=data, epochs=epochs, seed=seed)
+    folder = out or Path("runs") / plan.name
+    _check_run(folder, resume)
+    images = library.load(plan.data, "train", root=data_root).take(limit)
+    if limit is not None:
+        plan = recipes.noted(plan, f"Trained on the first {limit} images of the training split alone.")
+    model = recipes.build(plan)
+    with _compiling(compiled), engine.stoppable() as stop, shell.progress() as show:
+
+        def watch(progress: Progress) -> None:
+            show("training", progress.step, progress.steps, describe(progress))
+            if progress.step % (progress.steps // progress.epochs) == 0:
+                left = str(timedelta(seconds=round(progress.seconds_left)))
+                shell.say(f"{describe(progress)}, {left} left", level=1)
+
+        done = training.train(
+            model,
+            images,
+            plan.training,
+            out=folder,
+            attack=plan.adversarial,
+            device=shell.device,
+            precision=precision,
+            compiled=compiled,
+            resume=resume,
+            metadata={"recipe": plan.text, "precision": precision},
+            watch=watch,
+            stop=stop,
+        )
+    files.write_text(folder / "recipe.toml", plan.text)
+    best, last = folder / "best.safetensors", folder / "last.safetensors"
+    content = {**asdict(done), "recipe": plan.name, "weights": {"best": best, "last": last}}
+    if not done.finished:
+        shell.result({**content, "weights": None}, f"stopped at step {done.step:,}")
+        shell.say("A checkpoint is saved: run the same command again with --resume to go on.")
+        raise typer.Exit(INTERRUPTED)
+    shell.result(content, f"best weights: {best}\nlast weights: {last}")
+    where = f" --data-root {data_root}" if data_root else ""
+    shell.say(f"Next: soap evaluate {last} --attack pgd{where}")
+
+
+def describe(progress: Progress) -> str:
+    """Where the run stands, in a line."""
+    held = "" if progress.holdout is None else f" (held out {percent(progress.holdout)})"
+    return (
+        f"epoch {progress.epoch}/{progress.epochs}, loss {progress.classification:.3f}, aux {progress.auxiliary:.4f}, "
+        f"accuracy {percent(progress.accuracy)}{held}, {progress.images_per_second:,.0f} images/s"
+    )
+
+
+@contextmanager
+def _compiling(compiled: bool) -> Iterator[None]:
+    """Say what to do where torch.compile does not work, for want of a compiler perhaps."""
+    try:
+        yield
+    except Exception as error:
+        if compiled and type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+            reason = str(error).splitlines()[0]
+            raise InputError(f"torch.compile does not work here ({reason}); train without --compile.") from error
+        raise
+
+
+def _check_run(folder: Path, resume: bool) -> None:
+    check_folder(folder)
+    there = (folder / checkpoint.NAME).exists()
+    if there and not resume:
+        raise InputError(f"{folder} holds an earlier run; go on with it by --resume, or choose another --out.")
+    if resume and not there:
+        raise InputError(f"{folder} holds no checkpoint to go on from; leave out --resume, or name the run by --out.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    example = "soap train mnist-fcn-dr --data mnist-mini --epochs 5 --out runs/trial"
+    command(app, "train", example=example, without=("batch",))(train)

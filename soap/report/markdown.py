@@ -1,0 +1,31 @@
+"""Rows as Markdown tables, and the part of a document that is rendered from rows."""
+
+from collections.abc import Sequence
+
+from soap.errors import InputError
+from soap.report.accuracy import TITLES, percent
+from soap.results import Row
+
+
+def models_table(rows: Sequence[Row]) -> str:
+    """One line a model and defence, one column an attack: accuracy in per cent with its 95 % interval."""
+    attacks = list(dict.fromkeys(row.attack for row in rows))
+    lines = list(dict.fromkeys((row.model, row.eps_pfy) for row in rows))
+    found = {(row.model, row.eps_pfy, row.attack): row for row in rows}
+    head = ["model", "purified", *(TITLES.get(attack, attack) for attack in attacks)]
+    table = [head, ["---"] * len(head)]
+    for model, choice in lines:
+        cells = [found.get((model, choice, attack)) for attack in attacks]
+        label = "no" if choice == "none" else choice
+        table.append([f"`{model}`", label, *("" if row is None else percent(row) for row in cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in table)
+
+
+def with_section(document: str, name: str, content: str) -> str:
+    """`document` with the text between its markers `<!-- NAME -->` and `<!-- /NAME -->` replaced."""
+    opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, found, rest = document.partition(opening)
+    _, closed, after = rest.partition(closing)
+    if not (found and closed):
+        raise InputError(f"the document has no section {opening} ... {closing} to render into.")
+    return f"{before}{opening}\n{content}\n{closing}{after}"

@@ -1,0 +1,81 @@
+"""The demo's page: one HTML file that asks nothing of the network and reads well on paper, phone and screen."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jinja2
+from matplotlib.figure import Figure
+
+from soap.errors import InputError
+from soap.evaluation.showcase import Showcase
+from soap.report.accuracy import TITLES, UPPER_BOUND, percent, under_attack
+from soap.report.digits import draw_digits
+from soap.report.drawing import DARK, LIGHT, Palette, svg
+from soap.report.losses import draw_radii, draw_steps
+from soap.results import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure for light and for dark pages, and what it shows in words."""
+
+    light: str
+    dark: str
+    alt: str
+
+
+def demo_page(rows: Sequence[Row], show: Showcase, *, attack: str, command: str, seconds: float) -> str:
+    """The page as text. Every figure in it comes from `rows` or `show`.
+
+    attack: the one among the rows' attacks that `show` shows. command, seconds: how the rows were made.
+    """
+    lines = under_attack(rows)
+    shown = next((line for line in lines if line.bare.attack == attack), None)
+    if shown is None:
+        raise InputError(f"the page is to show attack {attack!r}, but the rows are of {[*{r.attack for r in rows}]}.")
+    title = TITLES.get(attack, attack)
+    attacked = f"attacked by {title}"
+    right = [int((labels == show.y).sum()) for labels in show.labels]
+    of = len(show.y)
+    answers = (
+        f"{of} digits in three rows. Answered rightly: {right[0]} of {of} clean, {right[1]} of {of} under {title}, "
+        f"{right[2]} of {of} purified."
+    )
+    levels = f"clean {show.loss_clean:.4f}, adversarial {show.loss_by_step[0]:.4f}"
+    by_step = ", ".join(f"{loss:.4f}" for loss in show.loss_by_step)
+    by_radius = ", ".join(f"{r:.3g}: {loss:.4f}" for r, loss in zip(show.radii, show.loss_by_radius, strict=True))
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("soap.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("demo.html").render(
+        lines=lines,
+        shown=shown,
+        show=show,
+        right=right,
+        percent=percent,
+        upper_bound=UPPER_BOUND,
+        light=LIGHT,
+        dark=DARK,
+        inputs=_picture(lambda p: draw_digits(show, p, attack=attacked, blocks=("inputs",)), answers),
+        decoded=_picture(
+            lambda p: draw_digits(show, p, attack=attacked, blocks=("decoded",)),
+            f"What the decoder rebuilds from each of the same {of} digits: clean, under {title}, purified.",
+        ),
+        steps=_picture(
+            lambda p: draw_steps(show, p), f"Mean auxiliary loss: {levels}; being purified, from step 0: {by_step}."
+        ),
+        radii=_picture(
+            lambda p: draw_radii(show, p), f"Mean auxiliary loss: {levels}; purified with radius {by_radius}."
+        ),
+        provenance=shown.bare.provenance,
+        command=command,
+        seconds=seconds,
+    )
+
+
+def _picture(draw: Callable[[Palette], Figure], alt: str) -> Picture:
+    return Picture(light=svg(draw(LIGHT)), dark=svg(draw(DARK)), alt=alt)
