@@ -22,10 +22,11 @@ for module in (demo, predict, attack, purify, evaluate, train, models, data):
     module.register(app)
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"soap {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

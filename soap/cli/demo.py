@@ -19,7 +19,6 @@ from soap.errors import FileError
 from soap.evaluation import PAPER, transfer
 from soap.evaluation.showcase import decoding, showcase
 from soap.purify import Purifier
-from soap.report import UPPER_BOUND, demo_page, percent, under_attack
 
 DATA = "mnist-mini"
 ATTACKS = ("none", "fgsm", "pgd")
@@ -34,12 +33,14 @@ def demo(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the page.")] = Path(
         "soap-demo.html"
     ),
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How many digits.")] = 1000,
+    limit: Annotated[int, typer.Option("--limit", min=10, metavar="N", help="How many digits.")] = 1000,
 ) -> None:
     """Attack bundled MNIST digits, purify them, print one table, and write a page that shows what happened.
 
     The attacks (FGSM and PGD) have the paper's settings and do not know the purifier. The page is one HTML file.
     """
+    from soap.report import UPPER_BOUND, demo_page, percent, under_attack  # not above: matplotlib takes its time
+
     began = time.monotonic()
     if out.is_dir():
         raise FileError(f"{out}: it is a folder, want a file; name one, e.g. {out / 'soap-demo.html'}.")

@@ -89,19 +89,17 @@ def models(shell: Shell, model: OneModel = None) -> None:
         _show_card(shell, model, read(model))
         return
     cards = [read(name) for name in zoo.names()]
-    columns = [f"{title}, %" for title in HEADLINES.values()]
-    numbers = ("parameters", "size", "n")
-    view = table("model", "task", "network", *numbers[:2], *columns, "n", right=numbers, whole=("model",))
+    columns = tuple(f"{title}, %" for title in HEADLINES.values())
+    # Two lines a model: on one, the table is wider than most terminals.
+    view = table("model", "task\nnetwork", "parameters\nsize", *columns, "n", right=("n",), whole=("model", *columns))
     for card in cards:
         rows = [card.headline(attack) for attack in HEADLINES]
         counts = sorted({row.n for row in rows if row})
         view.add_row(
             card.name,
-            card.recipe.task or "none",
-            card.recipe.architecture,
-            f"{card.parameters:,}",
-            size(card.path.stat().st_size),
-            *map(figure, rows),
+            f"{card.recipe.task or 'none'}\n{card.recipe.architecture}",
+            f"{card.parameters:,}\n{size(card.path.stat().st_size)}",
+            *(figure(row).replace(" ", "\n", 1) for row in rows),
             ", ".join(f"{n:,}" for n in counts) or "-",
         )
     others = [name for name in recipes.names() if name not in zoo.names()]

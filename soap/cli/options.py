@@ -108,7 +108,11 @@ DataRoot = Annotated[
 ]
 PictureFiles = Annotated[
     list[Path],
-    typer.Argument(metavar="FILES...", help="Image files (PNG, JPEG, ...), folders of them, or .npz files with x."),
+    typer.Argument(
+        metavar="FILES...",
+        help="Image files (PNG, JPEG, ...), folders of them, or .npz files with x.",
+        readable=False,  # reading finds out, with exit code 1 as for every other file
+    ),
 ]
 Resize = Annotated[bool, typer.Option("--resize", help="Scale images to the model's size (bilinear).")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the images that are made.")]

@@ -37,8 +37,12 @@ class Show(Protocol):
         """Show it."""
 
 
+PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+"""Names of files and models are shown as they are, whatever is in them."""
+
+
 def _errors() -> rich.console.Console:
-    return rich.console.Console(stderr=True)  # rich honours NO_COLOR
+    return rich.console.Console(stderr=True, **PLAIN)  # rich honours NO_COLOR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ class Shell:
     def say(self, message: str, *, level: int = 0) -> None:
         """A line for a person on standard error: level 0 unless -q, level 1 with -v, level 2 with -vv."""
         if not self.quiet and self.verbose >= level:
-            self.errors.print(message, highlight=False, markup=False, soft_wrap=True)
+            self.errors.print(message, soft_wrap=True)
 
     def result(self, content: dict[str, Any], view: rich.console.RenderableType) -> None:
         """The command's answer on standard output: `content` with --json, else the table or text `view`."""
@@ -67,7 +71,7 @@ class Shell:
         elif isinstance(view, str):
             sys.stdout.write(view + "\n")
         else:
-            console = rich.console.Console(highlight=False)
+            console = rich.console.Console(**PLAIN)
             if not console.is_terminal:
                 console.width = UNFOLDED
             console.print(view)
@@ -77,11 +81,11 @@ class Shell:
     def progress(self) -> Iterator[Show]:
         """Bars on standard error; silent with -q and off a terminal, and gone when the work is done."""
         bar = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
+            rich.progress.TextColumn("{task.description}", markup=False),
             rich.progress.BarColumn(bar_width=10),
             rich.progress.TaskProgressColumn(),
             rich.progress.TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            rich.progress.TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True)),
+            rich.progress.TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
             expand=True,  # the note gets what the terminal has left, and is the first to be cut
             console=self.errors,
             disable=self.quiet or not self.errors.is_terminal,

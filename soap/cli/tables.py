@@ -12,7 +12,7 @@ from soap.results import Row
 
 def table(*columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> rich.table.Table:
     """An empty table; `right` names the columns flush right, `whole` further ones that a narrow terminal folds last."""
-    made = rich.table.Table(box=rich.box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    made = rich.table.Table(box=rich.box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
         made.add_column(column, justify=justify, overflow="fold", no_wrap=column in right + whole)

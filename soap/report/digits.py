@@ -12,8 +12,8 @@ from soap.shapes import Float, Tensor
 
 BLOCKS = {"inputs": "what the network is shown", "decoded": "what its decoder makes of it"}
 SIDE, STEP, MARGIN, GAP = 0.5, 0.57, 0.03, 0.45  # inches: a panel, from panel to panel, at the edges, between blocks
-HEAD, TITLE, ANSWER = 0.32, 0.3, 0.32  # inches: above a block, above a row of panels, below it
-LETTERS = 12  # points
+HEAD, TITLE, ANSWER = 0.34, 0.34, 0.35  # inches: above a block, above a row of panels, below it
+LETTERS = 14  # points
 
 
 def draw_digits(
@@ -53,7 +53,7 @@ def _write(figure: Figure, left: float, top: float, text: str, colour: str, **st
 
 
 def _draw_panel(axes: Axes, panel: Float[Tensor, "channels height width"], frame: str) -> None:
-    axes.imshow(panel.permute(1, 2, 0).squeeze(-1), cmap="gray", vmin=0, vmax=1, interpolation="none")
+    axes.imshow(panel.permute(1, 2, 0).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1, interpolation="none")
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():

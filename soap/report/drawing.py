@@ -1,9 +1,10 @@
-"""Colours for light and dark pages, and figures as bytes. Matplotlib's object API alone: no global state."""
+"""Colours for light and dark pages, and figures as bytes. Matplotlib's object API alone, never pyplot."""
 
 import base64
 import io
 from dataclasses import dataclass
 
+import matplotlib
 from matplotlib.figure import Figure
 
 
@@ -33,12 +34,13 @@ DARK = Palette(
 def svg(figure: Figure) -> str:
     """The figure as the address of an <img>: SVG with letters as outlines, everything inside."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    with matplotlib.rc_context({"svg.hashsalt": "soap"}):  # else ids are random, and no page is like another
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def png(figure: Figure, dots_per_inch: int = 200) -> bytes:
-    """The figure as a PNG file; the same figure is the same file under any version of matplotlib that draws it so."""
+    """The figure as a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return buffer.getvalue()

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from soap.evaluation.showcase import Showcase
 from soap.report.drawing import Palette
 
-LETTERS = 11  # points
+LETTERS = 12  # points
 
 
 def draw_steps(show: Showcase, palette: Palette) -> Figure:
@@ -31,7 +31,7 @@ def draw_radii(show: Showcase, palette: Palette) -> Figure:
 
 def _axes(show: Showcase, palette: Palette, x_label: str) -> tuple[Figure, Axes]:
     """Axes with the clean and the adversarial level drawn in."""
-    figure = Figure(figsize=(4.8, 3.3), facecolor=palette.paper, layout="constrained")
+    figure = Figure(figsize=(4.6, 3.3), facecolor=palette.paper, layout="constrained")
     axes = figure.add_subplot(facecolor=palette.paper)
     levels = (
         ("adversarial", show.loss_by_step[0], palette.adversarial, (0, (6, 2))),

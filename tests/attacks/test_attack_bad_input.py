@@ -1,0 +1,170 @@
+"""Bad input: one clear error each, before anything is attacked, naming what was got and what is wanted."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from soap.attacks import (
+    FGSM,
+    PGD,
+    Attack,
+    AuxiliaryAwarePGD,
+    CarliniWagner,
+    DeepFool,
+    Substitute,
+    Transfer,
+)
+from soap.auxiliary import JointModel
+from soap.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+X = torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 2])
+
+
+def with_value(value: float) -> Tensor:
+    x = X.clone()
+    x[1, 0, 2, 2] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "got", "wanted"),
+    [
+        (with_value(torch.nan), Y, "1 NaN or infinite", r"\[0, 1\]"),
+        (with_value(torch.inf), Y, "1 NaN or infinite", r"\[0, 1\]"),
+        (X * 255, Y, r"span \[.*\]", "divide by 255"),
+        (with_value(-0.01), Y, r"span \[-0.01, ", r"want \[0, 1\]"),
+        ((X * 255).to(torch.uint8), Y, "uint8 tensor", "divide 8-bit images by 255"),
+        (X.double(), Y, "float64", "float32"),
+        (X[0, 0, 0], Y, r"shape \[6\]", "batch dimension"),
+        (X.expand(3, 3, 6, 6), Y, r"shape \[3, 3, 6, 6\]", r"takes \[batch, 1, 6, 6\]"),
+        (X[:, :, :5], Y, r"shape \[3, 1, 5, 6\]", r"takes \[batch, 1, 6, 6\]"),
+        (X[:0], Y[:0], r"empty batch of shape \[0, 1, 6, 6\]", "at least one"),
+        (X.to("meta"), Y, "meta", "cpu"),
+        (X.numpy(), Y, "ndarray", "float tensor"),
+        (X, Y.to("meta"), "labels are on meta", "cpu"),
+        (X, Y.float(), "float32 tensor", r"int64 tensor of shape \[3\]"),
+        (X, Y[:2], r"shape \[2\]", r"shape \[3\]"),
+        (X, Y[:, None], r"shape \[3, 1\]", r"shape \[3\]"),
+        (X, Y + 2, r"2\.\.4", "at most 3"),
+        (X, Y - 1, r"-1\.\.1", "at least 0"),
+        (X, [0, 1, 2], r"list \[0, 1, 2\]", "int64 tensor"),
+    ],
+)
+def test_bad_inputs_and_labels(
+    attack: Attack, new_model: Callable[..., JointModel], x: Tensor, y: Tensor, got: str, wanted: str
+) -> None:
+    with pytest.raises(InputError, match=f"(?s){got}.*{wanted}"):
+        attack(new_model(), x, y)
+
+
+class Detach(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+
+class Probabilities(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(1)
+
+
+MODELS: dict[str, tuple[Callable[[nn.Module], Callable[[Tensor], Tensor]], str]] = {
+    "probabilities": (Probabilities, "returned probabilities.*want logits"),
+    "one-logit": (lambda model: lambda x: model(x)[:, :1], "returned 1 logit a row.*at least 2 classes"),
+    "a-map": (lambda model: lambda x: model(x)[:, :, None], r"shape \[3, 4, 1\].*shape \[3, classes\]"),
+    "a-row-lost": (lambda model: lambda x: model(x)[1:], r"shape \[2, 4\].*shape \[3, classes\]"),
+    "whole-numbers": (lambda model: lambda x: model(x).long(), "int64 tensor.*float logits"),
+    "nothing": (lambda model: lambda x: None, "NoneType None.*float logits"),
+    "nan": (lambda model: lambda x: model(x) * torch.nan, "NaN or infinite logits.*check its weights"),
+}
+
+
+@pytest.mark.parametrize(("wrap", "message"), MODELS.values(), ids=MODELS)
+def test_bad_models(
+    attack: Attack, new_model: Callable[..., JointModel], wrap: Callable[[nn.Module], Attack], message: str
+) -> None:
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        attack(wrap(new_model().eval()), X, Y)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: nn.Sequential(Detach(), model),
+        lambda model: lambda x: model(x).detach(),
+        lambda model: torch.no_grad()(model),
+    ],
+    ids=["input-detached", "output-detached", "no-grad"],
+)
+def test_models_without_a_gradient(
+    attack: Attack, new_model: Callable[..., JointModel], wrap: Callable[[nn.Module], Callable[[Tensor], Tensor]]
+) -> None:
+    model = wrap(new_model().eval())
+    y = model(X).argmax(1)
+    if isinstance(attack, Transfer):  # it asks the model for nothing but labels
+        attack(model, X, y)
+        return
+    wanted = "JointModel" if isinstance(attack, AuxiliaryAwarePGD) else "differentiable in its input"
+    with pytest.raises(InputError, match=wanted):
+        attack(model, X, y)
+
+
+PLAIN = {"eps": 0.1, "step_size": 0.1, "steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("attack", "settings", "message"),
+    [
+        (FGSM, {"eps": -0.1}, "eps is -0.1, want a number of at least 0"),
+        (FGSM, {"eps": float("nan")}, "eps is nan"),
+        (PGD, PLAIN | {"eps": -0.1}, "eps is -0.1, want a number of at least 0"),
+        (PGD, PLAIN | {"step_size": 0.0}, "step_size is 0.0, want a number above 0"),
+        (PGD, PLAIN | {"steps": 0}, "steps is 0, want a whole number of at least 1"),
+        (PGD, PLAIN | {"steps": 1.5}, "steps is 1.5, want a whole number"),
+        (PGD, PLAIN | {"restarts": 0}, "restarts is 0, want a whole number of at least 1"),
+        (PGD, PLAIN | {"norm": "l1"}, "norm is 'l1', want one of 'linf', 'l2'"),
+        (PGD, PLAIN | {"start": "noise"}, "start is 'noise', want one of 'zero', 'random'"),
+        (PGD, PLAIN | {"keep": "first"}, "keep is 'first', want one of 'last', 'best'"),
+        (PGD, PLAIN | {"loss": "mse"}, "loss is 'mse', want one of 'ce', 'margin'"),
+        (CarliniWagner, {"radius": -1.0}, "radius is -1.0, want a number of at least 0"),
+        (CarliniWagner, {"confidence": -1.0}, "confidence is -1.0, want"),
+        (CarliniWagner, {"search_steps": 0}, "search_steps is 0, want"),
+        (CarliniWagner, {"steps": 0}, "steps is 0, want"),
+        (CarliniWagner, {"lr": 0.0}, "lr is 0.0, want a number above 0"),
+        (CarliniWagner, {"initial_c": float("inf")}, "initial_c is inf, want"),
+        (DeepFool, {"radius": float("nan")}, "radius is nan, want"),
+        (DeepFool, {"steps": 0}, "steps is 0, want"),
+        (DeepFool, {"overshoot": -0.1}, "overshoot is -0.1, want"),
+        (DeepFool, {"candidates": 1}, "candidates is 1, want a whole number of at least 2"),
+        (AuxiliaryAwarePGD, PLAIN | {"beta": 0.0, "eps": -1.0}, "eps is -1.0, want"),
+        (AuxiliaryAwarePGD, PLAIN | {"beta": 0.0, "step_size": -1.0}, "step_size is -1.0, want"),
+        (AuxiliaryAwarePGD, PLAIN | {"beta": 0.0, "steps": 0}, "steps is 0, want"),
+        (AuxiliaryAwarePGD, PLAIN | {"beta": float("inf")}, "beta is inf, want a finite number"),
+        (AuxiliaryAwarePGD, PLAIN | {"beta": 0.0, "keep": "all"}, "keep is 'all', want one of"),
+        (Substitute, {"network": "cnm"}, "unknown architecture 'cnm'; did you mean .*cnn"),
+        (Substitute, {"seeds": 1}, "seeds is 1, want a whole number of at least 2"),
+        (Substitute, {"rounds": -1}, "rounds is -1, want"),
+        (Substitute, {"augment_step": -0.1}, "augment_step is -0.1, want"),
+        (Substitute, {"epochs": 0}, "epochs is 0, want"),
+        (Substitute, {"lr": -1.0}, "lr is -1.0, want"),
+        (Substitute, {"batch": 1}, "batch is 1, want"),
+        (Substitute, {"seed": -1}, "seed is -1, want"),
+    ],
+)
+def test_bad_settings(attack: Callable[..., object], settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        attack(**settings)
+
+
+def test_an_auxiliary_aware_attack_needs_an_auxiliary_task(new_model: Callable[..., JointModel]) -> None:
+    attack = AuxiliaryAwarePGD(**PLAIN, beta=1.0)
+    joint = new_model()
+    with pytest.raises(InputError, match=r"got a Sequential, .* want a JointModel"):
+        attack(nn.Sequential(joint.encoder, joint.classifier), X, Y)
+    joint.task = None
+    with pytest.raises(InputError, match="small was trained without an auxiliary task"):
+        attack(joint, X, Y)

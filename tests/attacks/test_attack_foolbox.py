@@ -1,0 +1,94 @@
+"""A second opinion: the same attacks of foolbox, at equal settings, on the bundled CNN."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import soap
+from soap.attacks import FGSM, PGD, Attack, CarliniWagner, DeepFool, fooled
+from soap.balls import row_norms
+
+with warnings.catch_warnings():  # foolbox imports scipy by names of old
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import foolbox
+
+Bundled = tuple[soap.JointModel, Tensor, Tensor]
+
+
+@pytest.fixture(scope="module")
+def bundled_cnn() -> Bundled:
+    """The bundled CNN and 200 test digits."""
+    digits = soap.data.load("mnist-mini").take(200)
+    return soap.load("mnist-cnn-dr"), digits.x, digits.y
+
+
+def both(bundled: Bundled, ours: Attack, theirs: Callable[..., Tensor], n: int = 200) -> tuple[Tensor, Tensor, Tensor]:
+    """The digits' labels, our result, and theirs."""
+    model, x, y = bundled[0], bundled[1][:n], bundled[2][:n]
+    return ours(model, x, y), theirs(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y), y
+
+
+def assert_as_strong(bundled: Bundled, ours: Tensor, theirs: Tensor, y: Tensor) -> None:
+    """Robust accuracies within one point."""
+    got, wanted = (100 * (~fooled(bundled[0], x_adv, y)).double().mean() for x_adv in (ours, theirs))
+    assert abs(got - wanted) <= 1
+
+
+@pytest.mark.parametrize("eps", [0.1, 0.2, 0.3])
+def test_fgsm(bundled_cnn: Bundled, eps: float) -> None:
+    theirs = foolbox.attacks.LinfFastGradientAttack(random_start=False)
+    x_adv, reference, y = both(bundled_cnn, FGSM(eps=eps), lambda *args: theirs.run(*args, epsilon=eps))
+    assert_as_strong(bundled_cnn, x_adv, reference, y)
+    assert torch.allclose(x_adv, reference, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (
+            PGD(eps=0.2, step_size=0.02, steps=15),
+            foolbox.attacks.LinfPGD(abs_stepsize=0.02, steps=15, random_start=False),
+        ),
+        (
+            PGD(eps=1.5, step_size=0.2, steps=15, norm="l2"),
+            foolbox.attacks.L2PGD(abs_stepsize=0.2, steps=15, random_start=False),
+        ),
+    ],
+    ids=["linf", "l2"],
+)
+def test_pgd(bundled_cnn: Bundled, ours: PGD, theirs: foolbox.attacks.LinfPGD) -> None:
+    x_adv, reference, y = both(bundled_cnn, ours, lambda *args: theirs.run(*args, epsilon=ours.eps))
+    assert_as_strong(bundled_cnn, x_adv, reference, y)
+    assert ((x_adv - reference).abs() <= 1e-5).double().mean() >= 0.999  # a gradient near zero may flip its sign
+
+
+@pytest.mark.parametrize("abort_early", [False, True])
+def test_carlini_wagner(bundled_cnn: Bundled, abort_early: bool) -> None:
+    # Fewer steps than the paper's, but enough for every digit to be fooled.
+    ours = CarliniWagner(steps=120, search_steps=3, lr=0.05, initial_c=1.0, abort_early=abort_early)
+    theirs = foolbox.attacks.L2CarliniWagnerAttack(
+        steps=120, binary_search_steps=3, stepsize=0.05, initial_const=1.0, confidence=0, abort_early=abort_early
+    )
+    n = 40 if abort_early else 20
+    x_adv, reference, y = both(bundled_cnn, ours, theirs.run, n)
+    assert_as_strong(bundled_cnn, x_adv, reference, y)
+    assert_as_near(bundled_cnn, x_adv, reference)
+
+
+@pytest.mark.parametrize("candidates", [10, 3])
+def test_deepfool(bundled_cnn: Bundled, candidates: int) -> None:
+    theirs = foolbox.attacks.L2DeepFoolAttack(steps=50, overshoot=0.02, candidates=candidates, loss="logits")
+    x_adv, reference, y = both(bundled_cnn, DeepFool(candidates=candidates), theirs.run, 25)
+    assert_as_strong(bundled_cnn, x_adv, reference, y)
+    assert_as_near(bundled_cnn, x_adv, reference)
+
+
+def assert_as_near(bundled: Bundled, ours: Tensor, theirs: Tensor) -> None:
+    """The mean L2 norm is at most 5 % larger, and no accident of rows that were given up."""
+    x = bundled[1][: len(ours)]
+    got, wanted = row_norms(ours - x), row_norms(theirs - x)
+    assert got.mean() <= 1.05 * wanted.mean()
+    assert (got > 0).sum() == (wanted > 0).sum()

@@ -1,0 +1,130 @@
+"""Attacks against truth: on a linear model, away from the box, the best perturbation is known."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from soap.attacks import FGSM, PGD, CarliniWagner, DeepFool, fooled, margin, success
+from soap.balls import row_norms
+
+Problem = tuple[nn.Linear, Tensor, Tensor]
+EPS = 0.05
+
+
+def gaps_and_directions(problem: Problem) -> tuple[Tensor, Tensor]:
+    """f_k - f_y [batch, classes] and w_k - w_y [batch, classes, features]; infinite and one at k = y."""
+    model, x, y = problem
+    logits, own = model(x).detach(), torch.nn.functional.one_hot(y, model.out_features).bool()
+    gaps = (logits - logits.gather(1, y[:, None])).masked_fill(own, -torch.inf)
+    directions = model.weight.detach()[None] - model.weight.detach()[y][:, None]
+    return gaps, directions.masked_fill(own[..., None], 1.0)
+
+
+def highest_margin(problem: Problem, order: float) -> tuple[Tensor, Tensor]:
+    """Of every row: the largest margin in the ball of radius EPS, and whether the runner-up class gives it."""
+    gaps, directions = gaps_and_directions(problem)
+    reach = gaps + EPS * torch.linalg.vector_norm(directions, ord=order, dim=2)
+    return reach.amax(1), reach.argmax(1) == gaps.argmax(1)
+
+
+@pytest.mark.parametrize(
+    ("attack", "dual"),
+    [
+        (PGD(eps=EPS, step_size=EPS / 4, steps=10, loss="margin"), 1),
+        (PGD(eps=EPS, step_size=EPS / 4, steps=10, loss="margin", norm="l2"), 2),
+    ],
+    ids=["linf", "l2"],
+)
+def test_pgd_reaches_the_highest_margin_of_its_ball(linear_problem: Problem, attack: PGD, dual: float) -> None:
+    model, x, y = linear_problem
+    reached = margin(model(attack(model, x, y)), y)
+    highest, by_runner_up = highest_margin(linear_problem, dual)
+    assert (reached <= highest + 1e-9).all()
+    assert by_runner_up.float().mean() > 0.4
+    # A climber follows the runner-up; where another class would have paid more, it may end lower.
+    assert torch.allclose(reached[by_runner_up], highest[by_runner_up], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        FGSM(eps=EPS),
+        PGD(eps=EPS, step_size=EPS / 8, steps=8),
+        PGD(eps=EPS, step_size=EPS / 8, steps=16, start="random", restarts=2),
+        PGD(eps=EPS, step_size=EPS, steps=3, keep="best"),
+    ],
+    ids=["fgsm", "pgd", "pgd-random", "pgd-best"],
+)
+@pytest.mark.parametrize("linear_problem", [2], indirect=True)
+def test_sign_attacks_gain_eps_times_the_l1_norm_on_two_classes(linear_problem: Problem, attack: FGSM | PGD) -> None:
+    model, x, y = linear_problem
+    gained = margin(model(attack(model, x, y)), y) - margin(model(x), y)
+    assert torch.allclose(gained, EPS * (model.weight[0] - model.weight[1]).norm(1))
+
+
+def test_fgsm_steps_along_the_sign_of_the_cross_entropy_gradient(linear_problem: Problem) -> None:
+    model, x, y = linear_problem
+    error = model(x).softmax(1) - torch.nn.functional.one_hot(y, model.out_features)
+    assert torch.allclose(FGSM(eps=EPS)(model, x, y), x + EPS * (error @ model.weight).sign())
+
+
+def test_deepfool_steps_straight_to_the_nearest_boundary(linear_problem: Problem) -> None:
+    model, x, y = linear_problem
+    gaps, directions = gaps_and_directions(linear_problem)
+    distance, nearest = (-gaps / row_norms(directions.flatten(0, 1)).reshape(gaps.shape)).min(1)
+    x_adv = DeepFool(overshoot=0.02)(model, x, y)
+    # 1e-4: every step goes that far past the boundary.
+    assert torch.allclose(row_norms(x_adv - x), 1.02 * (distance + 1e-4))
+    assert torch.equal(model(x_adv).argmax(1), nearest)
+
+
+def test_deepfool_with_few_candidates_tries_the_likeliest_alone(linear_problem: Problem) -> None:
+    model, x, y = linear_problem
+    x_adv = DeepFool(candidates=2)(model, x, y)
+    gaps, directions = gaps_and_directions(linear_problem)
+    runner_up = gaps.argmax(1)
+    rows = torch.arange(len(x))
+    distance = -gaps[rows, runner_up] / row_norms(directions[rows, runner_up])
+    one_step = row_norms(x_adv - x) <= 1.02 * (distance + 1e-4) * (1 + 1e-9)
+    assert one_step.all()
+    assert fooled(model, x_adv, y).all()
+
+
+def test_carlini_wagner_finds_the_nearest_boundary(linear_problem: Problem) -> None:
+    model, x, y = linear_problem
+    gaps, directions = gaps_and_directions(linear_problem)
+    distance, nearest = (-gaps / row_norms(directions.flatten(0, 1)).reshape(gaps.shape)).min(1)
+    x_adv = CarliniWagner(steps=200, search_steps=6, lr=0.005, initial_c=0.01)(model, x, y)
+    assert fooled(model, x_adv, y).all()
+    found = row_norms(x_adv - x)
+    assert (found >= distance).all()
+    # It follows the runner-up, too: where another boundary is nearer, it may end at the farther one.
+    straight = nearest == gaps.argmax(1)
+    assert straight.float().mean() > 0.4
+    assert found[straight].sum() <= 1.02 * distance[straight].sum()
+    assert found.sum() <= 1.06 * distance.sum()
+
+
+def test_confidence_is_the_margin_that_is_left(linear_problem: Problem) -> None:
+    model, x, y = linear_problem
+    settings = {"steps": 150, "search_steps": 4, "lr": 0.01, "initial_c": 0.1}
+    x_adv = CarliniWagner(confidence=0.5, **settings)(model, x, y)
+    left = margin(model(x_adv), y)
+    assert (left > 0.5).all()
+    assert left.mean() < 0.6
+    farther = row_norms(x_adv - x) > row_norms(CarliniWagner(**settings)(model, x, y) - x)
+    assert farther.all()
+
+
+def test_a_projected_row_is_no_success(linear_problem: Problem) -> None:
+    model, x, y = linear_problem
+    free = DeepFool()(model, x, y)
+    radius = float(row_norms(free - x).median())
+    attack = DeepFool(radius=radius * (1 + 1e-3))
+    x_adv = attack(model, x, y)
+    within = row_norms(free - x) < attack.radius
+    assert 0 < within.sum() < len(x)
+    assert torch.equal(x_adv[within], free[within])
+    assert torch.allclose(row_norms(x_adv - x)[~within], torch.tensor(attack.radius, dtype=x.dtype))
+    assert torch.equal(success(model, attack.radius, x, x_adv, y), within)
+    assert success(model, None, x, free, y).all()

@@ -1,0 +1,112 @@
+"""Rows do not know of each other, and a row that is done costs nothing more."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from soap.attacks import PGD, Attack, CarliniWagner, DeepFool, Transfer, fooled
+from soap.auxiliary import JointModel
+
+NewModel = Callable[..., JointModel]
+
+
+@pytest.fixture
+def digits(new_model: NewModel) -> tuple[nn.Module, Tensor, Tensor]:
+    """A model in double precision and rows which it classifies rightly."""
+    model = new_model().double().eval()
+    x = torch.rand(12, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return model, x, model(x).argmax(1)
+
+
+def test_a_row_alone_gives_what_it_gives_in_a_batch(attack: Attack, digits: tuple[nn.Module, Tensor, Tensor]) -> None:
+    if isinstance(attack, PGD) and attack.start == "random":
+        pytest.skip("random starts are drawn for the batch as a whole")
+    model, x, y = digits
+    if isinstance(attack, Transfer):
+        attack = replace(attack, substitute=deepcopy(attack.substitute).double())
+    together = attack(model, x, y)
+    alone = torch.cat([attack(model, x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+    assert torch.allclose(together, alone, atol=1e-7)
+
+
+def test_deepfool_lets_fooled_rows_go(digits: tuple[nn.Module, Tensor, Tensor], recording: Any) -> None:
+    model, x, y = digits
+    recorded = recording(model)
+    x_adv = DeepFool()(recorded, x, y)
+    assert fooled(model, x_adv, y).all()
+    # At the door, to see who is fooled already, for the likeliest classes; then two calls a step.
+    assert recorded.sizes[:3] == [8, 12, 12]
+    stepped, checked = recorded.sizes[3::2], recorded.sizes[4::2]
+    assert stepped == checked
+    assert stepped == sorted(stepped, reverse=True)
+    assert stepped[0] == 12
+    assert 0 < stepped[-1] < 12
+    # A row is asked about until the step that fools it, and no longer.
+    for now, after in zip(recorded.asked[4::2], stepped[1:], strict=False):
+        survivors = [row for row in now if not any(torch.equal(row, final) for final in x_adv)]
+        assert len(survivors) == after
+
+
+def test_carlini_wagner_lets_rows_without_progress_go(
+    digits: tuple[nn.Module, Tensor, Tensor], recording: Any
+) -> None:
+    model, x, y = digits
+    patient = CarliniWagner(steps=60, search_steps=2, lr=0.1, initial_c=1.0, abort_early=False)
+    recorded = recording(model)
+    patient(recorded, x, y)
+    assert recorded.sizes == [8, 12] + 2 * 60 * [12]
+
+    recorded = recording(model)
+    eager = CarliniWagner(steps=60, search_steps=2, lr=0.1, initial_c=1.0)
+    eager(recorded, x, y)
+    sizes = recorded.sizes[2:]
+    second = sizes.index(12, next(i for i, size in enumerate(sizes) if size < 12))  # all come back for the next c
+    for search_step in (sizes[:second], sizes[second:]):
+        assert search_step == sorted(search_step, reverse=True)
+        assert search_step[0] == 12
+        assert len(set(search_step)) > 1
+        assert len(search_step) <= 60
+    assert sum(sizes) < 2 * 60 * 12
+
+
+def test_an_aborted_search_step_leaves_the_other_rows_alone(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = digits
+    attack = CarliniWagner(steps=60, search_steps=3, lr=0.1, initial_c=1.0)
+    together = attack(model, x, y)
+    for half in (slice(0, 5), slice(5, 12)):
+        assert torch.allclose(together[half], attack(model, x[half], y[half]), atol=1e-7)
+
+
+@pytest.mark.parametrize("attack", [CarliniWagner(), DeepFool()], ids=["cw", "deepfool"])
+def test_rows_already_misclassified_never_enter(
+    attack: Attack, digits: tuple[nn.Module, Tensor, Tensor], recording: Any
+) -> None:
+    model, x, y = digits
+    recorded = recording(model)
+    assert torch.equal(attack(recorded, x, (y + 1) % 4), x)
+    assert recorded.sizes == [8, 12]  # the door, and the question who is fooled
+
+    mixed = torch.where(torch.arange(12) < 9, (y + 1) % 4, y)
+    recorded = recording(model)
+    quick = type(attack)(steps=2)
+    x_adv = quick(recorded, x, mixed)
+    assert torch.equal(x_adv[:9], x[:9])
+    assert max(recorded.sizes[2:]) == 3
+
+
+def test_pgd_restarts_the_rows_that_stand(digits: tuple[nn.Module, Tensor, Tensor], recording: Any) -> None:
+    model, x, y = digits
+    once = PGD(eps=0.03, step_size=0.015, steps=2)
+    stood = int((~fooled(model, once(model, x, y), y)).sum())
+    assert 0 < stood < len(x)
+    recorded = recording(model)
+    again = PGD(eps=0.03, step_size=0.015, steps=2, restarts=2)(recorded, x, y)
+    assert recorded.sizes == [8, 12, 12, 12, stood, stood]
+    kept = fooled(model, once(model, x, y), y)
+    assert torch.equal(again[kept], once(model, x, y)[kept])
+    assert not torch.equal(again[~kept], once(model, x, y)[~kept])

@@ -1,0 +1,118 @@
+"""`soap train`: weights that tell how they were made, runs that stop and go on."""
+
+import json
+import signal
+import tomllib
+
+import pytest
+import torch
+
+import soap
+from soap import engine, recipes, zoo
+from soap.auxiliary import Reconstruction
+
+TRIAL = ("train", "mnist-fcn-dr", "--data", "mnist-mini", "--limit", "256", "--epochs", "2")
+
+
+def weights(path):
+    return engine.load_tensors(path)[0]
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_a_trial_run_leaves_weights_that_tell_how_they_were_made(run, tmp_path):
+    done = run(*TRIAL, "--seed", "5", "-v")
+    folder = tmp_path / "runs" / "mnist-fcn-dr"
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        "best weights: runs/mnist-fcn-dr/best.safetensors",
+        "last weights: runs/mnist-fcn-dr/last.safetensors",
+    ]
+    assert "soap evaluate runs/mnist-fcn-dr/last.safetensors --attack pgd" in done.err
+    assert [line.split(",")[0] for line in done.err.splitlines()[:2]] == ["epoch 1/2", "epoch 2/2"]
+    text = (folder / "recipe.toml").read_text()
+    content = tomllib.loads(text)
+    assert (content["data"], content["training"]["epochs"], content["training"]["seed"]) == ("mnist-mini", 2, 5)
+    assert "first 256 images" in text
+    assert zoo.recipe(folder / "last.safetensors").text == text
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    assert same(weights(folder / "last.safetensors"), soap.load(folder / "last.safetensors").state_dict())
+    # Its own recipe makes it again.
+    again = run("train", folder / "recipe.toml", "--limit", "256", "--out", "again")
+    assert again.code == 0
+    assert same(weights(folder / "last.safetensors"), weights(tmp_path / "again" / "last.safetensors"))
+
+
+def test_json_has_the_history(run):
+    done = run(*TRIAL, "--json", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["finished"] is True
+    assert [row["epoch"] for row in done.json["history"]] == [1, 2]
+    assert done.json["weights"]["last"] == "runs/mnist-fcn-dr/last.safetensors"
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(run, monkeypatch, tmp_path):
+    assert run(*TRIAL, "--out", "straight").code == 0
+    losses, calls = Reconstruction.losses, []
+
+    def interrupted(self, *arguments):
+        calls.append(None)
+        if len(calls) == 3:  # two steps an epoch: in the middle of the second
+            signal.raise_signal(signal.SIGINT)
+        return losses(self, *arguments)
+
+    monkeypatch.setattr(Reconstruction, "losses", interrupted)
+    stopped = run(*TRIAL, "--out", "cut")
+    assert stopped.code == 130
+    assert "--resume" in stopped.err
+    assert not (tmp_path / "cut" / "last.safetensors").exists()
+    assert run(*TRIAL, "--out", "cut", "--resume").code == 0
+    assert same(weights(tmp_path / "straight" / "last.safetensors"), weights(tmp_path / "cut" / "last.safetensors"))
+
+
+def test_an_earlier_run_is_not_overwritten(run, tmp_path):
+    assert run(*TRIAL, "--out", "one").code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    refused = run(*TRIAL, "--out", "one")
+    assert refused.code == 2
+    assert "one holds an earlier run" in refused.err
+    other = run(*TRIAL[:-1], "3", "--out", "one", "--resume")
+    assert other.code == 2
+    assert "belongs to another run" in other.err
+    assert {path: path.read_bytes() for path in (tmp_path / "one").iterdir()} == before
+    none = run(*TRIAL, "--out", "two", "--resume")
+    assert none.code == 2
+    assert "no checkpoint" in none.err
+    assert not (tmp_path / "two").exists()
+
+
+def test_an_attack_of_the_recipe_is_trained_with(run, tmp_path):
+    text = recipes.read("mnist-fcn-fgsm-at").text
+    (tmp_path / "own.toml").write_text(text.replace('name = "mnist-fcn-fgsm-at"', 'name = "own"'))
+    done = run("train", "own.toml", "--data", "mnist-mini", "--limit", "128", "--epochs", "1", "--json", "-q")
+    assert done.code == 0
+    assert done.json["recipe"] == "own"
+    checkpoint = engine.load_tensors(tmp_path / "runs" / "own" / "checkpoint.safetensors")[1]
+    assert json.loads(checkpoint["state"])["identity"]["attack"] == "FGSM(eps=0.3)"
+
+
+def test_a_compiler_that_is_missing_is_told(run, monkeypatch):
+    failure = type("InductorError", (RuntimeError,), {"__module__": "torch._inductor.exc"})
+
+    def broken(*_, **__):
+        raise failure("No working C++ compiler found\nand more")
+
+    monkeypatch.setattr(torch, "compile", lambda function: broken)
+    done = run(*TRIAL, "--compile")
+    assert done.code == 2
+    assert done.err == (
+        "error: torch.compile does not work here (No working C++ compiler found); train without --compile.\n"
+    )
+
+
+@pytest.mark.gpu
+def test_precision_is_kept_with_the_weights(run, tmp_path):
+    assert run(*TRIAL, "--precision", "bf16", "--device", "cuda", "--out", "low").code == 0
+    assert engine.load_tensors(tmp_path / "low" / "last.safetensors")[1]["precision"] == "bf16"
