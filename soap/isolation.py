@@ -16,7 +16,14 @@ from soap.shapes import Tensor
 
 @contextmanager
 def untouched(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Evaluation mode and frozen parameters inside; everything as before on leaving.
+    """What every public call runs in: the model `borrowed`, the global random state restored on leaving."""
+    with borrowed(model), same_random_state():
+        yield
+
+
+@contextmanager
+def borrowed(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Evaluation mode and frozen parameters inside; modes and flags as before on leaving.
 
     A callable that is not an `nn.Module` is taken as it is: only its owner can prepare it.
     """
@@ -24,7 +31,6 @@ def untouched(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
     training = [m for m in modules if m.training]
     learning = [p for p in model.parameters() if p.requires_grad] if isinstance(model, nn.Module) else []
     with ExitStack() as leave:
-        leave.enter_context(same_random_state())
         for module in training:
             module.training = False
             leave.callback(setattr, module, "training", True)

@@ -20,7 +20,7 @@ from soap import engine, files, validate
 from soap.auxiliary import JointLosses, JointModel, accuracy
 from soap.data import Dataset
 from soap.errors import InputError, SoapError
-from soap.isolation import same_random_state, untouched
+from soap.isolation import borrowed, same_random_state, untouched
 from soap.shapes import Tensor
 from soap.training import checkpoint
 from soap.training.schedule import AUGMENTATIONS, Schedule
@@ -166,7 +166,7 @@ class _Run:
         for name in self.schedule.augment:
             x = AUGMENTATIONS[name](x, self.generator)
         if self.attack is not None:
-            with untouched(self.model):
+            with borrowed(self.model):
                 x = self.attack.perturb(self.model, x, y)
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.rate((self.step + 1) / self.steps_per_epoch - 1e-9)
