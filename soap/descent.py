@@ -33,12 +33,12 @@ def slope(
         # clone: a tensor made under inference_mode cannot be recorded by autograd.
         point = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
         losses = loss(point)
-        if not losses.requires_grad:
-            raise InputError(
-                "the loss carries no gradient to its input: the model detaches it or runs under no_grad. "
-                "Attack and purify a model whose output is differentiable in its input."
-            )
-        (gradient,) = torch.autograd.grad(losses.sum(), point)
+        gradient = torch.autograd.grad(losses.sum(), point, allow_unused=True)[0] if losses.requires_grad else None
+    if gradient is None:
+        raise InputError(
+            "the loss carries no gradient to its input: the model detaches it or runs under no_grad. "
+            "Attack and purify a model whose output is differentiable in its input."
+        )
     return losses.detach(), gradient
 
 

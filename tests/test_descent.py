@@ -149,6 +149,9 @@ def test_slope_works_where_gradients_are_off(mode: type[torch.no_grad]) -> None:
 def test_a_loss_without_gradient_is_an_error() -> None:
     with pytest.raises(InputError, match=r"no gradient .* differentiable in its input"):
         slope(lambda point: point.detach().sum(1), torch.rand(2, 3))
+    network = nn.Linear(3, 1)  # its parameters take gradients, the input does not
+    with pytest.raises(InputError, match="carries no gradient"):
+        slope(lambda point: network(point.detach())[:, 0], torch.rand(2, 3))
 
 
 def test_inputs_are_not_changed() -> None:

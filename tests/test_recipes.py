@@ -104,6 +104,8 @@ BAD = [
     ("lr = 0.01", 'lr = "1/0"', "not a number or a fraction"),
     ("lr = 0.01", "lr = -1.0", "lr is -1.0"),
     ('name = "trial"', "name = 3", "want a name in quotes"),
+    ('name = "trial"', 'name = "../../elsewhere"', "want letters, digits"),
+    ('name = "trial"', 'name = ".."', "want letters, digits"),
     ('data = "mnist"', "", "data = None"),
     ("[model]", "[[model]]", "want a section"),
     ("name =", "name ==", "not valid TOML"),

@@ -11,7 +11,8 @@ from pathlib import Path
 import soap
 from soap.evaluation import PAPER
 from soap.evaluation.showcase import showcase
-from soap.report import LIGHT, draw_digits, png
+from soap.report.digits import draw_digits
+from soap.report.drawing import LIGHT, png
 
 MODEL, DATA = "mnist-cnn-dr", "mnist-mini"
 

@@ -6,7 +6,7 @@
 from pathlib import Path
 
 import soap
-from soap.report.markdown import models_table, with_section
+from soap.report import models_table, with_section
 from soap.results import Row, Store
 
 README = Path(__file__).resolve().parents[1] / "README.md"

@@ -19,6 +19,7 @@ from soap.errors import FileError
 from soap.evaluation import PAPER, transfer
 from soap.evaluation.showcase import decoding, showcase
 from soap.purify import Purifier
+from soap.report import UPPER_BOUND, percent, under_attack
 
 DATA = "mnist-mini"
 ATTACKS = ("none", "fgsm", "pgd")
@@ -39,7 +40,7 @@ def demo(
 
     The attacks (FGSM and PGD) have the paper's settings and do not know the purifier. The page is one HTML file.
     """
-    from soap.report import UPPER_BOUND, demo_page, percent, under_attack  # not above: matplotlib takes its time
+    from soap.report.page import demo_page  # not above: matplotlib takes its time
 
     began = time.monotonic()
     if out.is_dir():

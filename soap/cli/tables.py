@@ -5,6 +5,7 @@ from typing import Literal
 import rich.box
 import rich.table
 
+from soap import report
 from soap.data.sources import SOURCES
 from soap.recipes import Recipe
 from soap.results import Row
@@ -26,10 +27,7 @@ def percent(share: float) -> str:
 
 def figure(row: Row | None) -> str:
     """Accuracy and its 95 % interval in per cent, or a dash where nothing was measured."""
-    if row is None:
-        return "-"
-    low, high = row.interval
-    return f"{100 * row.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    return "-" if row is None else report.percent(row)
 
 
 def size(count: int) -> str:

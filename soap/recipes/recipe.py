@@ -1,5 +1,6 @@
 """A recipe: one model of the paper as a reproducible claim, read from TOML into frozen dataclasses."""
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ def _recipe(content: dict[str, Any], text: str) -> Recipe:
     model, auxiliary = _section(content, "model"), _section(content, "auxiliary", optional=True)
     adversarial = _section(content, "adversarial", optional=True)
     return Recipe(
-        name=_text(content, "name", "recipe"),
+        name=_name(content),
         data=_text(content, "data", "recipe"),
         architecture=_text(model, "architecture", "[model]"),
         model={key: value for key, value in model.items() if key != "architecture"},
@@ -106,6 +107,14 @@ def _section(content: Mapping[str, Any], key: str, *, optional: bool = False) ->
     if not isinstance(section, dict):
         raise InputError(f"{key} is {section!r}, want a section [{key}].")
     return section
+
+
+def _name(content: Mapping[str, Any]) -> str:
+    """The model's name; it becomes part of file names, so it may not lead anywhere else."""
+    name = _text(content, "name", "recipe")
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise InputError(f"recipe has name = {name!r}, want letters, digits, '-', '_' and '.' alone.")
+    return name
 
 
 def _text(section: Mapping[str, Any], key: str, where: str) -> str:

@@ -1,23 +1,9 @@
-"""Rows and tensors in, tables, figures and pages out; nothing here trains or attacks."""
+"""Rows and tensors in, tables, figures and pages out; nothing here trains or attacks.
+
+Text comes from here; figures and pages from their own modules, which import matplotlib and jinja2.
+"""
 
 from soap.report.accuracy import UPPER_BOUND, Line, percent, under_attack
-from soap.report.digits import draw_digits
-from soap.report.drawing import DARK, LIGHT, Palette, png, svg
-from soap.report.losses import draw_radii, draw_steps
-from soap.report.page import demo_page
+from soap.report.markdown import models_table, with_section
 
-__all__ = [
-    "DARK",
-    "LIGHT",
-    "UPPER_BOUND",
-    "Line",
-    "Palette",
-    "demo_page",
-    "draw_digits",
-    "draw_radii",
-    "draw_steps",
-    "percent",
-    "png",
-    "svg",
-    "under_attack",
-]
+__all__ = ["UPPER_BOUND", "Line", "models_table", "percent", "under_attack", "with_section"]

@@ -13,7 +13,9 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 from report_samples import sample_showcase
 
-from soap.report import DARK, LIGHT, draw_digits, draw_radii, draw_steps, png, svg
+from soap.report.digits import draw_digits
+from soap.report.drawing import DARK, LIGHT, png, svg
+from soap.report.losses import draw_radii, draw_steps
 
 
 @pytest.mark.parametrize(("blocks", "panels"), [(("inputs",), 12), (("decoded",), 12), (("inputs", "decoded"), 24)])

@@ -8,7 +8,11 @@ import pytest
 from report_samples import CORRECT, sample_rows, sample_showcase
 
 from soap.errors import InputError
-from soap.report import DARK, LIGHT, UPPER_BOUND, demo_page, draw_digits, draw_radii, draw_steps, percent, svg
+from soap.report import UPPER_BOUND, percent
+from soap.report.digits import draw_digits
+from soap.report.drawing import DARK, LIGHT, svg
+from soap.report.losses import draw_radii, draw_steps
+from soap.report.page import demo_page
 
 VOID = {"meta", "link", "img", "source", "br", "hr", "input"}
 
