@@ -12,10 +12,14 @@ import torch
 from soap.shapes import Float, Tensor
 
 
-def _per_row(eps: float | Tensor, like: Tensor) -> Tensor:
-    """`eps` as a tensor that broadcasts against `like` [batch, ...]."""
-    radius = torch.as_tensor(eps, dtype=like.dtype, device=like.device)
-    return radius.reshape(radius.shape + (1,) * (like.ndim - radius.ndim))
+def _per_row(eps: float | Tensor, like: Tensor) -> float | Tensor:
+    """`eps` so that it broadcasts against `like` [batch, ...]; a number stays one: copying it would stall a GPU."""
+    return _column(eps, like) if isinstance(eps, Tensor) else eps
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    """One value a row, shaped to broadcast against `like` [batch, ...]."""
+    return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
 
 def row_norms(delta: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
@@ -33,7 +37,7 @@ class Linf:
     def project(self, delta: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """Clip every coordinate to [-eps, eps]."""
         radius = _per_row(self.eps, delta)
-        return torch.maximum(torch.minimum(delta, radius), -radius)
+        return delta.clamp(-radius, radius)  # type: ignore[arg-type]
 
     def random_start(
         self, like: Float[Tensor, "batch *shape"], generator: torch.Generator
@@ -55,7 +59,7 @@ class L2:
 
     def project(self, delta: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """Scale rows that are too long back onto the sphere."""
-        norms = _per_row(row_norms(delta), delta)
+        norms = _column(row_norms(delta), delta)
         radius = _per_row(self.eps, delta)
         # where, not min(1, r/n): rows inside the ball must come back bit for bit.
         return torch.where(norms > radius, delta * (radius / norms.clamp_min(1e-30)), delta)
@@ -66,12 +70,12 @@ class L2:
         """Draw uniformly from the ball: a Gaussian direction at radius eps * u^(1/d)."""
         normal = torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
         uniform = torch.rand(len(like), dtype=like.dtype, device=like.device, generator=generator)
-        distance = _per_row(uniform ** (1 / like[0].numel()), like) * _per_row(self.eps, like)
+        distance = _column(uniform ** (1 / like[0].numel()), like) * _per_row(self.eps, like)
         return self.steepest(normal) * distance
 
     def steepest(self, gradient: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """The gradient at unit length; a zero gradient gives no step."""
-        return gradient / _per_row(row_norms(gradient), gradient).clamp_min(1e-30)
+        return gradient / _column(row_norms(gradient), gradient).clamp_min(1e-30)
 
 
 Ball = Linf | L2

@@ -9,13 +9,15 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "soap"
 
 # (layer, the modules or packages of one room). Below 0 lies what every room stands on: errors and shapes, which
-# import nothing of soap, and checks, files and isolation, which import these two.
+# import nothing of soap, and the small rooms that import these two alone.
 ROOMS = (
     (-2, {"errors"}),
     (-2, {"shapes"}),
     (-1, {"validate"}),
     (-1, {"files"}),
     (-1, {"isolation"}),
+    (-1, {"graphs"}),
+    (-1, {"chunks"}),
     (0, {"balls", "descent"}),
     (0, {"results"}),
     (0, {"engine"}),

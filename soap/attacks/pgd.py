@@ -9,6 +9,7 @@ from soap.attacks.attack import Attack, Model, fooled
 from soap.attacks.losses import LOSSES
 from soap.balls import L2, Ball, Linf
 from soap.descent import ascend
+from soap.graphs import replayed
 from soap.shapes import Tensor
 
 BALLS: dict[str, type[Linf] | type[L2]] = {"linf": Linf, "l2": L2}
@@ -58,15 +59,20 @@ class PGD(Attack):
         ball: Ball = BALLS[self.norm](self.eps)
         loss = LOSSES[self.loss]
         start = x if generator is None else (x + ball.random_start(x, generator)).clamp(0, 1)
-        return ascend(
-            lambda point: loss(model(point), y),
-            x,
-            ball=ball,
-            step_size=self.step_size,
-            steps=self.steps,
-            start=start,
-            keep_best=self.keep == "best",
-        )
+
+        def climb(x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, ...]:
+            top = ascend(
+                lambda point: loss(model(point), y),
+                x,
+                ball=ball,
+                step_size=self.step_size,
+                steps=self.steps,
+                start=start,
+                keep_best=self.keep == "best",
+            )
+            return (top,)
+
+        return replayed(model, self, climb, x, y, start)[0]
 
 
 @dataclass(frozen=True, kw_only=True)

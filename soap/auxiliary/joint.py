@@ -41,6 +41,11 @@ class JointModel(Classifies):
         return self.task is not None
 
     @property
+    def alpha(self) -> float:
+        """The weight of the auxiliary loss in training (Eq. 2); 0 without a task."""
+        return 0.0 if self.task is None else self.task.alpha
+
+    @property
     def auxiliary(self) -> AuxiliaryTask:
         """The auxiliary task, or a clear error where there is none."""
         if self.task is None:

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from soap.auxiliary.task import AuxiliaryTask, Classifies, JointLosses, accuracy
+from soap.data import gaussian_noise
 from soap.shapes import Float, Int, Tensor
 
 
@@ -24,8 +25,7 @@ class Reconstruction(AuxiliaryTask):
         self, model: Classifies, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"], generator: torch.Generator
     ) -> JointLosses:
         """Classify and rebuild the clean input from one noisy view, x + N(0, noise) clipped to [0, 1]."""
-        noise = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
-        z = model.encoder((x + self.noise * noise).clamp(0, 1))
+        z = model.encoder(gaussian_noise(x, self.noise, generator))
         logits = model.classifier(z)
         return JointLosses(
             F.cross_entropy(logits, y), F.mse_loss(self.decoder(z).float(), x), accuracy(logits, y)

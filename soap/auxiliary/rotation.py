@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from soap.auxiliary.task import AuxiliaryTask, Classifies, JointLosses, accuracy
+from soap.data import gaussian_noise
 from soap.shapes import Float, Int, Tensor
 
 TURNS = 4
@@ -31,9 +32,7 @@ class Rotation(AuxiliaryTask):
         self, model: Classifies, x: Float[Tensor, "batch c s s"], y: Int[Tensor, "batch"], generator: torch.Generator
     ) -> JointLosses:
         """Classify object and turn on all four noisy rotations; losses are averaged over the copies."""
-        views = all_turns(x)
-        noise = torch.randn(views.shape, dtype=x.dtype, device=x.device, generator=generator)
-        z = model.encoder((views + self.noise * noise).clamp(0, 1))
+        z = model.encoder(gaussian_noise(all_turns(x), self.noise, generator))
         logits, labels = model.classifier(z), y.repeat(TURNS)
         return JointLosses(
             F.cross_entropy(logits, labels),
@@ -44,7 +43,8 @@ class Rotation(AuxiliaryTask):
     def loss(self, model: Classifies, x: Float[Tensor, "batch c s s"]) -> Float[Tensor, "batch"]:
         """Squared error between softmax and one-hot turn, summed over the four copies."""
         probabilities = self.head(model.encoder(all_turns(x))).softmax(1)
-        error: Tensor = (probabilities - F.one_hot(self._turns(x), TURNS)).square().sum(1)
+        target = (self._turns(x)[:, None] == torch.arange(TURNS, device=x.device)).to(x.dtype)
+        error: Tensor = (probabilities - target).square().sum(1)
         return error.reshape(TURNS, len(x)).sum(0)
 
     @staticmethod

@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Group
 from rich.text import Text
@@ -48,8 +47,6 @@ def demo(
     check_folder(out.parent)
     network = zoo.load(model, device=shell.device)
     decoding(network)  # a model without a decoder is refused before the work, not after it
-    # Channels-last weights halve the time of the decoder's convolutions on a CPU.
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     digits = data.load(DATA).take(limit).to(shell.device)
     purifier = Purifier(network)
     attacks = {name: PAPER[DATA][name] for name in ATTACKS}

@@ -41,15 +41,18 @@ def walk_grid(
     steps: int,
     bounds: Bounds,
 ) -> GridWalk:
-    """Descend `loss` from `x` for `steps` steps inside the Linf ball of every radius of the grid."""
+    """Descend `loss` from `x` for `steps` steps inside the Linf ball of every radius of the grid.
+
+    Nothing in it waits for the host or copies from it, so that a GPU can replay it as one graph.
+    """
     radii = sorted(set(grid))
     moving = [r for r in radii if r > 0]
 
     def path(radius: float, t: int) -> float:
-        return radius if radius < t * step_size * (1 - ROUNDING) else TRUNK
+        return _path(radius, t * step_size)
 
     def paths(t: int) -> list[float]:
-        return sorted({path(radius, t) for radius in moving})
+        return _paths(moving, t * step_size)
 
     points, loss_before = x.unsqueeze(0), None  # points: [paths, batch, ...]
     for t in range(1, steps + 1) if moving else ():
@@ -57,12 +60,12 @@ def walk_grid(
         loss_before = losses if loss_before is None else loss_before
         here = paths(t)
         parents = [paths(t - 1).index(path(name, t - 1)) for name in here]
-        clip = x.new_tensor([min(name, moving[-1]) for name in here]).repeat_interleave(len(x))
+        slopes = gradients.reshape(points.shape)
         points = advance(
-            points[parents].flatten(0, 1),
-            gradients.reshape(points.shape)[parents].flatten(0, 1),
+            torch.cat([points[parent] for parent in parents]),
+            torch.cat([slopes[parent] for parent in parents]),
             origin=x.repeat(len(here), *[1] * (x.ndim - 1)),
-            ball=Linf(clip),
+            ball=Linf(torch.cat([x.new_full((len(x),), min(name, moving[-1])) for name in here])),
             step_size=-step_size,
             bounds=bounds,
         ).reshape(len(here), *x.shape)
@@ -72,10 +75,25 @@ def walk_grid(
     if loss_before is None:  # radius 0 alone: nothing moved
         loss_before = losses[0]
     ends = [paths(steps).index(path(radius, steps)) for radius in moving]
-    stay = [0.0] * (len(radii) - len(moving))
+    stays = radii[0] == 0
     return GridWalk(
-        radii=x.new_tensor(radii),
-        points=torch.cat([x.unsqueeze(0)[: len(stay)], points[ends]]),
-        losses=torch.cat([loss_before.unsqueeze(0)[: len(stay)], losses[ends]]),
+        radii=torch.cat([x.new_full((1,), radius) for radius in radii]),
+        points=torch.stack([x] * stays + [points[end] for end in ends]),
+        losses=torch.stack([loss_before] * stays + [losses[end] for end in ends]),
         loss_before=loss_before,
     )
+
+
+def widest(grid: Sequence[float], *, step_size: float, steps: int) -> int:
+    """The most paths that are walked side by side: what one image occupies at once."""
+    return max(1, *(len(_paths([r for r in grid if r > 0], t * step_size)) for t in range(1, steps + 1)))
+
+
+def _path(radius: float, reach: float) -> float:
+    """The path that a radius is on once |delta| may be as large as `reach`."""
+    return radius if radius < reach * (1 - ROUNDING) else TRUNK
+
+
+def _paths(moving: Sequence[float], reach: float) -> list[float]:
+    """The distinct paths at that time."""
+    return sorted({_path(radius, reach) for radius in moving})

@@ -7,16 +7,19 @@ upper bound, which needs the label).
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from soap import validate
+from soap import engine, validate
 from soap.auxiliary import JointModel
 from soap.balls import Linf
+from soap.chunks import by_rows, bytes_kept
 from soap.descent import UNIT, Bounds, advance, slope
 from soap.errors import InputError
+from soap.graphs import forget, replayed
 from soap.isolation import untouched
-from soap.purify.grid import walk_grid
+from soap.purify.grid import walk_grid, widest
 from soap.shapes import Float, Int, Tensor
 
 TIE = 1e-5
@@ -38,6 +41,9 @@ class Purifier:
 
     eps: a radius, or "min-aux" or "oracle" to choose one from `grid` for every example.
     step_size, steps: gamma and T. One step of at least the largest eps is the single-step purifier.
+    precision: "fp32", or "bf16" on a GPU: faster, and some images end elsewhere.
+    max_memory: bytes that the working set may take; larger batches are split, with the same result. Where memory runs
+    out all the same, the part is halved and the work goes on.
     """
 
     def __init__(
@@ -49,8 +55,12 @@ class Purifier:
         steps: int | None = None,
         grid: tuple[float, ...] | None = None,
         bounds: Bounds = UNIT,
+        precision: str = "fp32",
+        max_memory: int | None = None,
     ) -> None:
         self.model = model
+        self.precision = precision
+        self.max_memory = max_memory
         self.task = model.auxiliary
         self.eps = eps
         self.bounds = bounds
@@ -58,6 +68,7 @@ class Purifier:
             validate.choice("eps", eps, ("min-aux", "oracle"))
         else:
             grid = (eps,)
+        validate.choice("precision", precision, engine.PRECISIONS)
         own = model.purification
         if own is not None:
             step_size = own.step_size if step_size is None else step_size
@@ -76,6 +87,7 @@ class Purifier:
     def __repr__(self) -> str:
         chosen = f"{self.eps!r}, grid={self.grid}" if isinstance(self.eps, str) else f"{self.eps}"
         settings = [f"eps={chosen}", f"step_size={self.step_size}", f"steps={self.steps}", self.task.extra_repr()]
+        settings += [] if self.precision == "fp32" else [f"precision={self.precision!r}"]
         return f"SOAP({', '.join(filter(None, settings))})"
 
     def __call__(self, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"] | None = None) -> Purified:
@@ -112,9 +124,17 @@ class Purifier:
         return torch.stack(points)
 
     def _loss(self, x: Tensor) -> Tensor:
-        return self.task.loss(self.model, x)
+        with engine.autocast(x.device, self.precision):
+            return self.task.loss(self.model, x).to(x.dtype)
 
     def _purify(self, x: Tensor, y: Tensor | None) -> Purified:
+        walk = partial(replayed, self.model, (repr(self), self.bounds), self._walk)
+        inputs = (x,) if y is None else (x, y)
+        parts = by_rows(walk, *inputs, most=self._rows_that_fit(x), free=partial(forget, self.model))
+        return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
+
+    def _walk(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Images, radii, losses before and after, all [batch, ...]."""
         walk = walk_grid(
             self._loss, x, self.grid, step_size=self.step_size, steps=self.steps, bounds=self.bounds
         )
@@ -125,12 +145,21 @@ class Purifier:
             right = labels == y
             choice = torch.where(right.any(0), _first(right), choice)
         rows = torch.arange(len(x), device=x.device)
-        return Purified(
-            x=walk.points[choice, rows],
-            eps=walk.radii[choice],
-            loss_before=walk.loss_before,
-            loss_after=walk.losses[choice, rows],
-        )
+        return walk.points[choice, rows], walk.radii[choice], walk.loss_before, walk.losses[choice, rows]
+
+    def _rows_that_fit(self, x: Tensor) -> int | None:
+        """How many images at once keep the working set within `max_memory`; None where it is unbounded.
+
+        An image on each of its paths takes what autograd keeps of it and about as much again on the way back; the
+        grid's end points and their copies come on top.
+        """
+        if self.max_memory is None:
+            return None
+        kept = bytes_kept(self._loss, x[:1]) * widest(self.grid, step_size=self.step_size, steps=self.steps)
+        need = 2 * kept + 8 * len(self.grid) * x[0].numel() * x.element_size()
+        if self.max_memory < need:
+            raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
+        return 1 << (self.max_memory // need).bit_length() - 1  # a power of two: what a replay is padded to
 
 
 def _first(holds: Tensor) -> Tensor:

@@ -22,7 +22,10 @@ def build(recipe: Recipe) -> JointModel:
         torch.manual_seed(recipe.training.seed)
         network = models.build(recipe.architecture, **{key: plain(value) for key, value in recipe.model.items()})
         task = None if recipe.task is None else _task(recipe.task, network, recipe.auxiliary)
-    return JointModel(network, task, purification=recipe.purifier, name=recipe.name)
+    model = JointModel(network, task, purification=recipe.purifier, name=recipe.name)
+    # The layout of the weights, not their values: convolutions are faster so, on CPUs and GPUs alike, and a GPU then
+    # takes the same algorithm for every batch size.
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def _task(name: str, network: Network, options: Mapping[str, Any]) -> AuxiliaryTask:

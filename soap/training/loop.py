@@ -10,28 +10,20 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 from soap import engine, files, validate
-from soap.auxiliary import JointLosses, JointModel, accuracy
+from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.errors import InputError, SoapError
-from soap.isolation import borrowed, same_random_state, untouched
+from soap.isolation import same_random_state, untouched
 from soap.shapes import Tensor
 from soap.training import checkpoint
-from soap.training.schedule import AUGMENTATIONS, Schedule
+from soap.training.schedule import Schedule
+from soap.training.stepping import Perturbs, Stepper
 
-
-@runtime_checkable
-class Perturbs(Protocol):
-    """An attack, as far as adversarial training knows it."""
-
-    def perturb(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """Adversarial examples for a batch."""
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
@@ -113,15 +105,8 @@ class _Run:
         self.held = (data.x[kept:].to(device), data.y[kept:].to(device))
         self.batch = min(schedule.batch, kept)
         self.steps_per_epoch = kept // self.batch  # the ragged rest waits for the next epoch's order
-        if precision == "bf16" and device.type == "cuda":
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimiser = torch.optim.SGD(
-            model.parameters(), lr=schedule.lr, momentum=schedule.momentum, weight_decay=schedule.weight_decay
-        )
-        self.losses = torch.compile(self._losses) if compiled else self._losses
-        self.generator = torch.Generator(device)
+        self.stepper = Stepper(model, self.x, self.y, schedule, attack=attack, precision=precision, compiled=compiled)
         self.step = 0
-        self.sums = torch.zeros(3, device=device)  # classification, auxiliary, accuracy over this epoch
         self.history: list[dict[str, Any]] = []
         self.best = math.inf
 
@@ -139,7 +124,11 @@ class _Run:
             epoch, place = divmod(self.step, self.steps_per_epoch)
             if place == 0 or self.step == first:
                 order = self._order(epoch)
-            self._train_step(order[place * self.batch : (place + 1) * self.batch])
+            self.stepper(
+                order[place * self.batch : (place + 1) * self.batch],
+                seed=engine.seed_for(self.schedule.seed, 1, self.step),
+                rate=self.schedule.rate((self.step + 1) / self.steps_per_epoch - 1e-9),
+            )
             self.step += 1
             speed = (self.step - first) / max(time.monotonic() - began, 1e-9)
             if time.monotonic() - shown > 0.5:
@@ -158,35 +147,9 @@ class _Run:
         generator = torch.Generator().manual_seed(engine.seed_for(self.schedule.seed, 0, epoch))
         return torch.randperm(len(self.x), generator=generator).to(self.device)
 
-    def _train_step(self, rows: Tensor) -> None:
-        seed = engine.seed_for(self.schedule.seed, 1, self.step)
-        self.generator.manual_seed(seed)
-        torch.manual_seed(seed)  # dropout draws from the global state
-        x, y = self.x[rows], self.y[rows]
-        for name in self.schedule.augment:
-            x = AUGMENTATIONS[name](x, self.generator)
-        if self.attack is not None:
-            with borrowed(self.model):
-                x = self.attack.perturb(self.model, x, y)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.schedule.rate((self.step + 1) / self.steps_per_epoch - 1e-9)
-        with engine.autocast(self.device, self.precision):
-            losses = self.losses(x, y)
-        alpha = self.model.auxiliary.alpha if self.model.purifiable else 0.0
-        self.optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(losses.classification + alpha * losses.auxiliary)
-        self.optimiser.step()
-        self.sums += torch.stack([part.detach().float() for part in losses])
-
-    def _losses(self, x: Tensor, y: Tensor) -> JointLosses:
-        if self.model.purifiable:
-            return self.model.auxiliary.losses(self.model, x, y, self.generator)
-        logits = self.model(x)
-        return JointLosses(F.cross_entropy(logits, y), logits.new_zeros(()), accuracy(logits, y))
-
     def _progress(self, epoch: int, total: int, speed: float, holdout: float | None = None) -> Progress:
         done = self.step - epoch * self.steps_per_epoch
-        classification, auxiliary, right = (self.sums / done).tolist()
+        classification, auxiliary, right = (self.stepper.sums / done).tolist()
         if not math.isfinite(classification + auxiliary):
             raise SoapError(
                 f"the loss became {classification + auxiliary} in epoch {epoch + 1} (by step {self.step}): training "
@@ -223,13 +186,12 @@ class _Run:
             for name in ("lr", "classification", "auxiliary", "accuracy"):
                 tensorboard.add_scalar(name, row[name], progress.epoch)
             tensorboard.flush()
-        alpha = self.model.auxiliary.alpha if self.model.purifiable else 0.0
-        score = progress.classification + alpha * progress.auxiliary
+        score = progress.classification + self.model.alpha * progress.auxiliary
         score = score if progress.holdout is None else -progress.holdout
         if score < self.best:
             self.best = score
             self._save_weights("best")
-        self.sums.zero_()
+        self.stepper.sums.zero_()
         self._save_checkpoint()
         if self.step == total:
             self._save_weights("last")
@@ -255,12 +217,17 @@ class _Run:
     def _save_checkpoint(self) -> None:
         state = {"step": self.step, "best": self.best, "history": self.history}
         checkpoint.save(
-            self.out, self.model, self.optimiser, extra={"sums": self.sums}, state=state, identity=self._identity()
+            self.out,
+            self.model,
+            self.stepper.optimiser,
+            extra={"sums": self.stepper.sums},
+            state=state,
+            identity=self._identity(),
         )
 
     def _load_checkpoint(self) -> None:
-        extra, state = checkpoint.restore(self.out, self.model, self.optimiser, identity=self._identity())
-        self.sums.copy_(extra["sums"])
+        extra, state = checkpoint.restore(self.out, self.model, self.stepper.optimiser, identity=self._identity())
+        self.stepper.sums.copy_(extra["sums"])
         self.step, self.best, self.history = state["step"], state["best"], state["history"]
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import soap
 from soap.auxiliary import AuxiliaryTask, JointLosses, JointModel
+from soap.isolation import untouched
 from soap.models import Network
 from soap.purify.soap import TIE
 
@@ -227,6 +228,38 @@ def test_defended_passes_gradients_straight_through_and_stays_in_evaluation_mode
     torch.testing.assert_close(x.grad, point.grad)
 
 
+def test_a_bound_on_memory_splits_the_batch_and_changes_nothing(digits):
+    model, x, _ = digits
+    whole = soap.Purifier(model)(x)
+    bounded = soap.Purifier(model, max_memory=20_000_000)
+    with untouched(model):
+        assert bounded._rows_that_fit(x) < len(x)
+    part = bounded(x)
+    assert torch.equal(part.eps, whole.eps)
+    assert share_equal(part.x, whole.x) >= 0.999
+    with pytest.raises(soap.InputError, match="max_memory is 1,000 bytes, but one image needs about"):
+        soap.Purifier(model, max_memory=1000)(x)
+
+
+def test_memory_running_out_halves_the_part_and_goes_on(monkeypatch):
+    model, x = tiny_model(), noise_images(9)
+    whole = soap.Purifier(model)(x)
+    task, sizes = model.auxiliary, []
+    loss = task.loss
+
+    def scarce(owner, points):
+        sizes.append(len(points))
+        if len(points) > 16:
+            raise torch.OutOfMemoryError("no room")
+        return loss(owner, points)
+
+    monkeypatch.setattr(task, "loss", scarce)
+    part = soap.Purifier(model)(x)
+    assert max(sizes) > 16
+    torch.testing.assert_close(part.x, whole.x)
+    assert torch.equal(part.eps, whole.eps)
+
+
 BAD = [
     (lambda m, x: soap.Purifier(m)(x * float("nan")), "NaN or infinite"),
     (lambda m, x: soap.Purifier(m)(x * float("inf")), "NaN or infinite"),
@@ -254,6 +287,8 @@ BAD = [
     (lambda m, x: soap.Purifier(m, steps=0), r"steps \(T\) is 0"),
     (lambda m, x: soap.Purifier(m, steps=2.5), r"steps \(T\) is 2.5"),
     (lambda m, x: soap.Purifier(m, step_size=0.0), "step_size is 0.0"),
+    (lambda m, x: soap.Purifier(m, precision="fp16"), "'fp32', 'bf16'"),
+    (lambda m, x: soap.Purifier(m, precision="bf16")(x), "'bf16' is for GPUs"),
 ]
 
 

@@ -1,0 +1,123 @@
+"""The model to measure with, and images for it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from soap import data as library
+from soap import engine, recipes, zoo
+from soap.auxiliary import JointModel
+from soap.data import Dataset
+from soap.data.sources import SOURCES
+from soap.errors import unknown
+from soap.isolation import same_random_state, untouched
+from soap.recipes import Recipe
+from soap.shapes import Float, Tensor
+
+WARM_UP = 8
+"""Training-mode passes that give a network with random weights its batch-norm statistics."""
+
+DIGITS = (1, 28, 28)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model in evaluation mode with its recipe; `seed` is that of random weights, None where they are trained."""
+
+    model: JointModel
+    recipe: Recipe
+    seed: int | None
+
+    @property
+    def weights(self) -> str:
+        """Where the weights came from."""
+        return "trained" if self.seed is None else f"random, seed {self.seed}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of figures must know about the weights."""
+        random = "The weights are random, with batch-norm statistics from noise; a pass costs the same as with trained."
+        return () if self.seed is None else (random,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """A batch on the device; `source` says what it is."""
+
+    x: Float[Tensor, "batch *shape"]
+    source: str
+
+
+def load_subject(name: str, device: torch.device, seed: int = 0) -> Subject:
+    """A bundled model, the weights at a path, or a recipe with random weights: the cost does not depend on them."""
+    if name in zoo.names() or name.endswith(".safetensors"):
+        model = zoo.load(name, device=device)
+        return Subject(model=model, recipe=zoo.recipe(name), seed=None)
+    if name not in recipes.names() and not name.endswith(".toml"):
+        raise unknown("model or recipe", name, {*zoo.names(), *recipes.names()})
+    recipe = recipes.revised(recipes.read(name), seed=seed)
+    model = recipes.build(recipe).to(device).eval()
+    _settle(model, device, seed)
+    return Subject(model=model, recipe=recipe, seed=seed)
+
+
+def images(
+    subject: Subject, count: int, device: torch.device, *, seed: int = 0, root: Path | None = None
+) -> Images:
+    """Test images: those of the recipe's data set where it lies under the data root, else bundled digits or noise."""
+    shape, name = subject.model.input_shape, subject.recipe.data
+    if shape == DIGITS:
+        name = "mnist-mini"
+    present = {one.name for one in library.status(root) if one.present}
+    if name not in present:
+        noise = torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+        return Images(x=noise.to(device), source=f"uniform noise, seed {seed}")
+    x = library.load(name, "test", root=root).x
+    again = -(-count // len(x))
+    repeated = f", {again} times over" if again > 1 else ""
+    return Images(x=x.repeat(again, 1, 1, 1)[:count].to(device), source=f"{name}/test{repeated}")
+
+
+def training_recipe(name: str) -> Recipe:
+    """A recipe by name or path, or that of trained weights."""
+    return zoo.recipe(name) if name.endswith(".safetensors") else recipes.read(name)
+
+
+def training_set(recipe: Recipe, model: JointModel, limit: int | None, root: Path | None = None) -> Dataset:
+    """The recipe's training images where they lie under the data root, else noise of their number; at most `limit`."""
+    there = {one.name: one.present for one in library.status(root)}
+    if there.get(recipe.data, True):
+        full = library.load(recipe.data, "train", root=root)
+        return full.take(None if limit is None else min(limit, len(full)))
+    count = epoch_images(recipe) if limit is None else min(limit, epoch_images(recipe))
+    seed = recipe.training.seed
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(count, *model.input_shape, generator=generator)
+    y = torch.randint(model.classes, (count,), generator=generator)
+    classes = tuple(map(str, range(model.classes)))
+    return Dataset(name=f"uniform noise, seed {seed}", split="train", x=x, y=y, classes=classes, sha256=f"seed-{seed}")
+
+
+def epoch_images(recipe: Recipe, root: Path | None = None) -> int:
+    """How many training images the recipe's data set has, whether it is here or not."""
+    if recipe.data in SOURCES:
+        return SOURCES[recipe.data].counts["train"]
+    return len(library.load(recipe.data, "train", root=root))
+
+
+def predicted(model: JointModel, x: Float[Tensor, "batch *shape"]) -> Tensor:
+    """What the model says: the label of every row, a thousand at a time."""
+    with untouched(model), torch.no_grad():
+        return torch.cat([model(part).argmax(1) for part in torch.split(x, 1000)])
+
+
+def _settle(model: JointModel, device: torch.device, seed: int) -> None:
+    """Batch-norm statistics that fit the weights, from noise; without them activations grow or vanish."""
+    generator = torch.Generator().manual_seed(engine.seed_for(seed, 1))
+    with same_random_state(), torch.no_grad():
+        torch.manual_seed(seed)  # dropout draws from the global state
+        model.train()
+        for _ in range(WARM_UP):
+            model(torch.rand(64, *model.input_shape, generator=generator).to(device))
+        model.eval()

@@ -1,0 +1,52 @@
+"""A batch too large for the memory at hand, handled a part at a time with the same result."""
+
+from collections.abc import Callable
+
+import torch
+
+from soap.shapes import Tensor
+
+
+def by_rows(
+    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, most: int | None = None, free: Callable[[], None]
+) -> tuple[Tensor, ...]:
+    """`function(*inputs)` over at most `most` rows at a time (None: all), the outputs joined.
+
+    Where memory runs out, `free` is called, the part is halved, and the work goes on; a single row that does not fit
+    is the caller's error.
+    """
+    rows = len(inputs[0])
+    size, done, parts = min(most or rows, rows), 0, []
+    while done < rows:
+        try:
+            parts.append(function(*(tensor[done : done + size] for tensor in inputs)))
+        except RuntimeError as error:
+            if not _out_of_memory(error) or size == 1:
+                raise
+            size = -(-size // 2)
+        else:
+            done += size
+            continue
+        free()  # outside the except clause, whose traceback keeps the failed part's tensors alive
+    return parts[0] if len(parts) == 1 else tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """torch has a class for it on the GPU; on the CPU it is a plain RuntimeError that says so."""
+    told = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in told or "can't allocate memory" in told
+
+
+def bytes_kept(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    """How much memory autograd keeps for the backward pass of `function` at `x`, apart from `x` and leaves."""
+    seen: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        if not tensor.is_leaf or tensor.requires_grad:
+            storage = tensor.untyped_storage()
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        function(x.detach().requires_grad_())
+    return sum(seen.values())

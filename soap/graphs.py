@@ -1,0 +1,110 @@
+"""Many small kernels replayed as one.
+
+Purifying or attacking small images on a GPU is thousands of kernels of a few microseconds each, and most of the time
+goes into launching them. A function of tensors that never waits for the host is recorded once as a CUDA graph and
+replayed afterwards; elsewhere it is simply called.
+"""
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from soap.shapes import Tensor
+
+Function = Callable[..., tuple[Tensor, ...]]
+"""Tensors [batch, ...] to tensors [batch, ...], row by row, without waiting for the host."""
+
+MOST = 16
+"""Recordings kept for one model; each holds the memory of its own working set."""
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A graph with the tensors it reads and writes; None where the function could not be recorded."""
+
+    graph: torch.cuda.CUDAGraph | None
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+_recordings: "WeakKeyDictionary[nn.Module, dict[Hashable, _Recording]]" = WeakKeyDictionary()
+_one_at_a_time = threading.Lock()  # a replay reads and writes the recording's own tensors
+
+
+def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """`function(*inputs)`, as a replay where `owner` is a module that says it is `recordable` and lies on a GPU.
+
+    `key` names the function and its settings. Shapes are rounded up to the next power of two by repeating the first
+    row, so that a ragged last batch needs no recording of its own. A function that cannot be recorded is called.
+    """
+    if not isinstance(owner, nn.Module) or not _worth_recording(owner, inputs):
+        return function(*inputs)
+    rows = len(inputs[0])
+    padded = tuple(_padded(tensor, _bucket(rows)) for tensor in inputs)
+    with _one_at_a_time:
+        known = _recordings.setdefault(owner, {})
+        shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in padded)
+        full_key = (key, shapes, _storage(owner), torch.backends.cudnn.allow_tf32)
+        if full_key not in known:
+            while len(known) >= MOST:
+                known.pop(next(iter(known)))
+            known[full_key] = _record(function, padded)
+        recording = known[full_key]
+        if recording.graph is None:
+            return function(*inputs)
+        for static, tensor in zip(recording.inputs, padded, strict=True):
+            static.copy_(tensor)
+        recording.graph.replay()
+        return tuple(output[:rows].clone() for output in recording.outputs)
+
+
+def forget(owner: nn.Module) -> None:
+    """Give back the memory of all recordings made for a module."""
+    with _one_at_a_time:
+        _recordings.pop(owner, None)
+
+
+def _worth_recording(owner: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
+    return (
+        bool(getattr(owner, "recordable", False))
+        and all(tensor.is_cuda for tensor in inputs)
+        and not torch.cuda.is_current_stream_capturing()  # inside another recording already
+        and not torch.is_autocast_enabled("cuda")
+    )
+
+
+def _record(function: Function, inputs: tuple[Tensor, ...]) -> _Recording:
+    """Run once to load kernels, then record; both on a stream of their own, as recording demands."""
+    static = tuple(tensor.clone() for tensor in inputs)
+    stream = torch.cuda.Stream(inputs[0].device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        function(*static)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            outputs = function(*static)
+    except RuntimeError:  # the function waits for the host somewhere
+        torch.cuda.synchronize()
+        return _Recording(None, (), ())
+    return _Recording(graph, static, outputs)
+
+
+def _storage(module: nn.Module) -> int:
+    """Where the weights lie: a recording reads those addresses, so it serves until they change."""
+    return hash(tuple(t.data_ptr() for t in (*module.parameters(), *module.buffers())))
+
+
+def _bucket(rows: int) -> int:
+    """The next power of two."""
+    return 1 << (rows - 1).bit_length()
+
+
+def _padded(tensor: Tensor, rows: int) -> Tensor:
+    missing = rows - len(tensor)
+    return tensor if missing == 0 else torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])

@@ -1,0 +1,127 @@
+"""One optimisation step, wholly on the device.
+
+Gather, augment, attack, joint losses, backward, update: nothing in it waits for the host. On a GPU the step is
+recorded as a CUDA graph after a few plain ones and replayed from then on, for small networks are bound by the
+launching of their kernels.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from soap import engine
+from soap.auxiliary import JointLosses, JointModel, accuracy
+from soap.isolation import borrowed
+from soap.shapes import Tensor
+from soap.training.schedule import AUGMENTATIONS, Schedule
+
+PLAIN_STEPS = 3
+"""Steps before recording: they load kernels, compile if asked to, and make the momentum buffers."""
+
+
+@runtime_checkable
+class Perturbs(Protocol):
+    """An attack, as far as adversarial training knows it."""
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Adversarial examples for a batch."""
+
+
+class Stepper:
+    """Takes steps on `model` over the images `x` with labels `y`, which lie on the device.
+
+    `sums` adds up classification loss, auxiliary loss and accuracy on the device until it is zeroed.
+    """
+
+    def __init__(
+        self,
+        model: JointModel,
+        x: Tensor,
+        y: Tensor,
+        schedule: Schedule,
+        *,
+        attack: Perturbs | None,
+        precision: str,
+        compiled: bool,
+    ) -> None:
+        self.model, self.x, self.y = model, x, y
+        self.schedule, self.attack, self.precision = schedule, attack, precision
+        self.device = x.device
+        on_gpu = x.is_cuda
+        # A graph reads its learning rate from memory, which takes the fused update.
+        self.rate = torch.tensor(schedule.lr, device=x.device) if on_gpu else schedule.lr
+        self.optimiser = torch.optim.SGD(
+            model.parameters(),
+            lr=self.rate,
+            momentum=schedule.momentum,
+            weight_decay=schedule.weight_decay,
+            fused=on_gpu,
+        )
+        self.losses = torch.compile(self._losses) if compiled else self._losses
+        self.generator = torch.Generator(x.device)
+        self.sums = torch.zeros(3, device=x.device)
+        self._plain_steps_left = PLAIN_STEPS
+        self._stream = torch.cuda.Stream(x.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._rows: Tensor | None = None
+
+    def __call__(self, rows: Tensor, *, seed: int, rate: float) -> None:
+        """One step on the images `rows`, drawing from `seed`, at learning rate `rate`."""
+        self.generator.manual_seed(seed)
+        torch.manual_seed(seed)  # dropout draws from the global state
+        if isinstance(self.rate, Tensor):
+            self.rate.fill_(rate)
+        else:
+            self.optimiser.param_groups[0]["lr"] = rate
+        if self._stream is None:
+            self._step(rows)
+        elif self._graph is not None and self._rows is not None:
+            self._rows.copy_(rows)
+            self._graph.replay()
+        else:
+            self._step_on(self._stream, rows)
+
+    def _step_on(self, stream: torch.cuda.Stream, rows: Tensor) -> None:
+        """A plain step on the stream of the recording to come, or the recording itself and its first replay."""
+        stream.wait_stream(torch.cuda.current_stream())
+        if self._plain_steps_left > 0:
+            self._plain_steps_left -= 1
+            with torch.cuda.stream(stream):
+                self._step(rows)
+            torch.cuda.current_stream().wait_stream(stream)
+            return
+        self._rows = rows.clone()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        try:
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                self._step(self._rows)
+        except RuntimeError:  # a task, network or attack of the user's waits for the host: go on plainly
+            torch.cuda.synchronize()
+            self._stream = None
+            self._step(rows)
+            return
+        self._graph = graph
+        graph.replay()
+
+    def _step(self, rows: Tensor) -> None:
+        x, y = self.x[rows], self.y[rows]
+        for name in self.schedule.augment:
+            x = AUGMENTATIONS[name](x, self.generator)
+        if self.attack is not None:
+            with borrowed(self.model):
+                x = self.attack.perturb(self.model, x, y)
+        with engine.autocast(self.device, self.precision):
+            losses = self.losses(x, y)
+        self.optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(losses.classification + self.model.alpha * losses.auxiliary)
+        self.optimiser.step()
+        self.sums += torch.stack([part.detach().float() for part in losses])
+
+    def _losses(self, x: Tensor, y: Tensor) -> JointLosses:
+        if self.model.purifiable:
+            return self.model.auxiliary.losses(self.model, x, y, self.generator)
+        logits = self.model(x)
+        return JointLosses(F.cross_entropy(logits, y), logits.new_zeros(()), accuracy(logits, y))

@@ -1,0 +1,111 @@
+"""Passes: counted exactly, for the plain path and ours, and as many as the algorithm needs."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import noise_images, state_of, tiny_model
+
+import soap
+from soap.bench import plain_walks
+from soap.bench.counting import Meter, counting_features, counting_logits, counting_losses
+from soap.bench.plain_deepfool import deepfool
+from soap.bench.purify import needed
+
+CPU = torch.device("cpu")
+GAMMA, T = 0.1, 5
+GRID = tuple(k * GAMMA for k in range(11))
+
+
+def passes(meter, images):
+    got = meter.passes(images)
+    return got.forward, got.backward
+
+
+@pytest.mark.parametrize("task", ["reconstruction", "rotation", "consistency"])
+def test_the_papers_grid_takes_55_and_11_the_plain_way_and_11_and_5_ours(task):
+    x = noise_images(3)
+    model, before = tiny_model(task), state_of(tiny_model(task))
+    plain, ours = Meter(CPU), Meter(CPU)
+    plain_walks.purify_min_aux(counting_losses(model, plain), x, GRID, gamma=GAMMA, T=T)
+    soap.Purifier(counting_losses(model, ours), step_size=GAMMA, steps=T, grid=GRID)(x)
+    assert passes(plain, len(x)) == (55 + 11, 55)
+    assert passes(ours, len(x)) == (11 + 5, 11)
+    assert state_of(model)["weights"] == before["weights"]  # the copy was counted, not the model
+
+
+@settings(max_examples=25)
+@given(
+    grid=st.lists(st.integers(0, 12), min_size=1, max_size=8, unique=True),
+    fine=st.sampled_from([1, 2, 3]),
+    steps=st.integers(1, 6),
+)
+def test_what_is_needed_is_what_ours_takes(grid, fine, steps):
+    radii = tuple(k * GAMMA / fine for k in sorted(grid))
+    gradients, losses = needed(radii, gamma=GAMMA, T=steps)
+    meter = Meter(CPU)
+    x = noise_images(2)
+    soap.Purifier(counting_losses(tiny_model(), meter), step_size=GAMMA, steps=steps, grid=radii)(x)
+    assert passes(meter, len(x)) == (sum(gradients) + losses, sum(gradients))
+
+
+@pytest.mark.parametrize(
+    ("grid", "steps", "wanted"),
+    [
+        (GRID, 5, ([1, 1, 2, 3, 4], 5)),
+        ((0.0,), 5, ([], 1)),
+        ((0.0, 1.0), 5, ([1] * 5, 1)),
+        ((1.0,), 3, ([1] * 3, 1)),
+        ((0.05, 0.1), 3, ([1, 2, 2], 2)),
+    ],
+)
+def test_needed_passes_by_hand(grid, steps, wanted):
+    assert needed(grid, gamma=GAMMA, T=steps) == wanted
+
+
+def test_an_attack_takes_a_pass_a_step():
+    x, y = noise_images(3), torch.tensor([0, 1, 2])
+    plain, ours = Meter(CPU), Meter(CPU)
+    plain_walks.pgd(counting_logits(tiny_model(), plain), x, y, eps=0.1, gamma=0.02, T=7)
+    soap.attacks.PGD(eps=0.1, step_size=0.02, steps=7)(counting_logits(tiny_model(), ours), x, y)
+    assert passes(plain, 3) == (7, 7)
+    assert passes(ours, 3)[1] == 7
+    assert passes(ours, 3)[0] <= 8  # one more looks at the model's answers
+
+
+def test_deepfool_takes_a_backward_pass_a_class_and_none_where_there_is_nothing_to_do():
+    model, x = tiny_model(), noise_images(1)
+    label = int(model(x).argmax())
+    attack = soap.attacks.DeepFool(steps=1, candidates=3)
+    meter = Meter(CPU)
+    twin = counting_logits(model, meter)
+    deepfool(twin, x, torch.tensor([(label + 1) % 4]), attack)
+    assert passes(meter, 1) == (1, 0)
+    meter.restart()
+    deepfool(twin, x, torch.tensor([label]), attack)
+    assert passes(meter, 1) == (2, 3)  # its own class and two others
+
+
+def test_views_are_counted_at_the_encoder_and_copies_count_into_the_same_meter():
+    import copy
+
+    meter = Meter(CPU)
+    model = copy.deepcopy(counting_features(tiny_model("rotation"), meter))
+    model.auxiliary.loss(model, noise_images(5)).sum().backward()
+    assert passes(meter, 5) == (4, 4)
+    with torch.no_grad():
+        model(noise_images(5))
+    assert passes(meter, 5) == (5, 4)
+
+
+@pytest.mark.gpu
+def test_a_replayed_graph_counts_as_what_it_replaces():
+    device = torch.device("cuda")
+    meter = Meter(device)
+    model = counting_losses(tiny_model().to(device), meter)
+    purifier = soap.Purifier(model, step_size=GAMMA, steps=T, grid=GRID)
+    x = noise_images(8).to(device)
+    for _ in range(3):
+        meter.restart()
+        purifier(x)
+    assert passes(meter, 8) == (16, 11)

@@ -1,0 +1,91 @@
+"""docs/performance.md is what the committed rows say, and its plot draws every axis."""
+
+import copy
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from soap.bench import Rates, append, load_subject
+from soap.bench.purify import bench_purify
+from soap.bench.row import SCHEMA
+from soap.report.drawing import png
+
+ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("render_performance", ROOT / "tools" / "render_performance.py")
+tool = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tool)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return bench_purify(
+        load_subject("mnist-fcn-dr", CPU), Rates(operations=1e9, bytes=1e9), batch=2, device=CPU, repeats=1
+    )
+
+
+def variants(row, **cases):
+    """The row with other values of one number of its case each."""
+    made = [row]
+    for key, values in cases.items():
+        for value in values:
+            made.append(copy.deepcopy(row))
+            made[-1]["case"][key] = value
+    return made
+
+
+def test_the_page_is_rendered_from_the_committed_rows():
+    rows = tool.committed_rows()
+    page = tool.PAGE.read_text(encoding="utf-8")
+    assert tool.rendered(page, rows) == page
+    if any(row["what"] == "purify" for row in rows):
+        assert tool.PICTURE.is_file()
+
+
+def test_the_commands_of_the_page_are_understood():
+    import shlex
+
+    import typer.main
+
+    from soap.cli import app
+
+    page = tool.PAGE.read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("soap bench ")]
+    group = typer.main.get_command(app).commands["bench"]
+    assert {line.split()[2] for line in lines} == set(group.commands)
+    for line in lines:
+        name, *arguments = shlex.split(line)[2:]
+        group.commands[name].make_context(name, arguments)  # raises where an option is not known
+
+
+def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured, tmp_path):
+    row = measured.as_json()
+    assert row["schema"] == SCHEMA
+    append(tmp_path / "bench-a.jsonl", measured)
+    append(tmp_path / "bench-b.jsonl", measured)
+    append(tmp_path / "other.jsonl", measured)
+    (kept,) = tool.committed_rows(tmp_path)
+    gpu = copy.deepcopy(kept)
+    gpu["provenance"]["device"] = "NVIDIA H200"
+    text = tool.tables([kept, gpu])
+    assert text.count("### ") == 2
+    assert "### NVIDIA H200" in text
+    lines = [line for line in text.splitlines() if line.startswith("| purify")]
+    assert len(lines) == 2
+    assert "16 / 11 | 66 / 55" in lines[0]
+    assert "pixels 100.00 %, eps 100.00 %, labels 100.00 %" in lines[0]
+    document = "<!-- figures -->\nold\n<!-- /figures -->\n"
+    assert "images/performance.png" in tool.rendered(document, [kept])
+    assert tool.rendered(document, []) == f"<!-- figures -->\n{tool.NONE}\n<!-- /figures -->\n"
+
+
+def test_each_panel_shows_the_rows_that_differ_in_its_number_alone(measured):
+    rows = variants(measured.as_json(), batch=(8, 32), grid=(3, 21), steps=(1, 2, 10))
+    for key, wanted in (("batch", [2, 8, 32]), ("grid", [3, 11, 21]), ("steps", [1, 2, 5, 10])):
+        assert [row["case"][key] for row in tool.along(rows, key)] == wanted
+    figure = tool.draw(rows)
+    assert [axes.get_xlabel() for axes in figure.axes] == list(tool.AXES.values())
+    assert [len(line.get_xdata()) for axes in figure.axes for line in axes.lines] == [3, 3, 3, 3, 4, 4]
+    assert png(figure).startswith(b"\x89PNG")

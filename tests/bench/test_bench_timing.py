@@ -1,0 +1,42 @@
+"""Timings: quantiles against numpy's, and paths that take turns."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from soap.bench.timing import interleaved, quantile, seconds_of, spread
+
+TIMES = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30)
+CPU = torch.device("cpu")
+
+
+@given(TIMES, st.floats(0, 1))
+def test_quantiles_are_numpys(values, share):
+    assert quantile(sorted(values), share) == pytest.approx(np.quantile(values, share))
+
+
+@given(TIMES)
+def test_a_spread_is_in_order_and_whole(values):
+    got = spread(values)
+    assert got.fastest == min(values)
+    assert got.median == pytest.approx(np.median(values))
+    assert got.fastest <= got.lower_quartile <= got.median <= got.upper_quartile <= max(values)
+    assert got.repeats == len(values)
+
+
+def test_paths_take_turns():
+    said = []
+    runs = {"ours": lambda: said.append("A"), "plain": lambda: said.append("B")}
+    seen = []
+    got = interleaved(runs, repeats=3, device=CPU, watch=lambda *progress: seen.append(progress))
+    assert said == ["A", "B"] * 3
+    assert seen == [("timing", 1, 3), ("timing", 2, 3), ("timing", 3, 3)]
+    assert {name: times.repeats for name, times in got.items()} == {"ours": 3, "plain": 3}
+
+
+def test_seconds_are_those_of_the_clock(monkeypatch):
+    ticks = iter([10.0, 12.5])
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
+    assert seconds_of(lambda: None, CPU) == 2.5

@@ -1,0 +1,91 @@
+"""A replay is the call it replaces: on the CPU it is that call, on a GPU it is recorded and proved."""
+
+import pytest
+import torch
+from tiny import TASKS, noise_images, tiny_model
+from torch import Tensor, nn
+
+import soap
+from soap import graphs
+from soap.graphs import _bucket, _padded, replayed
+
+
+class Doubles(nn.Module):
+    recordable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(2.0), requires_grad=False)
+        self.calls = 0
+
+    def work(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        self.calls += 1
+        return x * self.factor, y + 1
+
+
+def test_on_the_cpu_the_function_is_called():
+    model = Doubles()
+    x, y = torch.rand(3, 2), torch.arange(3)
+    out = replayed(model, "double", model.work, x, y)
+    assert torch.equal(out[0], 2 * x)
+    assert model.calls == 1
+
+
+def test_rows_are_padded_to_the_next_power_of_two():
+    assert [_bucket(n) for n in (1, 2, 3, 4, 5, 100, 128, 129)] == [1, 2, 4, 4, 8, 128, 128, 256]
+    x = torch.arange(6.0).reshape(3, 2)
+    assert torch.equal(_padded(x, 4), torch.cat([x, x[:1]]))
+    assert _padded(x, 3) is x
+
+
+@pytest.mark.gpu
+def test_replays_read_new_inputs_new_weights_and_ragged_batches():
+    model = Doubles().cuda()
+    for n in (5, 7, 8, 5):
+        x, y = torch.rand(n, 2, device="cuda"), torch.arange(n, device="cuda")
+        out = replayed(model, "double", model.work, x, y)
+        assert torch.equal(out[0], 2 * x)
+        assert torch.equal(out[1], y + 1)
+    assert model.calls == 2  # warm-up and recording, once
+    model.factor.fill_(3.0)
+    assert torch.equal(replayed(model, "double", model.work, x, y)[0], 3 * x)
+    model.factor = nn.Parameter(torch.tensor(4.0, device="cuda"), requires_grad=False)
+    assert torch.equal(replayed(model, "double", model.work, x, y)[0], 4 * x)
+    graphs.forget(model)
+
+
+@pytest.mark.gpu
+def test_a_function_that_waits_for_the_host_is_called_instead():
+    model = Doubles().cuda()
+
+    def waits(x: Tensor) -> tuple[Tensor, ...]:
+        return (x * float(x.sum().item() * 0 + 2),)
+
+    for _ in range(2):
+        x = torch.rand(3, 2, device="cuda")
+        torch.testing.assert_close(replayed(model, "waits", waits, x)[0], 2 * x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", TASKS)
+def test_purifier_and_attack_replayed_equal_themselves_called(task):
+    model, x = tiny_model(task).cuda(), noise_images(6).cuda()
+    y = model(x).argmax(1)
+    attack = soap.attacks.PGD(eps=0.2, step_size=0.05, steps=6)
+    purify = soap.Purifier(model)
+    fast = attack(model, x, y)
+    cleaned = purify(fast)
+    model.recordable = False
+    assert torch.equal(attack(model, x, y), fast)
+    plain = purify(fast)
+    assert torch.equal(plain.x, cleaned.x)
+    assert torch.equal(plain.eps, cleaned.eps)
+    assert torch.equal(plain.loss_after, cleaned.loss_after)
+
+
+@pytest.mark.gpu
+def test_bf16_purifies_on_the_gpu():
+    model, x = tiny_model().cuda(), noise_images(6).cuda()
+    out = soap.Purifier(model, precision="bf16")(x)
+    assert out.x.dtype == torch.float32
+    assert (out.loss_after <= out.loss_before * 1.01).all()

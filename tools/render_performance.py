@@ -1,0 +1,154 @@
+"""Render the tables and the plot of docs/performance.md from the rows of `soap bench` in results/bench-*.jsonl.
+
+    python tools/render_performance.py
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from soap.bench import read
+from soap.report import with_section
+from soap.report.drawing import LIGHT, png
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, PICTURE = ROOT / "docs" / "performance.md", ROOT / "docs" / "images" / "performance.png"
+NONE = "*No rows yet: run the commands below and this tool.*"
+AXES = {"batch": "batch size", "grid": "radii in the grid", "steps": "steps T"}
+HEAD = (
+    "what", "model", "case", "ours, s", "plain, s", "images/s", "plain / ours", "foolbox / ours", "passes ours",
+    "passes plain", "peak memory", "floor, s", "of the floor", "equal",
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def committed_rows(folder: Path = ROOT / "results") -> list[Row]:
+    """All rows, file by file; of two that measured the same on the same machine, the later."""
+    rows = [row for path in sorted(folder.glob("bench-*.jsonl")) for row in read(path)]
+    return list({(machine(row), row["what"], row["model"], _case(row)): row for row in rows}.values())
+
+
+def machine(row: Row) -> str:
+    """The GPU, or the processor and its threads."""
+    place = row["provenance"]
+    cpu = f"{place['processor']}, {place['threads']} threads"
+    return cpu if place["device"].startswith("cpu") else str(place["device"])
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """For every machine one table, then the commands that made it."""
+    parts = []
+    for place in dict.fromkeys(map(machine, rows)):
+        here = [row for row in rows if machine(row) == place]
+        lines = [HEAD, ["---"] * len(HEAD), *map(_line, here)]
+        made = dict.fromkeys(
+            f"- `{p['command']}`: commit {(p['commit'] or 'unknown')[:12]}, {p['date'][:10]}, torch {p['torch']}"
+            for p in (row["provenance"] for row in here)
+        )
+        notes = dict.fromkeys(f"- {note}" for row in here for note in row["notes"])
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        parts.append("\n\n".join([f"### {place}", table, "\n".join([*made, *notes])]))
+    return "\n\n".join(parts) or NONE
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    """Milliseconds an image against batch size, grid size and T; a pair of lines for every machine and model."""
+    figure = Figure(figsize=(12, 4), facecolor=LIGHT.paper, layout="constrained")
+    purified = [row for row in rows if row["what"] == "purify"]
+    subjects = list(dict.fromkeys((machine(row), row["model"]) for row in purified))
+    panels: Sequence[Axes] = figure.subplots(1, len(AXES))
+    for axes, (key, label) in zip(panels, AXES.items(), strict=True):
+        shown: set[int] = set()
+        for number, subject in enumerate(subjects):
+            own = [row for row in purified if (machine(row), row["model"]) == subject]
+            line = along(own, key)
+            shown |= {row["case"][key] for row in line}
+            for path, colour in (("plain", LIGHT.adversarial), ("ours", LIGHT.purified)):
+                axes.plot(
+                    [row["case"][key] for row in line],
+                    [1000 / row["paths"][path]["images_per_second"] for row in line],
+                    color=colour,
+                    marker="osD^v"[number % 5],
+                    linestyle=("-", "--", ":", "-.")[number % 4],
+                    label=f"{path}, {', '.join(subject)}",
+                )
+        axes.set(xlabel=label, ylabel="milliseconds an image", xscale="log", yscale="log")
+        axes.set_xticks(sorted(shown), labels=map(str, sorted(shown)))
+        axes.minorticks_off()
+        axes.grid(color=LIGHT.faint)
+    if subjects:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def along(rows: Sequence[Row], key: str) -> list[Row]:
+    """The rows that differ in `key` alone: those that share the most frequent values of the other two."""
+    others: Callable[[Row], tuple[Any, ...]] = lambda row: tuple(row["case"][k] for k in AXES if k != key)  # noqa: E731
+    values = {(others(row), row["case"][key]) for row in rows}
+    most = Counter(shared for shared, _ in values).most_common(1)
+    kept = [row for row in rows if most and others(row) == most[0][0]]
+    return sorted(kept, key=lambda row: float(row["case"][key]))
+
+
+def rendered(document: str, rows: Sequence[Row]) -> str:
+    """The page with its figures as the rows have them, and the picture where there is something to draw."""
+    picture = f"![Cost of purification as batch, grid and T grow](images/{PICTURE.name})\n\n"
+    grown = any(row["what"] == "purify" for row in rows)
+    return with_section(document, "figures", (picture if grown else "") + tables(rows))
+
+
+def _case(row: Row) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row["case"].items())
+
+
+def _line(row: Row) -> list[str]:
+    paths = row["paths"]
+    plain, foolbox, ours = paths.get("plain"), paths.get("foolbox"), paths["ours"]
+    agreed = row["agreement"].get("plain") or row["agreement"]["foolbox"]
+    shares = [f"{name} {100 * agreed[name]:.2f} %" for name in ("pixels", "eps", "labels") if name in agreed]
+    losses = [f"first losses {agreed['first_loss_ours']:.4g}, {agreed['first_loss_plain']:.4g}"] if not shares else []
+    peak = ours["peak_bytes"]
+    return [
+        row["what"],
+        f"`{row['model']}`",
+        _case(row),
+        _seconds(ours),
+        _seconds(plain),
+        f"{ours['images_per_second']:,.0f}",
+        "" if plain is None else f"**{plain['ratio']:.1f}**",
+        "" if foolbox is None else f"**{foolbox['ratio']:.1f}**",
+        _passes(ours),
+        _passes(plain),
+        "" if peak is None else f"{peak / 1e6:,.0f} MB",
+        f"{row['floor']['seconds']:.3g} ({row['floor']['bound']})",
+        f"{100 * row['share']:.0f} %",
+        ", ".join([*shares, *losses]),
+    ]
+
+
+def _seconds(path: Row | None) -> str:
+    """Median, with the quartiles beside it."""
+    if path is None:
+        return ""
+    seconds = path["seconds"]
+    return f"{seconds['median']:.3g} [{seconds['lower_quartile']:.3g}, {seconds['upper_quartile']:.3g}]"
+
+
+def _passes(path: Row | None) -> str:
+    """Forward and backward passes an image."""
+    counted = None if path is None else path["passes"]
+    return "" if counted is None else f"{counted['forward']:.4g} / {counted['backward']:.4g}"
+
+
+if __name__ == "__main__":
+    rows = committed_rows()
+    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    if any(row["what"] == "purify" for row in rows):
+        PICTURE.parent.mkdir(parents=True, exist_ok=True)
+        PICTURE.write_bytes(png(draw(rows)))
+    print(f"{len(rows)} rows in {PAGE}")
