@@ -24,9 +24,9 @@ MOST = 16
 
 @dataclass(frozen=True)
 class _Recording:
-    """A graph with the tensors it reads and writes; None where the function could not be recorded."""
+    """A graph with the tensors it reads and writes."""
 
-    graph: torch.cuda.CUDAGraph | None
+    graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
@@ -36,10 +36,11 @@ _one_at_a_time = threading.Lock()  # a replay reads and writes the recording's o
 
 
 def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """`function(*inputs)`, as a replay where `owner` is a module that says it is `recordable` and lies on a GPU.
+    """`function(*inputs)`, as a replay where `owner` is a module that promises to be `recordable` and lies on a GPU.
 
-    `key` names the function and its settings. Shapes are rounded up to the next power of two by repeating the first
-    row, so that a ragged last batch needs no recording of its own. A function that cannot be recorded is called.
+    The promise is that nothing in the function waits for the host: a recording that fails half-way leaves torch's
+    random state unusable, so it is never tried on trust. `key` names the function and its settings. Shapes are rounded
+    up to the next power of two by repeating the first row, so that a ragged last batch needs no recording of its own.
     """
     if not isinstance(owner, nn.Module) or not _worth_recording(owner, inputs):
         return function(*inputs)
@@ -54,8 +55,6 @@ def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) 
                 known.pop(next(iter(known)))
             known[full_key] = _record(function, padded)
         recording = known[full_key]
-        if recording.graph is None:
-            return function(*inputs)
         for static, tensor in zip(recording.inputs, padded, strict=True):
             static.copy_(tensor)
         recording.graph.replay()
@@ -86,12 +85,8 @@ def _record(function: Function, inputs: tuple[Tensor, ...]) -> _Recording:
         function(*static)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            outputs = function(*static)
-    except RuntimeError:  # the function waits for the host somewhere
-        torch.cuda.synchronize()
-        return _Recording(None, (), ())
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        outputs = function(*static)
     return _Recording(graph, static, outputs)
 
 

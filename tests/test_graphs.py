@@ -54,22 +54,32 @@ def test_replays_read_new_inputs_new_weights_and_ragged_batches():
     graphs.forget(model)
 
 
+def test_only_models_that_promise_it_are_recorded():
+    assert not tiny_model().recordable
+    assert soap.load("mnist-fcn-dr").recordable
+    attacks = soap.attacks
+    assert attacks.FGSM(eps=0.1).recordable
+    assert attacks.PGD(eps=0.1, step_size=0.1, steps=2).recordable
+    assert not attacks.PGD(eps=0.1, step_size=0.1, steps=2, start="random").recordable
+    assert not attacks.PGD(eps=0.1, step_size=0.1, steps=2, restarts=2).recordable
+    assert not attacks.DeepFool().recordable
+
+
 @pytest.mark.gpu
-def test_a_function_that_waits_for_the_host_is_called_instead():
+def test_without_the_promise_the_function_is_called():
     model = Doubles().cuda()
-
-    def waits(x: Tensor) -> tuple[Tensor, ...]:
-        return (x * float(x.sum().item() * 0 + 2),)
-
-    for _ in range(2):
+    model.recordable = False
+    for _ in range(3):
         x = torch.rand(3, 2, device="cuda")
-        torch.testing.assert_close(replayed(model, "waits", waits, x)[0], 2 * x)
+        assert torch.equal(replayed(model, "double", model.work, x, torch.arange(3, device="cuda"))[0], 2 * x)
+    assert model.calls == 3
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("task", TASKS)
 def test_purifier_and_attack_replayed_equal_themselves_called(task):
     model, x = tiny_model(task).cuda(), noise_images(6).cuda()
+    model.recordable = True
     y = model(x).argmax(1)
     attack = soap.attacks.PGD(eps=0.2, step_size=0.05, steps=6)
     purify = soap.Purifier(model)

@@ -37,6 +37,11 @@ class Attack(ABC):
             validate.labels(y, x, sample.shape[1])
             return self.perturb(model, x, y)
 
+    @property
+    def recordable(self) -> bool:
+        """Whether `perturb` never waits for the host, so that adversarial training may replay it as a CUDA graph."""
+        return False
+
     @abstractmethod
     def perturb(
         self, model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]

@@ -44,6 +44,11 @@ class PGD(Attack):
         validate.choice("keep", self.keep, ("last", "best"))
         validate.choice("loss", self.loss, tuple(LOSSES))
 
+    @property
+    def recordable(self) -> bool:
+        """A walk from zero is; random starts draw from a generator of their own, restarts ask who still stands."""
+        return self.start == "zero" and self.restarts == 1
+
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """One walk for all rows, then further ones from random starts for those that still stand."""
         generator = torch.Generator(x.device).manual_seed(self.seed)
@@ -83,6 +88,11 @@ class FGSM(Attack):
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
+
+    @property
+    def recordable(self) -> bool:
+        """One step never waits."""
+        return True
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """PGD with a single step as long as the radius."""

@@ -45,11 +45,11 @@ class AuxiliaryTask(nn.Module, ABC):
 class Classifies(nn.Module):
     """z = f(x) and g(z): the part of a joint model that tasks call.
 
-    `recordable` lets attacks and purifiers replay it as a CUDA graph; set it to False on a model whose encoder,
-    classifier or task waits for the host (it is then found out, and called, at the price of one failed try a shape).
+    `recordable` lets attacks, purifiers and training replay it as a CUDA graph. Set it to True on a model of your own
+    whose encoder, classifier and task never wait for the host (no `.item()`, say); recipes' models have it.
     """
 
-    recordable: bool = True
+    recordable: bool = False
     encoder: nn.Module
     classifier: nn.Module
     input_shape: tuple[int, ...]

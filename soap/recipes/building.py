@@ -23,6 +23,7 @@ def build(recipe: Recipe) -> JointModel:
         network = models.build(recipe.architecture, **{key: plain(value) for key, value in recipe.model.items()})
         task = None if recipe.task is None else _task(recipe.task, network, recipe.auxiliary)
     model = JointModel(network, task, purification=recipe.purifier, name=recipe.name)
+    model.recordable = True  # the networks and tasks of this package never wait for the host
     # The layout of the weights, not their values: convolutions are faster so, on CPUs and GPUs alike, and a GPU then
     # takes the same algorithm for every batch size.
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

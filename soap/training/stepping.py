@@ -63,7 +63,8 @@ class Stepper:
         self.generator = torch.Generator(x.device)
         self.sums = torch.zeros(3, device=x.device)
         self._plain_steps_left = PLAIN_STEPS
-        self._stream = torch.cuda.Stream(x.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        recordable = on_gpu and model.recordable and (attack is None or getattr(attack, "recordable", False))
+        self._stream = torch.cuda.Stream(x.device) if recordable else None  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._rows: Tensor | None = None
 
@@ -95,14 +96,8 @@ class Stepper:
         self._rows = rows.clone()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
-        try:
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                self._step(self._rows)
-        except RuntimeError:  # a task, network or attack of the user's waits for the host: go on plainly
-            torch.cuda.synchronize()
-            self._stream = None
-            self._step(rows)
-            return
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            self._step(self._rows)
         self._graph = graph
         graph.replay()
 

@@ -162,8 +162,10 @@ def test_compiled_training_gives_the_same_losses(tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_training_runs_on_the_gpu(tmp_path):
+@pytest.mark.parametrize("recordable", [False, True])
+def test_training_runs_on_the_gpu(tmp_path, recordable):
     model = tiny_model()
+    model.recordable = recordable
     done = train(model, images(), SCHEDULE, out=tmp_path, device=torch.device("cuda"), precision="bf16")
     assert done.finished
     assert {(parameter.dtype, parameter.is_cuda) for parameter in model.parameters()} == {(torch.float32, True)}

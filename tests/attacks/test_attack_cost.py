@@ -1,0 +1,104 @@
+"""What makes the smallest-perturbation attacks fast, and that it changes nothing: chunks, layouts, no waiting."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from soap.attacks import CarliniWagner, DeepFool, carlini_wagner
+from soap.auxiliary import JointModel
+
+Problem = tuple[nn.Module, Tensor, Tensor]
+
+QUICK = {"steps": 30, "search_steps": 2, "lr": 0.1, "initial_c": 1.0}
+
+
+@pytest.fixture
+def problem(new_model: Callable[..., JointModel]) -> Problem:
+    """A model in double precision and rows which it classifies rightly."""
+    model = new_model().double().eval()
+    x = torch.rand(12, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return model, x, model(x).argmax(1)
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations that make the host wait for the device: values read back, rows picked by a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        packet = func.overloadpacket
+        masks = packet in (torch.ops.aten.index, torch.ops.aten.index_put_) and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        if masks or packet in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero):
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def waits(search: Callable[[], Tensor]) -> int:
+    with torch.no_grad(), Waits() as counted:
+        search()
+    return counted.count
+
+
+def test_the_count_sees_what_waits() -> None:
+    x = torch.rand(4)
+    assert waits(lambda: x[x > 0.5]) == 1
+    assert waits(lambda: (x > 0.5).nonzero()) == 1
+    assert waits(lambda: x * x.sum().item()) == 1
+    assert waits(lambda: torch.where(x > 0.5, x, -x)) == 0
+
+
+def test_carlini_wagner_waits_only_to_check_progress(problem: Problem) -> None:
+    assert waits(lambda: CarliniWagner(**QUICK, abort_early=False).search(*problem)) == 0
+    assert 0 < waits(lambda: CarliniWagner(**QUICK).search(*problem)) <= QUICK["search_steps"] * carlini_wagner.CHECKS
+
+
+def test_deepfool_waits_once_a_step(problem: Problem, recording: Any) -> None:
+    model, x, y = problem
+    recorded = recording(model)
+    counted = waits(lambda: DeepFool().search(recorded, x, y))
+    steps = (len(recorded.sizes) - 1) // 2  # one call for the likeliest classes, then two a step
+    assert steps > 1
+    assert counted == steps
+
+
+def test_carlini_wagner_in_chunks_finds_the_same(
+    problem: Problem, recording: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, y = problem
+    together = CarliniWagner(**QUICK)(model, x, y)
+    monkeypatch.setattr(carlini_wagner, "CPU_ROWS", 5)
+    recorded = recording(model)
+    chunked = CarliniWagner(**QUICK)(recorded, x, y)
+    assert max(recorded.sizes[2:]) == 5
+    assert torch.allclose(chunked, together, atol=1e-9)
+
+
+class Turned(nn.Module):
+    """The same model, whose gradient comes back with the strides of a transposed image."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x.mT.contiguous().mT)
+        return logits
+
+
+@pytest.mark.parametrize("attack", [CarliniWagner(**QUICK), DeepFool(steps=8)], ids=["cw", "deepfool"])
+def test_the_layout_in_memory_changes_nothing(problem: Problem, attack: CarliniWagner | DeepFool) -> None:
+    model, x, y = problem
+    turned = x.mT.contiguous().mT
+    assert torch.equal(turned, x)
+    assert not turned.is_contiguous()
+    wanted = attack(model, x, y)
+    assert torch.allclose(attack(model, turned, y), wanted, atol=1e-9)
+    assert torch.allclose(attack(Turned(model), x, y), wanted, atol=1e-9)
