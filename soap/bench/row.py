@@ -5,7 +5,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["soap", *sys.argv[1:]]),
+        "command": shlex.join(["soap", *_without_places(sys.argv[1:])]),
     }
 
 
@@ -130,3 +130,13 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def _without_places(arguments: Sequence[str]) -> list[str]:
+    """The arguments less where data lie and rows go: paths of one machine, which do not change a figure."""
+    kept: list[str] = []
+    places = ("--results", "--data-root")
+    for argument, before in zip(arguments, ["", *arguments], strict=False):
+        if before not in places and argument not in places and not argument.startswith(tuple(f"{p}=" for p in places)):
+            kept.append(argument)
+    return kept

@@ -11,7 +11,7 @@ from soap.bench import Rates, append, load_subject, read
 from soap.bench.growth import sweep
 from soap.bench.memory import with_peak
 from soap.bench.purify import bench_purify
-from soap.bench.row import figures
+from soap.bench.row import _without_places, figures
 from soap.bench.subject import images, training_set
 from soap.bench.timing import spread
 from soap.errors import FileError, InputError
@@ -121,3 +121,9 @@ def test_a_sweep_goes_along_one_axis_at_a_time():
     assert all((grid[0], grid[-1]) == (0, 1) for grid in grids)
     assert [case.steps for case in cases if case.steps is not None] == [1, 2, 10, 20]
     assert all(case.batch == 20 for case in cases[4:])
+
+
+def test_the_recorded_command_names_no_places_of_the_machine():
+    given = ["bench", "purify", "--results", "/home/me/rows.jsonl", "--batch", "3", "--data-root=/data", "-q"]
+    assert _without_places(given) == ["bench", "purify", "--batch", "3", "-q"]
+    assert _without_places([]) == []
