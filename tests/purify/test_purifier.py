@@ -205,29 +205,6 @@ def test_one_long_step_is_the_single_step_purifier():
         torch.testing.assert_close(soap.Purifier(model, eps=eps, step_size=1.0, steps=1)(x).x, expected)
 
 
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_defended_classifies_the_purified_image_in_any_context(context):
-    model = tiny_model()
-    purify = soap.Purifier(model)
-    robust = soap.Defended(model, purify)
-    x = noise_images(3)
-    expected = model(purify(x).x)
-    with context():
-        assert torch.equal(robust(noise_images(3)), expected)
-
-
-def test_defended_passes_gradients_straight_through_and_stays_in_evaluation_mode():
-    model = tiny_model()
-    purify = soap.Purifier(model)
-    robust = soap.Defended(model, purify).train()
-    assert not any(module.training for module in robust.modules())
-    x = noise_images(3).requires_grad_()
-    robust(x).square().sum().backward()
-    point = purify(x).x.requires_grad_()
-    model(point).square().sum().backward()
-    torch.testing.assert_close(x.grad, point.grad)
-
-
 def test_a_bound_on_memory_splits_the_batch_and_changes_nothing(digits):
     model, x, _ = digits
     whole = soap.Purifier(model)(x)
@@ -258,61 +235,6 @@ def test_memory_running_out_halves_the_part_and_goes_on(monkeypatch):
     assert max(sizes) > 16
     torch.testing.assert_close(part.x, whole.x)
     assert torch.equal(part.eps, whole.eps)
-
-
-BAD = [
-    (lambda m, x: soap.Purifier(m)(x * float("nan")), "NaN or infinite"),
-    (lambda m, x: soap.Purifier(m)(x * float("inf")), "NaN or infinite"),
-    (lambda m, x: soap.Purifier(m)(x * 255), r"it looks like 0\.\.255, divide by 255"),
-    (lambda m, x: soap.Purifier(m)(x - 1), r"want \[0, 1\]"),
-    (lambda m, x: soap.Purifier(m)(x[0, 0, 0]), "add a batch dimension"),
-    (lambda m, x: soap.Purifier(m)(x[:, :, :5]), r"this model takes \[batch, 1, 8, 8\]"),
-    (lambda m, x: soap.Purifier(m)(x.repeat(1, 3, 1, 1)), r"got a batch of shape \[2, 3, 8, 8\]"),
-    (lambda m, x: soap.Purifier(m)((x * 255).byte()), "divide 8-bit images by 255"),
-    (lambda m, x: soap.Purifier(m)(x.double()), "float64 but the model's parameters are torch.float32"),
-    (lambda m, x: soap.Purifier(m)(x.to("meta")), "input is on meta but the model is on cpu"),
-    (lambda m, x: soap.Purifier(m)(x[:0]), "empty batch"),
-    (lambda m, x: soap.Purifier(m)([0.5]), "got list"),
-    (lambda m, x: soap.Purifier(m)(x, torch.tensor([0, 1])), "takes no labels"),
-    (lambda m, x: soap.Purifier(m, eps="oracle")(x), "needs the labels"),
-    (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0, 4])), r"labels span 0\.\.4"),
-    (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0, -1])), r"labels span -1\.\.0"),
-    (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0.0, 1.0])), "want an int64 tensor"),
-    (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0])), r"shape \[2\]"),
-    (lambda m, x: soap.Purifier(m, eps="min_aux"), "'min-aux', 'oracle'"),
-    (lambda m, x: soap.Purifier(m, eps=-0.1), "eps is -0.1"),
-    (lambda m, x: soap.Purifier(m, eps=float("nan")), "eps is nan"),
-    (lambda m, x: soap.Purifier(m, grid=()), "grid is empty"),
-    (lambda m, x: soap.Purifier(m, grid=(0.1, -0.2)), "eps is -0.2"),
-    (lambda m, x: soap.Purifier(m, steps=0), r"steps \(T\) is 0"),
-    (lambda m, x: soap.Purifier(m, steps=2.5), r"steps \(T\) is 2.5"),
-    (lambda m, x: soap.Purifier(m, step_size=0.0), "step_size is 0.0"),
-    (lambda m, x: soap.Purifier(m, precision="fp16"), "'fp32', 'bf16'"),
-    (lambda m, x: soap.Purifier(m, precision="bf16")(x), "'bf16' is for GPUs"),
-]
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_input_is_one_clear_error(call, message):
-    model, x = tiny_model(), noise_images(2)
-    before = state_of(model)
-    with pytest.raises(soap.InputError, match=message):
-        call(model, x)
-    assert state_of(model) == before
-
-
-def test_a_model_without_task_or_settings_says_so():
-    plain = JointModel(tiny_model_network())
-    with pytest.raises(soap.InputError, match="without an auxiliary task"):
-        soap.Purifier(plain)
-    unset = JointModel(tiny_model_network(), Quadratic(torch.zeros(1, 2)))
-    with pytest.raises(soap.InputError, match="no purifier settings"):
-        soap.Purifier(unset)
-
-
-def tiny_model_network() -> Network:
-    return Network(encoder=nn.Identity(), classifier=nn.Identity(), inputs=(2,), features=(2,), classes=2)
 
 
 def test_settings_default_to_the_models_own():
