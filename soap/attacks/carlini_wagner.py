@@ -5,9 +5,12 @@ every w, and searches for each image the smallest c that fools.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
+from torch.optim.adam import adam
 
 from soap import validate
 from soap.attacks.attack import Model
@@ -26,7 +29,8 @@ PROGRESS = 0.9999
 CHECKS = 10
 """Progress is checked so many times in a search step."""
 
-BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam's own letters and defaults (Kingma & Ba 2015)
+ADAM = partial(adam, fused=True, amsgrad=False, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, maximize=False)
+"""One step with the defaults of Kingma & Ba (2015), in one sweep over the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,70 +60,48 @@ class CarliniWagner(MinimalL2):
         """Search for c, row by row."""
         c = x.new_full((len(x),), self.initial_c)
         low, high = torch.zeros_like(c), torch.full_like(c, torch.inf)
-        nearest = _Nearest(x)
+        nearest, distance = x.clone(), torch.full_like(c, torch.inf)
         for _ in range(self.search_steps):
-            fools = self._minimise(model, x, y, c, nearest)
+            fools = torch.zeros_like(y, dtype=torch.bool)
+            for walk in self._minimise(model, _start(x, y, c, nearest, distance)):
+                nearest[walk.row], distance[walk.row], fools[walk.row] = walk.nearest, walk.distance, walk.fools
             low, high = torch.where(fools, low, c), torch.where(fools, c, high)
             c = torch.where(high.isinf(), 10 * c, (low + high) / 2)
-        return nearest.point
+        return nearest
 
-    def _minimise(self, model: Model, x: Tensor, y: Tensor, c: Tensor, nearest: "_Nearest") -> Tensor:
-        """Adam at fixed c; tells which rows were fooled on the way and hands every such point to `nearest`."""
-        fools = torch.zeros_like(y, dtype=torch.bool)
-        w = torch.atanh((2 * x - 1) * SQUEEZE)
-        zeros = torch.zeros_like(w)
-        walk = _Walk(
-            row=torch.arange(len(x), device=x.device),
-            y=y,
-            c=c,
-            origin=_image(w),
-            w=w,
-            mean=zeros,
-            square=zeros,
-            checkpoint=torch.full_like(c, torch.inf),
-        )
+    def _minimise(self, model: Model, walk: "_Walk") -> Iterator["_Walk"]:
+        """Adam at fixed c; yields the walk whenever rows are about to leave it, and at its end.
 
-        def lead_of(image: Tensor) -> Tensor:
-            return margin(model(image), walk.y)
+        A step is one forward pass, one backward pass and eight operations of the size of the batch. Nothing
+        but the checks of progress waits for the device.
+        """
+        t = torch.zeros((), device=walk.w.device)  # Adam's count of steps
+
+        def half_hinge(image: Tensor) -> Tensor:
+            lead = margin(model(image), walk.y)
+            walk.lead = lead.detach()
+            return walk.c / 2 * (self.confidence - lead).relu()
 
         for step in range(self.steps):
-            image = _image(walk.w)
-            lead, lead_slope = slope(lead_of, image)
-            adversarial = lead > self.confidence
-            fools[walk.row] |= adversarial
-            nearest.offer(walk.row, image, adversarial)
-
+            tanh = walk.w.tanh()
+            image = _image(tanh)
+            hinge, hinge_slope = slope(half_hinge, image)
             moved = image - walk.origin
-            losses = moved.square().flatten(1).sum(1) + walk.c * (self.confidence - lead).relu()
-            pull = walk.c * (lead < self.confidence)  # the hinge is flat once the margin is wide enough
-            in_image = 2 * moved - per_row(pull, image) * lead_slope
-            gradient = in_image * (1 - walk.w.tanh().square()) / 2  # d image / d w
-            walk.adam(gradient, lr=self.lr, t=step + 1)
+            length = row_norms(moved)
+            walk.visit(image, length, adversarial=walk.lead > self.confidence)
+            # d loss / d image = 2 (moved + hinge_slope) and d image / d w = (1 - tanh^2) / 2: the twos cancel.
+            walk.adam(torch.ops.aten.tanh_backward(moved + hinge_slope, tanh), lr=self.lr, t=t)
 
             if self.abort_early and step % math.ceil(self.steps / CHECKS) == 0:
-                going = losses <= PROGRESS * walk.checkpoint
+                losses = length.square() + 2 * hinge
+                going = (losses <= PROGRESS * walk.checkpoint).nonzero()[:, 0]
                 walk.checkpoint = losses
-                if not going.all():
+                if len(going) < len(losses):
+                    yield walk
                     walk = walk.only(going)
-                if len(walk.row) == 0:
-                    break
-        return fools
-
-
-class _Nearest:
-    """The nearest adversarial point of every row so far; a row without one is as it was."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.x = x
-        self.point = x.clone()
-        self.distance = x.new_full((len(x),), torch.inf)
-
-    def offer(self, row: Tensor, point: Tensor, adversarial: Tensor) -> None:
-        """Take the points that are adversarial and nearer than what their row has."""
-        distance = row_norms(point - self.x[row])
-        better = adversarial & (distance < self.distance[row])
-        self.distance[row] = torch.where(better, distance, self.distance[row])
-        self.point[row] = torch.where(per_row(better, point), point, self.point[row])
+                if len(going) == 0:
+                    return
+        yield walk
 
 
 @dataclass(kw_only=True)
@@ -134,18 +116,46 @@ class _Walk:
     mean: Tensor
     square: Tensor
     checkpoint: Tensor
+    lead: Tensor
+    fools: Tensor
+    nearest: Tensor
+    distance: Tensor
 
-    def adam(self, gradient: Tensor, *, lr: float, t: int) -> None:
-        """Step number `t` (from 1)."""
-        self.mean = BETA1 * self.mean + (1 - BETA1) * gradient
-        self.square = BETA2 * self.square + (1 - BETA2) * gradient.square()
-        unbiased = (self.square / (1 - BETA2**t)).sqrt()
-        self.w = self.w - lr * self.mean / (1 - BETA1**t) / (unbiased + TINY)
+    def visit(self, image: Tensor, length: Tensor, *, adversarial: Tensor) -> None:
+        """Keep the points that are adversarial and nearer than what their row has."""
+        better = adversarial & (length < self.distance)
+        self.fools = self.fools | adversarial
+        self.distance = torch.where(better, length, self.distance)
+        self.nearest = torch.where(per_row(better, image), image, self.nearest)
+
+    def adam(self, gradient: Tensor, *, lr: float, t: Tensor) -> None:
+        """One step; `w`, `mean`, `square` and the count `t` change in place."""
+        # contiguous: the kernel walks through memory and knows no strides.
+        ADAM([self.w], [gradient.contiguous()], [self.mean], [self.square], [], [t], lr=lr)
 
     def only(self, keep: Tensor) -> "_Walk":
         """The rows to keep, in a batch of their own."""
         return _Walk(**{field.name: getattr(self, field.name)[keep] for field in fields(self)})
 
 
-def _image(w: Tensor) -> Tensor:
-    return (w.tanh() + 1) / 2
+def _start(x: Tensor, y: Tensor, c: Tensor, nearest: Tensor, distance: Tensor) -> _Walk:
+    """Every row at its own image."""
+    w = torch.atanh((2 * x - 1) * SQUEEZE).contiguous()
+    return _Walk(
+        row=torch.arange(len(x), device=x.device),
+        y=y,
+        c=c,
+        origin=_image(w.tanh()),
+        w=w,
+        mean=torch.zeros_like(w),
+        square=torch.zeros_like(w),
+        checkpoint=torch.full_like(c, torch.inf),
+        lead=torch.zeros_like(c),
+        fools=torch.zeros_like(y, dtype=torch.bool),
+        nearest=nearest,
+        distance=distance,
+    )
+
+
+def _image(tanh: Tensor) -> Tensor:
+    return torch.add(torch.full_like(tanh[:1], 0.5), tanh, alpha=0.5)
