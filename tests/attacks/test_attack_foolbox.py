@@ -63,7 +63,7 @@ def test_pgd(bundled_cnn: Bundled, ours: PGD, theirs: foolbox.attacks.LinfPGD) -
     x_adv, reference, y = both(bundled_cnn, ours, lambda *args: theirs.run(*args, epsilon=ours.eps))
     assert_as_strong(bundled_cnn, x_adv, reference, y)
     # Where the loss is nearly flat, the direction of its gradient is rounding, and two walks may part.
-    assert ((x_adv - reference).abs() <= 1e-5).double().mean() >= 0.98
+    assert ((x_adv - reference).abs() <= 1e-5).double().mean() >= 0.99
 
 
 # Fewer steps than the paper's, but enough for every digit to be fooled.
