@@ -60,6 +60,17 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Non
     return context
 
 
+@contextmanager
+def timed_convolutions() -> Iterator[None]:
+    """cuDNN tries its algorithms inside and keeps the fastest: two runs then agree to rounding, not to the bit."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def seed_for(seed: int, *counters: int) -> int:
     """A seed for one step of one run: random draws then depend on the counters, not on what came before."""
     mixed = seed & 0xFFFFFFFFFFFFFFFF

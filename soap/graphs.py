@@ -92,7 +92,8 @@ def _record(function: Function, inputs: tuple[Tensor, ...]) -> _Recording:
 
 def _storage(module: nn.Module) -> int:
     """Where the weights lie: a recording reads those addresses, so it serves until they change."""
-    return hash(tuple(t.data_ptr() for t in (*module.parameters(), *module.buffers())))
+    held = (t for part in module.modules() for t in (*part._parameters.values(), *part._buffers.values()))
+    return hash(tuple(t.data_ptr() for t in held if t is not None))
 
 
 def _bucket(rows: int) -> int:

@@ -29,7 +29,7 @@ def borrowed(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     training = [m for m in modules if m.training]
-    learning = [p for p in model.parameters() if p.requires_grad] if isinstance(model, nn.Module) else []
+    learning = [p for m in modules for p in m._parameters.values() if p is not None and p.requires_grad]
     with ExitStack() as leave:
         for module in training:
             module.training = False

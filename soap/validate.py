@@ -45,7 +45,7 @@ def inputs(x: Tensor, model: object = None, bounds: tuple[float, float] = (0.0, 
         raise InputError(
             f"the input is {x.dtype} but the model's parameters are {parameter.dtype}; convert one with .to(...)."
         )
-    smallest, largest = (value.item() for value in torch.aminmax(x.detach()))
+    smallest, largest = torch.stack(torch.aminmax(x.detach())).tolist()
     if not (math.isfinite(smallest) and math.isfinite(largest)):
         bad = int((~torch.isfinite(x)).sum())
         raise InputError(f"the input has {bad} NaN or infinite values; want {wanted}.")
@@ -60,7 +60,7 @@ def labels(y: Tensor, x: Tensor, classes: int | None = None) -> None:
         raise InputError(f"got labels {describe(y)}, want an int64 tensor of shape [{len(x)}], one class a row.")
     if y.device != x.device:
         raise InputError(f"the labels are on {y.device} but the input is on {x.device}; move one with .to(...).")
-    smallest, largest = int(y.min()), int(y.max())
+    smallest, largest = torch.stack(torch.aminmax(y)).tolist()
     if smallest < 0 or (classes is not None and largest >= classes):
         limit = "" if classes is None else f" and at most {classes - 1}"
         raise InputError(f"labels span {smallest}..{largest}, want at least 0{limit}: classes count from 0.")

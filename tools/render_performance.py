@@ -111,6 +111,8 @@ def _line(row: Row) -> list[str]:
     plain, foolbox, ours = paths.get("plain"), paths.get("foolbox"), paths["ours"]
     agreed = row["agreement"].get("plain") or row["agreement"]["foolbox"]
     shares = [f"{name} {100 * agreed[name]:.2f} %" for name in ("pixels", "eps", "labels") if name in agreed]
+    in_fp32 = row["agreement"].get("fp32")
+    shares += [] if in_fp32 is None else [f"labels in fp32 {100 * in_fp32['labels']:.2f} %"]
     losses = [f"first losses {agreed['first_loss_ours']:.4g}, {agreed['first_loss_plain']:.4g}"] if not shares else []
     peak = ours["peak_bytes"]
     return [

@@ -6,6 +6,7 @@ write one file with a subclass and a `perturb` method (see examples/).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -30,11 +31,7 @@ class Attack(ABC):
         validate.labels(y, x)
         with untouched(model), torch.inference_mode(False), torch.no_grad():
             x, y = x.detach().clone(), y.long().clone()  # autograd cannot record tensors made under inference_mode
-            sample = model(x[:8])
-            validate.logits(sample, len(x[:8]))
-            if sample.shape[1] < 2:
-                raise InputError("the model returned 1 logit a row, want one for each of at least 2 classes.")
-            validate.labels(y, x, sample.shape[1])
+            validate.labels(y, x, _classes(model, x[:8]))
             return self.perturb(model, x, y)
 
     @property
@@ -47,6 +44,25 @@ class Attack(ABC):
         self, model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch *shape"]:
         """The search itself, on checked inputs and a frozen model in evaluation mode."""
+
+
+_seen: "WeakKeyDictionary[nn.Module, tuple[list[int], int]]" = WeakKeyDictionary()
+"""Models whose logits were looked at, by the versions of their weights then."""
+
+
+def _classes(model: Model, sample: Tensor) -> int:
+    """How many classes the model tells apart; it is asked, and what it says is checked, once for the same weights."""
+    versions = [weight._version for weight in model.parameters()] if isinstance(model, nn.Module) else []
+    if isinstance(model, nn.Module) and model in _seen and _seen[model][0] == versions:
+        return _seen[model][1]
+    logits = model(sample)
+    validate.logits(logits, len(sample))
+    classes = logits.shape[1]
+    if classes < 2:
+        raise InputError("the model returned 1 logit a row, want one for each of at least 2 classes.")
+    if isinstance(model, nn.Module):
+        _seen[model] = versions, classes
+    return classes
 
 
 def fooled(model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]) -> Tensor:

@@ -7,6 +7,7 @@ floor((i + 1) * m / n) - 1, where the true adjoint needs ceil. The displaced gra
 it is kept here as `floor_indexed`.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,8 +18,7 @@ from soap.shapes import Float, Tensor
 def nearest(x: Float[Tensor, "batch c h w"], side: tuple[int, int]) -> Float[Tensor, "batch c h2 w2"]:
     """Resize by nearest neighbour; autograd gives the true gradient."""
     for dim, size in ((2, side[0]), (3, side[1])):
-        index = torch.arange(size, device=x.device) * x.shape[dim] // size
-        x = x.index_select(dim, index)
+        x = _take(x, dim, _sources(size, x.shape[dim], x.device))
     return x
 
 
@@ -44,13 +44,34 @@ class _FloorIndexed(torch.autograd.Function):
 
 def _collect(gradient: Tensor, dim: int, size: int) -> Tensor:
     """Along `dim`, give input pixel i < size the sum of its floor-indexed outputs."""
-    outputs = gradient.shape[dim]
-    i = torch.arange(size, device=gradient.device)
-    first, after = i * outputs // size, (i + 1) * outputs // size
     shape = [1] * gradient.ndim
     shape[dim] = size
-    total = torch.zeros_like(gradient.narrow(dim, 0, 1)).repeat_interleave(size, dim)
-    for k in range(-(-outputs // size)):  # no input pixel collects more than ceil(outputs / size)
-        inside = (first + k < after).to(gradient.dtype).reshape(shape)
-        total = total + inside * gradient.index_select(dim, (first + k).clamp_max(outputs - 1))
-    return total
+    parts = [
+        _take(gradient, dim, output) * inside.to(gradient.dtype).reshape(shape)
+        for output, inside in _floor_indexed(gradient.shape[dim], size, gradient.device)
+    ]
+    return sum(parts[1:], start=parts[0])
+
+
+def _take(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """`x.index_select(dim, index)`; on CPUs this is ten times as fast along the last dimension."""
+    shape = [1] * x.ndim
+    shape[dim] = len(index)
+    return x.gather(dim, index.reshape(shape).expand(*x.shape[:dim], len(index), *x.shape[dim + 1 :]))
+
+
+@lru_cache(maxsize=64)
+def _sources(outputs: int, inputs: int, device: torch.device) -> Tensor:
+    """The input pixel that each output pixel shows."""
+    with torch.inference_mode(False):  # autograd is to keep it
+        return torch.arange(outputs, device=device) * inputs // outputs
+
+
+@lru_cache(maxsize=64)
+def _floor_indexed(outputs: int, inputs: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
+    """For k = 0, 1 ...: the k-th output that each input pixel collects, and 1 where it has so many, else 0."""
+    with torch.inference_mode(False):
+        i = torch.arange(inputs, device=device)
+        first, after = i * outputs // inputs, (i + 1) * outputs // inputs
+        most = -(-outputs // inputs)
+        return tuple(((first + k).clamp_max(outputs - 1), (first + k < after).float()) for k in range(most))

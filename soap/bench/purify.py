@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 
+from soap import engine
 from soap.auxiliary import JointModel
 from soap.bench import plain_walks
 from soap.bench.agreement import purified_alike
 from soap.bench.compare import Run, Watch, compare
 from soap.bench.counting import counting_losses
 from soap.bench.floor import Rates, Work, cost_of, floor
-from soap.bench.row import OURS, PLAIN, BenchRow, provenance
+from soap.bench.row import FP32, OURS, PLAIN, BenchRow, provenance
 from soap.bench.subject import Subject, images
 from soap.isolation import borrowed
 from soap.purify import Purifier
@@ -33,17 +34,21 @@ def bench_purify(
     repeats: int,
     steps: int | None = None,
     grid: tuple[float, ...] | None = None,
+    precision: str = "fp32",
     seed: int = 0,
     root: Path | None = None,
     watch: Watch = lambda what, done, total: None,
 ) -> BenchRow:
-    """Purify one batch by min-aux; steps (T) and grid are the model's own unless given."""
+    """Purify one batch by min-aux; steps (T) and grid are the model's own unless given.
+
+    In bf16 both paths are, and ours in fp32 is a third to compare with.
+    """
     model, given = subject.model, images(subject, batch, device, seed=seed, root=root)
-    settings = Purifier(model, steps=steps, grid=grid)
+    settings = Purifier(model, steps=steps, grid=grid, precision=precision)
     gamma, T, radii = settings.step_size, settings.steps, settings.grid
 
-    def ours(model: JointModel) -> Run[Pair]:
-        purifier = Purifier(model, steps=T, grid=radii)
+    def ours(model: JointModel, precision: str = precision) -> Run[Pair]:
+        purifier = Purifier(model, steps=T, grid=radii, precision=precision)
 
         def run() -> Pair:
             out = purifier(given.x)
@@ -52,11 +57,16 @@ def bench_purify(
         return run
 
     def plain(model: JointModel) -> Run[Pair]:
-        return lambda: plain_walks.purify_min_aux(model, given.x, radii, gamma=gamma, T=T)
+        def run() -> Pair:
+            with engine.autocast(device, precision):
+                return plain_walks.purify_min_aux(model, given.x, radii, gamma=gamma, T=T)
 
-    done = compare(
-        {OURS: ours, PLAIN: plain}, model, counting_losses, images=batch, device=device, repeats=repeats, watch=watch
-    )
+        return run
+
+    paths = {OURS: ours, PLAIN: plain}
+    if precision != "fp32":
+        paths[FP32] = lambda model: ours(model, "fp32")
+    done = compare(paths, model, counting_losses, images=batch, device=device, repeats=repeats, watch=watch)
     least = floor(least_work(model, given.x, radii, gamma=gamma, T=T), rates)
     return BenchRow(
         what="purify",
@@ -64,9 +74,11 @@ def bench_purify(
         weights=subject.weights,
         inputs=given.source,
         settings=repr(settings),
-        case={"batch": batch, "steps": T, "grid": len(radii), "precision": "fp32"},
+        case={"batch": batch, "steps": T, "grid": len(radii), "precision": precision},
         paths=done.paths,
-        agreement={PLAIN: purified_alike(model, done.results[OURS], done.results[PLAIN])},
+        agreement={
+            other: purified_alike(model, done.results[OURS], done.results[other]) for other in paths if other != OURS
+        },
         floor=least,
         share=least.seconds / done.paths[OURS].seconds.median,
         notes=subject.notes,

@@ -20,7 +20,7 @@ from soap.errors import FileError
 from soap.evaluation.provenance import commit
 
 SCHEMA = "soap-bench/1"
-OURS, PLAIN, FOOLBOX = "ours", "plain", "foolbox"
+OURS, PLAIN, FOOLBOX, FP32 = "ours", "plain", "foolbox", "fp32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,9 @@ class BenchRow:
     """One benchmark.
 
     what: "purify", "attack" or "train". case: the numbers it was run with, e.g. batch, T and grid size. paths: "ours",
-    "plain", "foolbox". agreement: how the results of every other path compare with ours. share: the part of the
-    floor's speed that ours reached. notes: what a reader must know about the figures.
+    "plain", "foolbox", and "fp32", which is ours where the row is of bf16. agreement: how the results of every other
+    path compare with ours. share: the part of the floor's speed that ours reached. notes: what a reader must know about
+    the figures.
     """
 
     what: str

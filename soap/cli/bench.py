@@ -9,7 +9,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from soap import bench, engine, recipes, validate, zoo
+from soap import bench, engine, recipes, zoo
 from soap.bench import growth
 from soap.bench.attack import NAMES, bench_attack, settings
 from soap.bench.compare import Watch
@@ -41,6 +41,9 @@ Batches = Annotated[
     ),
 ]
 Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Timed runs of each path, in turns.")]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="NAME", help="fp32, or bf16 for speed on a GPU.")
+]
 Results = Annotated[
     Path | None, typer.Option("--results", metavar="FILE", help="Append the rows to this JSONL file.")
 ]
@@ -59,6 +62,7 @@ def purify(
             "--grow", help="Also smaller batches, and at each --batch other grid sizes and numbers of steps T."
         ),
     ] = False,
+    precision: Precision = "fp32",
     results: Results = None,
     data_root: DataRoot = None,
 ) -> None:
@@ -76,7 +80,7 @@ def purify(
             cases += growth.sweep(own, most)
         else:
             cases.append(growth.Case(batch=most))
-    rates = _rates(shell, "fp32", results)
+    rates = _rates(shell, precision, results)
 
     def measure(case: growth.Case) -> Measure:
         return lambda watch: bench_purify(
@@ -85,6 +89,7 @@ def purify(
             batch=case.batch,
             steps=case.steps,
             grid=case.grid,
+            precision=precision,
             device=shell.device,
             repeats=repeats,
             seed=shell.seed,
@@ -154,9 +159,7 @@ def train(
         int | None,
         typer.Option("--batch", metavar="N", min=1, help="Batch size. [dim]\\[default: the recipe's][/dim]"),
     ] = None,
-    precision: Annotated[
-        str, typer.Option("--precision", metavar="NAME", help="fp32, or bf16 for speed on a GPU.")
-    ] = "fp32",
+    precision: Precision = "fp32",
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile in our loop.")] = False,
     results: Results = None,
     data_root: DataRoot = None,
@@ -165,7 +168,6 @@ def train(
 
     Where the recipe's data set is not there, noise of the same size takes its place.
     """
-    validate.choice("precision", precision, engine.PRECISIONS)
     recipe = recipes.revised(training_recipe(model), seed=shell.seed)
     rates = _rates(shell, precision, results)
 
@@ -187,7 +189,8 @@ def train(
 
 
 def _rates(shell: Shell, precision: str, results: Path | None) -> bench.Rates:
-    """What the device can do; before that, whether the rows can be kept."""
+    """What the device can do; before that, whether the precision can be had and the rows be kept."""
+    engine.autocast(shell.device, precision)
     if results is not None:
         check_folder(results.parent)
         if results.exists():

@@ -20,5 +20,5 @@ class Normalise(nn.Module):
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).reshape(-1, 1, 1), persistent=False)
 
     def forward(self, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch c h w"]:
-        """Normalise a batch of images."""
-        return (x - self.mean) / self.std
+        """Normalise a batch of images; channels last, as the convolutions to come want it, forward and back."""
+        return ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)

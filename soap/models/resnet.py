@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from soap.models.network import Network
+from soap.models.norm import Norm, RectifiedNorm
 from soap.models.normalisation import Normalise
 from soap.shapes import Float, Tensor
 
@@ -16,21 +17,19 @@ class Block(nn.Module):
         super().__init__()
         self.residual = nn.Sequential(
             nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(),
+            RectifiedNorm(after),
             nn.Conv2d(after, after, 3, padding=1, bias=False),
-            nn.BatchNorm2d(after),
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != after:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(before, after, 1, stride=stride, bias=False), nn.BatchNorm2d(after)
+                nn.Conv2d(before, after, 1, stride=stride, bias=False), Norm(after)
             )
-        self.activation = nn.ReLU()
+        self.join = RectifiedNorm(after)
 
     def forward(self, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch c2 h2 w2"]:
         """Residual plus shortcut, rectified."""
-        out: Tensor = self.activation(self.residual(x) + self.shortcut(x))
+        out: Tensor = self.join(self.residual(x), self.shortcut(x))
         return out
 
 
@@ -45,8 +44,7 @@ def resnet18(
     encoder = nn.Sequential(
         Normalise(mean, std),
         nn.Conv2d(inputs[0], 16, 3, padding=1, bias=False),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
+        RectifiedNorm(16),
         Block(16, 16, 1),
         Block(16, 16, 1),
         Block(16, 32, 2),

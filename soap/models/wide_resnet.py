@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from soap.models.network import Network
+from soap.models.norm import RectifiedNorm
 from soap.models.normalisation import Normalise
 from soap.shapes import Float, Tensor
 
@@ -15,12 +16,10 @@ class WideBlock(nn.Module):
     def __init__(self, before: int, after: int, stride: int, dropout: float) -> None:
         super().__init__()
         self.residual = nn.Sequential(
-            nn.BatchNorm2d(before),
-            nn.ReLU(),
+            RectifiedNorm(before),
             nn.Conv2d(before, after, 3, padding=1),
             nn.Dropout(dropout),
-            nn.BatchNorm2d(after),
-            nn.ReLU(),
+            RectifiedNorm(after),
             nn.Conv2d(after, after, 3, stride=stride, padding=1),
         )
         self.shortcut: nn.Module = nn.Identity()
@@ -49,9 +48,7 @@ def wide_resnet28(
         for block in range(4):
             layers.append(WideBlock(before, width * widen, stride if block == 0 else 1, dropout))
             before = width * widen
-    encoder = nn.Sequential(
-        *layers, nn.BatchNorm2d(before), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    )
+    encoder = nn.Sequential(*layers, RectifiedNorm(before), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     return Network(
         encoder=encoder, classifier=nn.Linear(before, classes), inputs=inputs, features=(before,), classes=classes
     )

@@ -22,6 +22,10 @@ from soap.isolation import untouched
 from soap.purify.grid import walk_grid, widest
 from soap.shapes import Float, Int, Tensor
 
+SIDE_BY_SIDE = {"cpu": 160, "cuda": 1280}
+"""Points walked at once at most. More are slower on a CPU, which fetches their memory anew each time; on a GPU they are
+hardly faster, and make it choose other convolutions, whose rounding a sign step turns into other pixels."""
+
 TIE = 1e-5
 """Losses this close (relative) are ties: radii that never bind end at the same point but for rounding."""
 
@@ -130,7 +134,7 @@ class Purifier:
     def _purify(self, x: Tensor, y: Tensor | None) -> Purified:
         walk = partial(replayed, self.model, (repr(self), self.bounds), self._walk)
         inputs = (x,) if y is None else (x, y)
-        parts = by_rows(walk, *inputs, most=self._rows_that_fit(x), free=partial(forget, self.model))
+        parts = by_rows(walk, *inputs, most=self._rows_at_once(x), free=partial(forget, self.model))
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
 
     def _walk(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -147,19 +151,20 @@ class Purifier:
         rows = torch.arange(len(x), device=x.device)
         return walk.points[choice, rows], walk.radii[choice], walk.loss_before, walk.losses[choice, rows]
 
-    def _rows_that_fit(self, x: Tensor) -> int | None:
-        """How many images at once keep the working set within `max_memory`; None where it is unbounded.
+    def _rows_at_once(self, x: Tensor) -> int:
+        """How many images to take at once: no more than pays, and than keep the working set within `max_memory`.
 
         An image on each of its paths takes what autograd keeps of it and about as much again on the way back; the
         grid's end points and their copies come on top.
         """
-        if self.max_memory is None:
-            return None
-        kept = bytes_kept(self._loss, x[:1]) * widest(self.grid, step_size=self.step_size, steps=self.steps)
-        need = 2 * kept + 8 * len(self.grid) * x[0].numel() * x.element_size()
-        if self.max_memory < need:
-            raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
-        return 1 << (self.max_memory // need).bit_length() - 1  # a power of two: what a replay is padded to
+        paths = widest(self.grid, step_size=self.step_size, steps=self.steps)
+        rows = max(1, SIDE_BY_SIDE.get(x.device.type, len(x) * paths) // paths)
+        if self.max_memory is not None:
+            need = 2 * bytes_kept(self._loss, x[:1]) * paths + 8 * len(self.grid) * x[0].numel() * x.element_size()
+            if self.max_memory < need:
+                raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
+            rows = min(rows, self.max_memory // need)
+        return 1 << rows.bit_length() - 1  # a power of two: what a replay is padded to
 
 
 def _first(holds: Tensor) -> Tensor:

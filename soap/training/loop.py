@@ -73,7 +73,7 @@ def train(
     `last.safetensors`, and one line an epoch to `metrics.jsonl` (TensorBoard too where it is installed).
     """
     run = _Run(model, data, schedule, out, attack, device or data.x.device, precision, compiled, metadata or {})
-    with same_random_state():
+    with same_random_state(), engine.timed_convolutions():
         return run.go(resume, watch, stop)
 
 

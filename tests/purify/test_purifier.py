@@ -210,7 +210,7 @@ def test_a_bound_on_memory_splits_the_batch_and_changes_nothing(digits):
     whole = soap.Purifier(model)(x)
     bounded = soap.Purifier(model, max_memory=20_000_000)
     with untouched(model):
-        assert bounded._rows_that_fit(x) < len(x)
+        assert bounded._rows_at_once(x) < len(x)
     part = bounded(x)
     assert torch.equal(part.eps, whole.eps)
     assert share_equal(part.x, whole.x) >= 0.999

@@ -1,0 +1,86 @@
+"""Batch norm, with the summand and the ReLU that follow it, as one layer.
+
+Attacks and purifiers use a network whose weights are frozen and whose statistics are fixed. These layers then are one
+elementwise function whose gradient needs nothing but the output: less than half the memory traffic of separate layers,
+which is most of the time that a small network takes outside its convolutions. The arithmetic is that of
+`nn.BatchNorm2d` to the last bit, since a sign step amplifies any difference.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from soap.shapes import Float, Tensor
+
+try:
+    from soap.models import norm_kernels as kernels
+except ImportError:  # triton comes with torch for CUDA alone
+    kernels = None  # type: ignore[assignment]
+
+
+class Norm(nn.BatchNorm2d):
+    """`nn.BatchNorm2d`, in one pass over the activations where nothing but the input takes a gradient."""
+
+    rectifies: ClassVar[bool] = False
+
+    def forward(
+        self, x: Float[Tensor, "batch c h w"], summand: Float[Tensor, "batch c h w"] | None = None
+    ) -> Float[Tensor, "batch c h w"]:
+        """batch_norm(x) + summand, rectified where the layer rectifies."""
+        learning = torch.is_grad_enabled() and self.weight.requires_grad
+        if self.training or learning or torch.compiler.is_compiling():
+            out = super().forward(x)
+            out = out if summand is None else out + summand
+            return F.relu(out) if self.rectifies else out
+        normed: Tensor = _Frozen.apply(  # type: ignore[no-untyped-call]
+            x, summand, self.weight, self.bias, self.running_mean, self.running_var, self.eps, self.rectifies
+        )
+        return normed
+
+
+class RectifiedNorm(Norm):
+    """max(0, batch_norm(x) + summand)."""
+
+    rectifies = True
+
+
+class _Frozen(torch.autograd.Function):
+    """The fixed function of `x` and `summand`; parameters and statistics are constants of it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        summand: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        eps: float,
+        rectify: bool,
+    ) -> Tensor:
+        if kernels is not None and x.is_cuda:
+            out = kernels.forward(x, summand, weight, bias, mean, var, eps, rectify=rectify)
+        else:
+            out = F.batch_norm(x, mean, var, weight, bias, eps=eps)
+            out = out if summand is None else out.add_(summand)
+            out = out.relu_() if rectify else out
+        ctx.save_for_backward(out if rectify else None, weight, var)
+        ctx.eps = eps
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        out, weight, var = ctx.saved_tensors
+        constants = (None,) * 6
+        split = ctx.needs_input_grad[1]
+        if kernels is not None and gradient.is_cuda and not torch.is_grad_enabled():  # enabled: it is differentiated
+            return *kernels.backward(gradient, out, weight, var, ctx.eps, split=split), *constants
+        passed = gradient if out is None else torch.ops.aten.threshold_backward(gradient, out, 0)
+        scale = (weight * (var + ctx.eps).rsqrt()).to(gradient.dtype).reshape(-1, 1, 1)
+        if split or out is None:  # `passed` is another's, too
+            return passed * scale, passed if split else None, *constants
+        return passed.mul_(scale), None, *constants
