@@ -1,5 +1,6 @@
 """The measurement that purifiers and attacks share: results first, then passes and memory, then time in turns."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -22,6 +23,9 @@ Prepare = Callable[[JointModel], Run[Result]]
 
 WARM_UP = 2
 """Runs on a GPU before one is timed: the first loads kernels and may record a graph, the second must not."""
+
+LONG = 5.0
+"""Seconds after which one run was warm-up enough."""
 
 Watch = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
@@ -61,7 +65,10 @@ def compare(
     runs = {name: path(model) for name, path in prepare.items()}
     results: dict[str, Result] = {}
     for name, run in runs.items():
+        began = time.monotonic()
         for _ in range(WARM_UP if device.type == "cuda" else 1):
             results[name] = run()
+            if time.monotonic() - began > LONG:
+                break
     seconds = interleaved(runs, repeats=repeats, device=device, watch=watch)
     return Compared(paths=figures(seconds, images, passes, peaks), results=results)
