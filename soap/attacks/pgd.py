@@ -51,6 +51,8 @@ class PGD(Attack):
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """One walk for all rows, then further ones from random starts for those that still stand."""
+        if self.recordable:  # a generator cannot be made while a graph is being recorded
+            return self._walk(model, x, y, None)
         generator = torch.Generator(x.device).manual_seed(self.seed)
         found = self._walk(model, x, y, generator if self.start == "random" else None)
         for _ in range(1, self.restarts):

@@ -86,7 +86,7 @@ def bench_train(
         agreement={PLAIN: {**first, **losses}},
         floor=least,
         share=least.seconds / paths[OURS].seconds.median,
-        notes=(*([scaled] if measured != whole else []), "Our epoch includes writing its checkpoint and weights."),
+        notes=(*([scaled] if measured != whole else []), "Our epoch includes what it writes; checkpoints are at least ten seconds apart."),
         provenance=provenance(device),
     )
 

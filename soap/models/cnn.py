@@ -3,6 +3,7 @@
 from torch import nn
 
 from soap.models.network import Network
+from soap.models.norm import Norm
 
 
 def cnn(*, inputs: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> Network:
@@ -16,7 +17,7 @@ def cnn(*, inputs: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> Network:
         nn.ReLU(),
         nn.Conv2d(32, 64, 3, stride=2, padding=1),
         nn.ReLU(),
-        nn.BatchNorm2d(64),
+        Norm(64),
     )
     # Two convolutions at stride 2 and padding 1 halve a side twice, rounding up.
     features = (64, -(-height // 4), -(-width // 4))

@@ -24,6 +24,9 @@ from soap.training import checkpoint
 from soap.training.schedule import Schedule
 from soap.training.stepping import Perturbs, Stepper
 
+SAVE_EVERY = 10.0
+"""Seconds between saves at least: what a crash costs at most, and an epoch longer than that."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
@@ -69,8 +72,9 @@ def train(
     """Train `model` in place by `schedule`; weights, checkpoint and metrics go to `out`.
 
     attack: adversarial training on its examples instead of the clean ones. metadata: kept in the weights'
-    files. Writes `checkpoint.safetensors` after every epoch and on a stop, `best.safetensors` and
-    `last.safetensors`, and one line an epoch to `metrics.jsonl` (TensorBoard too where it is installed).
+    files. Writes `checkpoint.safetensors` and `best.safetensors` after an epoch, but not more often than every ten
+    seconds, on a stop and at the end; then `last.safetensors`; and one line an epoch to `metrics.jsonl` (TensorBoard
+    too where it is installed).
     """
     run = _Run(model, data, schedule, out, attack, device or data.x.device, precision, compiled, metadata or {})
     with same_random_state(), engine.timed_convolutions():
@@ -109,6 +113,9 @@ class _Run:
         self.step = 0
         self.history: list[dict[str, Any]] = []
         self.best = math.inf
+        self.best_weights: dict[str, Tensor] = {}  # of epoch `best_epoch`, not yet written
+        self.best_epoch = 0
+        self.saved_at = time.monotonic()
 
     def go(self, resume: bool, watch: Callable[[Progress], None], stop: Callable[[], bool]) -> Trained:
         """All epochs from where the checkpoint stands."""
@@ -137,7 +144,7 @@ class _Run:
             if place + 1 == self.steps_per_epoch:
                 watch(self._end_epoch(epoch, total, speed, tensorboard))
             if stop():
-                self._save_checkpoint()
+                self._save()
                 break
         self.model.eval()
         return Trained(finished=self.step == total, step=self.step, out=self.out, history=self.history)
@@ -190,11 +197,13 @@ class _Run:
         score = score if progress.holdout is None else -progress.holdout
         if score < self.best:
             self.best = score
-            self._save_weights("best")
+            self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+            self.best_epoch = progress.epoch
         self.stepper.sums.zero_()
-        self._save_checkpoint()
+        if self.step == total or time.monotonic() - self.saved_at > SAVE_EVERY:
+            self._save()
         if self.step == total:
-            self._save_weights("last")
+            self._save_weights("last", self.model.state_dict(), progress.epoch)
         return progress
 
     def _holdout_accuracy(self) -> float | None:
@@ -205,16 +214,20 @@ class _Run:
             right = torch.cat([self.model(part).argmax(1) for part in x.chunk(-(-len(x) // 1000))]) == y
         return float(right.float().mean())
 
-    def _save_weights(self, which: str) -> None:
-        metadata = {**self.metadata, "epoch": str(self.step // self.steps_per_epoch), "weights": which}
-        engine.save_tensors(self.out / f"{which}.safetensors", self.model.state_dict(), metadata)
+    def _save_weights(self, which: str, weights: Mapping[str, Tensor], epoch: int) -> None:
+        metadata = {**self.metadata, "epoch": str(epoch), "weights": which}
+        engine.save_tensors(self.out / f"{which}.safetensors", weights, metadata)
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must share with the run that resumes it."""
         settings = {"schedule": asdict(self.schedule), "attack": repr(self.attack), "precision": self.precision}
         return {**settings, **self.metadata}
 
-    def _save_checkpoint(self) -> None:
+    def _save(self) -> None:
+        """The best weights first: a checkpoint that knows of them must find them."""
+        if self.best_weights:
+            self._save_weights("best", self.best_weights, self.best_epoch)
+            self.best_weights = {}
         state = {"step": self.step, "best": self.best, "history": self.history}
         checkpoint.save(
             self.out,
@@ -224,6 +237,7 @@ class _Run:
             state=state,
             identity=self._identity(),
         )
+        self.saved_at = time.monotonic()
 
     def _load_checkpoint(self) -> None:
         extra, state = checkpoint.restore(self.out, self.model, self.stepper.optimiser, identity=self._identity())

@@ -60,7 +60,7 @@ def test_the_printed_layers_of_fcn_and_cnn():
     assert kinds(fcn.encoder) == ["Flatten", "Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout"]
     assert kinds(fcn.classifier) == ["Linear"]
     cnn = build("cnn")
-    assert kinds(cnn.encoder) == ["Conv2d", "ReLU", "Conv2d", "ReLU", "BatchNorm2d"]
+    assert kinds(cnn.encoder) == ["Conv2d", "ReLU", "Conv2d", "ReLU", "Norm"]
     assert kinds(cnn.classifier) == ["Flatten", "Linear", "ReLU", "BatchNorm1d", "Linear"]
 
 

@@ -161,6 +161,31 @@ def test_compiled_training_gives_the_same_losses(tmp_path, monkeypatch):
         assert a["classification"] == pytest.approx(b["classification"], rel=0.2)
 
 
+def test_short_epochs_are_not_all_saved_but_a_stop_and_the_end_are(tmp_path, monkeypatch):
+    saved = []
+    keep = engine.save_tensors
+    monkeypatch.setattr(engine, "save_tensors", lambda path, *rest: (saved.append(path.name), keep(path, *rest)))
+    train(tiny_model(), images(), SCHEDULE, out=tmp_path / "short")
+    assert saved == ["best.safetensors", "checkpoint.safetensors", "last.safetensors"]
+    saved.clear()
+    train(tiny_model(), images(), SCHEDULE, out=tmp_path / "stopped", stop=StopAfter(6))
+    assert saved == ["best.safetensors", "checkpoint.safetensors"]
+    saved.clear()
+    monkeypatch.setattr("soap.training.loop.SAVE_EVERY", -1.0)
+    train(tiny_model(), images(), SCHEDULE, out=tmp_path / "long")
+    assert saved.count("checkpoint.safetensors") == SCHEDULE.epochs
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("attack", [soap.attacks.FGSM(eps=0.1), soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)])
+def test_adversarial_training_is_recorded_on_the_gpu(attack, tmp_path):
+    """The attack once made a random generator that it did not use, which no recording survives."""
+    model = tiny_model()
+    model.recordable = True
+    schedule = dataclasses.replace(SCHEDULE, epochs=4)
+    assert train(model, images(), schedule, out=tmp_path, attack=attack, device=torch.device("cuda")).finished
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("recordable", [False, True])
 def test_training_runs_on_the_gpu(tmp_path, recordable):
