@@ -29,6 +29,8 @@ from soap.training import Progress
 LEAST = 3
 """Steps that an epoch can be shortened to: the first and the last are not typical."""
 
+WRITES = "Our epoch includes what it writes; checkpoints are at least ten seconds apart."
+
 FIRST = 5
 """Steps over which the losses of both loops are compared."""
 
@@ -86,7 +88,7 @@ def bench_train(
         agreement={PLAIN: {**first, **losses}},
         floor=least,
         share=least.seconds / paths[OURS].seconds.median,
-        notes=(*([scaled] if measured != whole else []), "Our epoch includes what it writes; checkpoints are at least ten seconds apart."),
+        notes=(*([scaled] if measured != whole else []), WRITES),
         provenance=provenance(device),
     )
 
