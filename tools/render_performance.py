@@ -1,4 +1,5 @@
-"""Render the tables and the plot of docs/performance.md from the rows of `soap bench` in results/bench-*.jsonl.
+"""Render the tables and the plot of docs/performance.md from the rows of `soap bench` in results/bench-*.jsonl, and
+those of tools/bench_variants.py in results/variants-*.jsonl.
 
     python tools/render_performance.py
 """
@@ -27,9 +28,9 @@ HEAD = (
 Row = dict[str, Any]
 
 
-def committed_rows(folder: Path = ROOT / "results") -> list[Row]:
+def committed_rows(kind: str = "bench", folder: Path = ROOT / "results") -> list[Row]:
     """All rows, file by file; of two that measured the same on the same machine, the later."""
-    rows = [row for path in sorted(folder.glob("bench-*.jsonl")) for row in read(path)]
+    rows = [row for path in sorted(folder.glob(f"{kind}-*.jsonl")) for row in read(path)]
     return list({(machine(row), row["what"], row["model"], _case(row)): row for row in rows}.values())
 
 
@@ -46,20 +47,27 @@ def tables(rows: Sequence[Row]) -> str:
     for place in dict.fromkeys(map(machine, rows)):
         here = [row for row in rows if machine(row) == place]
         lines = [HEAD, ["---"] * len(HEAD), *map(_line, here)]
-        made = dict.fromkeys(
-            f"- `{p['command']}`: commit {(p['commit'] or 'unknown')[:12]}, {p['date'][:10]}, torch {p['torch']}"
-            for p in (row["provenance"] for row in here)
-        )
         notes = dict.fromkeys(f"- {note}" for row in here for note in row["notes"])
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        parts.append("\n\n".join([f"### {place}", table, "\n".join([*made, *notes])]))
+        parts.append("\n\n".join([f"### {place}", table, "\n".join([*_commands(here), *notes])]))
     return "\n\n".join(parts) or NONE
+
+
+def variants(rows: Sequence[Row]) -> str:
+    """One line for everything tried, its speed beside its agreement with the plain path."""
+    head = ("variant", "batch", "ours, s", "images/s", "equal to the plain path")
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        ours = row["paths"]["ours"]
+        speed = f"{ours['images_per_second']:,.0f}"
+        lines.append([row["case"]["variant"], str(row["case"]["batch"]), _seconds(ours), speed, _shares(row)])
+    return "\n".join(["\n".join(f"| {' | '.join(line)} |" for line in lines), "", *_commands(rows)])
 
 
 def draw(rows: Sequence[Row]) -> Figure:
     """Milliseconds an image against batch size, grid size and T; a pair of lines for every machine and model."""
     figure = Figure(figsize=(12, 4), facecolor=LIGHT.paper, layout="constrained")
-    purified = [row for row in rows if row["what"] == "purify"]
+    purified = [row for row in rows if row["what"] == "purify" and row["case"]["precision"] == "fp32"]
     subjects = list(dict.fromkeys((machine(row), row["model"]) for row in purified))
     panels: Sequence[Axes] = figure.subplots(1, len(AXES))
     for axes, (key, label) in zip(panels, AXES.items(), strict=True):
@@ -95,11 +103,28 @@ def along(rows: Sequence[Row], key: str) -> list[Row]:
     return sorted(kept, key=lambda row: float(row["case"][key]))
 
 
-def rendered(document: str, rows: Sequence[Row]) -> str:
+def rendered(document: str, rows: Sequence[Row], tried: Sequence[Row]) -> str:
     """The page with its figures as the rows have them, and the picture where there is something to draw."""
     picture = f"![Cost of purification as batch, grid and T grow](images/{PICTURE.name})\n\n"
     grown = any(row["what"] == "purify" for row in rows)
-    return with_section(document, "figures", (picture if grown else "") + tables(rows))
+    document = with_section(document, "figures", (picture if grown else "") + tables(rows))
+    return with_section(document, "variants", variants(tried))
+
+
+def _commands(rows: Sequence[Row]) -> list[str]:
+    """What made the rows, once each."""
+    return list(
+        dict.fromkeys(
+            f"- `{p['command']}`: commit {(p['commit'] or 'unknown')[:12]}, {p['date'][:10]}, torch {p['torch']}"
+            for p in (row["provenance"] for row in rows)
+        )
+    )
+
+
+def _shares(row: Row) -> str:
+    """The shares of pixels, eps and labels that are equal, where the row has them."""
+    agreed = row["agreement"].get("plain") or row["agreement"]["foolbox"]
+    return ", ".join(f"{name} {100 * agreed[name]:.2f} %" for name in ("pixels", "eps", "labels") if name in agreed)
 
 
 def _case(row: Row) -> str:
@@ -109,11 +134,12 @@ def _case(row: Row) -> str:
 def _line(row: Row) -> list[str]:
     paths = row["paths"]
     plain, foolbox, ours = paths.get("plain"), paths.get("foolbox"), paths["ours"]
-    agreed = row["agreement"].get("plain") or row["agreement"]["foolbox"]
-    shares = [f"{name} {100 * agreed[name]:.2f} %" for name in ("pixels", "eps", "labels") if name in agreed]
-    in_fp32 = row["agreement"].get("fp32")
-    shares += [] if in_fp32 is None else [f"labels in fp32 {100 * in_fp32['labels']:.2f} %"]
-    losses = [f"first losses {agreed['first_loss_ours']:.4g}, {agreed['first_loss_plain']:.4g}"] if not shares else []
+    equal = _shares(row)
+    if "fp32" in row["agreement"]:
+        equal += f"; with ours in fp32: labels {100 * row['agreement']['fp32']['labels']:.2f} %"
+    if row["what"] == "train":
+        losses = row["agreement"]["plain"]
+        equal = f"first losses {losses['first_loss_ours']:.4g}, {losses['first_loss_plain']:.4g}"
     peak = ours["peak_bytes"]
     return [
         row["what"],
@@ -129,7 +155,7 @@ def _line(row: Row) -> list[str]:
         "" if peak is None else f"{peak / 1e6:,.0f} MB",
         f"{row['floor']['seconds']:.3g} ({row['floor']['bound']})",
         f"{100 * row['share']:.0f} %",
-        ", ".join([*shares, *losses]),
+        equal,
     ]
 
 
@@ -149,7 +175,7 @@ def _passes(path: Row | None) -> str:
 
 if __name__ == "__main__":
     rows = committed_rows()
-    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), rows, committed_rows("variants")), encoding="utf-8")
     if any(row["what"] == "purify" for row in rows):
         PICTURE.parent.mkdir(parents=True, exist_ok=True)
         PICTURE.write_bytes(png(draw(rows)))

@@ -4,6 +4,8 @@ Each element knows its channel by its place: in channels-last memory channels ar
 channel's pixels are. The order of operations is that of cuDNN forward and of torch back.
 """
 
+from typing import no_type_check
+
 import torch
 import triton
 import triton.language as tl
@@ -67,6 +69,7 @@ def _programs(x: Tensor) -> tuple[int]:
 
 
 @triton.jit
+@no_type_check  # triton's language, not Python
 def _forward(
     x, summand, weight, bias, mean, var, out, eps, count,
     CHANNELS: tl.constexpr, CHANNEL: tl.constexpr, ADD: tl.constexpr, RECTIFY: tl.constexpr, BLOCK: tl.constexpr,
@@ -85,6 +88,7 @@ def _forward(
 
 
 @triton.jit
+@no_type_check  # triton's language, not Python
 def _backward(
     gradient, out, weight, var, of_x, of_summand, eps, count,
     CHANNELS: tl.constexpr, CHANNEL: tl.constexpr, RECTIFIED: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,

@@ -39,7 +39,7 @@ def variants(row, **cases):
 def test_the_page_is_rendered_from_the_committed_rows():
     rows = tool.committed_rows()
     page = tool.PAGE.read_text(encoding="utf-8")
-    assert tool.rendered(page, rows) == page
+    assert tool.rendered(page, rows, tool.committed_rows("variants")) == page
     if any(row["what"] == "purify" for row in rows):
         assert tool.PICTURE.is_file()
 
@@ -66,7 +66,7 @@ def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured, tmp_pat
     append(tmp_path / "bench-a.jsonl", measured)
     append(tmp_path / "bench-b.jsonl", measured)
     append(tmp_path / "other.jsonl", measured)
-    (kept,) = tool.committed_rows(tmp_path)
+    (kept,) = tool.committed_rows(folder=tmp_path)
     gpu = copy.deepcopy(kept)
     gpu["provenance"]["device"] = "NVIDIA H200"
     text = tool.tables([kept, gpu])
@@ -76,9 +76,13 @@ def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured, tmp_pat
     assert len(lines) == 2
     assert "16 / 11 | 66 / 55" in lines[0]
     assert "pixels 100.00 %, eps 100.00 %, labels 100.00 %" in lines[0]
-    document = "<!-- figures -->\nold\n<!-- /figures -->\n"
-    assert "images/performance.png" in tool.rendered(document, [kept])
-    assert tool.rendered(document, []) == f"<!-- figures -->\n{tool.NONE}\n<!-- /figures -->\n"
+    tried = copy.deepcopy(kept)
+    tried["case"]["variant"] = "upside down"
+    document = "<!-- figures -->\nold\n<!-- /figures -->\n<!-- variants -->\nold\n<!-- /variants -->\n"
+    page = tool.rendered(document, [kept], [tried])
+    assert "images/performance.png" in page
+    assert "| upside down |" in page
+    assert f"<!-- figures -->\n{tool.NONE}\n<!-- /figures -->\n" in tool.rendered(document, [], [])
 
 
 def test_each_panel_shows_the_rows_that_differ_in_its_number_alone(measured):
