@@ -29,7 +29,10 @@ def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What else would have to be the same for the figure to come out the same."""
+    """What else would have to be the same for the figure to come out the same.
+
+    training: how the weights were made, e.g. "200 epochs, seed 0, fp32"; empty where it is not known.
+    """
 
     weights_sha256: str
     data_sha256: str
@@ -42,6 +45,7 @@ class Provenance:
     python: str
     device: str
     date: str
+    training: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

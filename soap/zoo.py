@@ -70,6 +70,9 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
         if got != want:
             raise FileError(f"{path}: tensor {key!r} is {got}, want {want}: weights and recipe do not belong together.")
     model.load_state_dict(tensors)
+    schedule = plan.training
+    precision = metadata.get("precision", "fp32")
+    model.training_note = f"{schedule.epochs} epochs, seed {schedule.seed}, {precision}"
     return model.to(engine.pick_device(str(device))).eval()
 
 

@@ -20,6 +20,7 @@ class JointModel(Classifies):
     """`model(x)` gives logits; `model.auxiliary.loss(model, x)` gives the auxiliary loss of every row.
 
     `auxiliary` is None for networks without one (No Def, adversarial training): they cannot be purified.
+    `training_note` says how the weights were made, where that is known.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class JointModel(Classifies):
         self.task = auxiliary
         self.purification = purification
         self.name = name
+        self.training_note = ""
 
     @property
     def purifiable(self) -> bool:

@@ -29,6 +29,7 @@ def gather(model: nn.Module, data: Dataset, *, seed: int, batch: int) -> Provena
         python=platform.python_version(),
         device=engine.describe_device(next(model.parameters()).device),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        training=getattr(model, "training_note", ""),
     )
 
 

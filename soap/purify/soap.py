@@ -40,6 +40,12 @@ class Purified:
     loss_after: Float[Tensor, "batch"]
 
 
+def label(eps: float | str, grid: tuple[float, ...], step_size: float, steps: int, *further: str) -> str:
+    """What a purifier with these settings is called in result rows; `further` is the task's own, e.g. its gradient."""
+    chosen = f"{eps!r}, grid={grid}" if isinstance(eps, str) else f"{eps}"
+    return f"SOAP({', '.join(filter(None, [f'eps={chosen}', f'step_size={step_size}', f'steps={steps}', *further]))})"
+
+
 class Purifier:
     """`purify(x)` lowers the auxiliary loss of `model` at `x`; settings default to the model's own.
 
@@ -89,10 +95,9 @@ class Purifier:
         self.step_size, self.steps, self.grid = step_size, steps, tuple(sorted(set(grid)))
 
     def __repr__(self) -> str:
-        chosen = f"{self.eps!r}, grid={self.grid}" if isinstance(self.eps, str) else f"{self.eps}"
-        settings = [f"eps={chosen}", f"step_size={self.step_size}", f"steps={self.steps}", self.task.extra_repr()]
-        settings += [] if self.precision == "fp32" else [f"precision={self.precision!r}"]
-        return f"SOAP({', '.join(filter(None, settings))})"
+        further = [self.task.extra_repr()]
+        further += [] if self.precision == "fp32" else [f"precision={self.precision!r}"]
+        return label(self.eps, self.grid, self.step_size, self.steps, *further)
 
     def __call__(self, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"] | None = None) -> Purified:
         """Purify a batch. `y` is for eps="oracle" alone; inputs are not changed."""
