@@ -1,5 +1,6 @@
 """Rows as Markdown tables, and the part of a document that is rendered from rows."""
 
+import re
 from collections.abc import Sequence
 
 from soap.errors import InputError
@@ -10,13 +11,14 @@ from soap.results import Row
 def models_table(rows: Sequence[Row]) -> str:
     """One line a model and defence, one column an attack: accuracy in per cent with its 95 % interval."""
     attacks = list(dict.fromkeys(row.attack for row in rows))
-    lines = list(dict.fromkeys((row.model, row.eps_pfy) for row in rows))
-    found = {(row.model, row.eps_pfy, row.attack): row for row in rows}
+    lines = list(dict.fromkeys((row.model, row.defence, row.eps_pfy) for row in rows))
+    found = {(row.model, row.defence, row.attack): row for row in rows}
     head = ["model", "purified", *(TITLES.get(attack, attack) for attack in attacks)]
     table = [head, ["---"] * len(head)]
-    for model, choice in lines:
-        cells = [found.get((model, choice, attack)) for attack in attacks]
-        label = "no" if choice == "none" else choice
+    for model, defence, choice in lines:
+        cells = [found.get((model, defence, attack)) for attack in attacks]
+        gradient = re.search(r"gradient='(\w+)'", defence)
+        label = "no" if choice == "none" else choice + (f", gradient {gradient[1]}" if gradient else "")
         table.append([f"`{model}`", label, *("" if row is None else percent(row) for row in cells)])
     return "\n".join(f"| {' | '.join(line)} |" for line in table)
 

@@ -59,5 +59,7 @@ def restore(
     model.load_state_dict(parts["model"])
     for name, parameter in model.named_parameters():
         if name in parts["momentum"]:
-            optimiser.state[parameter]["momentum_buffer"] = parts["momentum"][name].to(parameter)
+            # In the parameter's own layout: the fused update takes no other.
+            momentum = torch.empty_like(parameter, requires_grad=False).copy_(parts["momentum"][name])
+            optimiser.state[parameter]["momentum_buffer"] = momentum
     return parts["extra"], state

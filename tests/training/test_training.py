@@ -10,11 +10,11 @@ import torch
 from tiny import TASKS, noise_images, state_of, tiny_model
 
 import soap
-from soap import engine
+from soap import engine, recipes
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.models import Network
-from soap.training import Progress, Schedule, train
+from soap.training import Progress, Schedule, checkpoint, train
 
 SCHEDULE = Schedule(epochs=3, lr=0.05, batch=8, milestones=(0.5,), warmup_epochs=0.5, augment=("flip",))
 
@@ -195,6 +195,27 @@ def test_training_runs_on_the_gpu(tmp_path, recordable):
     assert done.finished
     assert {(parameter.dtype, parameter.is_cuda) for parameter in model.parameters()} == {(torch.float32, True)}
     assert math.isfinite(done.history[-1]["classification"])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_channels_last_network_resumes(device, tmp_path):
+    """Momentum once came back in another memory layout than its weights, which the fused update of GPUs refuses."""
+    x = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    y, names = torch.arange(16) % 10, tuple("abcdefghij")
+    data = Dataset(name="noise", split="train", x=x, y=y, classes=names, sha256="0" * 64)
+    recipe = recipes.read("cifar10-resnet18-no-def")
+    go = functools.partial(train, data=data, schedule=SCHEDULE, out=tmp_path, device=torch.device(device))
+    go(recipes.build(recipe), stop=StopAfter(2))
+    again = recipes.build(recipe).to(device)
+    optimiser = torch.optim.SGD(again.parameters(), lr=0.1, momentum=0.9)
+    tensors, metadata = engine.load_tensors(tmp_path / checkpoint.NAME)
+    checkpoint.restore(tmp_path, again, optimiser, identity=json.loads(metadata["state"])["identity"])
+    assert any(not parameter.is_contiguous() for parameter in again.parameters())
+    for name, parameter in again.named_parameters():
+        momentum = optimiser.state[parameter]["momentum_buffer"]
+        assert momentum.stride() == parameter.stride()
+        assert torch.equal(momentum.cpu(), tensors[f"momentum.{name}"])
+    assert go(again, resume=True).finished
 
 
 def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path):
