@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -152,3 +152,15 @@ class Store:
                     f"{self.path}, line {number}: {error}; mend or remove the line, or use another file."
                 ) from error
         return rows, whole
+
+
+class Ledger(Store):
+    """A store that knows rows kept elsewhere, too, so that they are not measured again."""
+
+    def __init__(self, path: Path, elsewhere: Sequence[Row]) -> None:
+        super().__init__(path)
+        self.elsewhere = elsewhere
+
+    def read(self) -> list[Row]:
+        """All rows, those kept elsewhere first."""
+        return [*self.elsewhere, *super().read()]

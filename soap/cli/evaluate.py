@@ -53,8 +53,9 @@ def evaluate(
         typer.Option(
             "--eps-pfy",
             metavar="CHOICE",
-            help="Radius of purification: min-aux (chosen for each image), oracle (with the true label: the paper's "
-            "upper row, no defence), a number, or a fraction like 8/255; repeat for more. "
+            help="Radius of purification: min-aux (chosen for each image), min-aux-batch (one for each --batch, as the "
+            "authors' code has it), oracle (with the true label: the paper's upper row, no defence), a number, or a "
+            "fraction like 8/255; repeat for more. "
             "[dim]\\[default: min-aux][/dim]",
         ),
     ] = None,

@@ -41,8 +41,8 @@ class Card:
         """The figure of the paper's attack behind min-aux purification, or bare for a model without; most images."""
         wanted = PAPER.get(self.recipe.data, {}).get(attack)
         choice = "none" if self.recipe.task is None else "min-aux"
-        meant = (attack, repr(wanted), choice, self.recipe.data)
-        fitting = [row for row in self.rows if (row.attack, row.settings, row.eps_pfy, row.data) == meant]
+        meant = (attack, repr(wanted), recipes.defence(self.recipe, choice), self.recipe.data)
+        fitting = [row for row in self.rows if (row.attack, row.settings, row.defence, row.data) == meant]
         return max(fitting, key=lambda row: row.n, default=None)
 
     def as_json(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from soap.auxiliary import JointModel
 from soap.cli.shell import Shell
 from soap.errors import InputError, unknown
 from soap.evaluation import PAPER
+from soap.purify.soap import CHOICES
 from soap.recipes import Recipe
 
 
@@ -27,12 +28,13 @@ def number(text: str) -> float:
 
 def radius(text: str) -> float | str:
     """How far to purify: a number, or the name of a way to choose one."""
-    if text in ("min-aux", "oracle"):
+    if text in CHOICES:
         return text
     try:
         return number(text)
     except typer.BadParameter:
-        raise InputError(f"--eps-pfy is {text!r}, want min-aux, oracle, a number, or a fraction like 8/255.") from None
+        ways = ", ".join(CHOICES)
+        raise InputError(f"--eps-pfy is {text!r}, want {ways}, a number, or a fraction like 8/255.") from None
 
 
 def _completing(names: Callable[[], Iterable[str]], suffix: str | None = None) -> Callable[[str], list[str]]:

@@ -1,7 +1,5 @@
 """`soap train`: a model from its recipe."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Annotated
 import typer
 
 from soap import data as library
-from soap import engine, files, recipes, training, validate
+from soap import engine, recipes, validate
 from soap.cli.options import DataName, DataRoot, RecipeName
 from soap.cli.outputs import check_folder
 from soap.cli.shell import INTERRUPTED, Shell, command
@@ -56,8 +54,7 @@ def train(
     images = library.load(plan.data, "train", root=data_root).take(limit)
     if limit is not None:
         plan = recipes.noted(plan, f"Trained on the first {limit} images of the training split alone.")
-    model = recipes.build(plan)
-    with _compiling(compiled), engine.stoppable() as stop, shell.progress() as show:
+    with engine.stoppable() as stop, shell.progress() as show:
 
         def watch(progress: Progress) -> None:
             show("training", progress.step, progress.steps, describe(progress))
@@ -65,21 +62,17 @@ def train(
                 left = str(timedelta(seconds=round(progress.seconds_left)))
                 shell.say(f"{describe(progress)}, {left} left", level=1)
 
-        done = training.train(
-            model,
+        done = recipes.make(
+            plan,
             images,
-            plan.training,
             out=folder,
-            attack=plan.adversarial,
             device=shell.device,
             precision=precision,
             compiled=compiled,
             resume=resume,
-            metadata={"recipe": plan.text, "precision": precision},
             watch=watch,
             stop=stop,
         )
-    files.write_text(folder / "recipe.toml", plan.text)
     best, last = folder / "best.safetensors", folder / "last.safetensors"
     content = {**asdict(done), "recipe": plan.name, "weights": {"best": best, "last": last}}
     if not done.finished:
@@ -98,18 +91,6 @@ def describe(progress: Progress) -> str:
         f"epoch {progress.epoch}/{progress.epochs}, loss {progress.classification:.3f}, aux {progress.auxiliary:.4f}, "
         f"accuracy {percent(progress.accuracy)}{held}, {progress.images_per_second:,.0f} images/s"
     )
-
-
-@contextmanager
-def _compiling(compiled: bool) -> Iterator[None]:
-    """Say what to do where torch.compile does not work, for want of a compiler perhaps."""
-    try:
-        yield
-    except Exception as error:
-        if compiled and type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
-            reason = str(error).splitlines()[0]
-            raise InputError(f"torch.compile does not work here ({reason}); train without --compile.") from error
-        raise
 
 
 def _check_run(folder: Path, resume: bool) -> None:

@@ -6,6 +6,7 @@ The attacker does not know the purifier, so a figure measured this way is an upp
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,35 +54,21 @@ def transfer(
     validate.labels(data.y, data.x, model.classes)
     if not attacks:
         raise InputError("no attack was named, want at least one, e.g. 'pgd' (or 'none' for clean images).")
-    subject = _Subject(model, data, gather(model, data, seed=seed, batch=batch), batch, watch, stop)
+    subject = Subject(PROTOCOL, model, data, gather(model, data, seed=seed, batch=batch), batch, watch, stop)
     known = {row.key: row for row in (store.read() if store else [])}
     rows: list[Row] = []
     for name, attack in attacks.items():
-        planned = {subject.plan(name, attack, purifier).key: purifier for purifier in (None, *purifiers)}
-        x_adv: Tensor | None = None
-        seconds = 0.0
-        if save_adversarial is not None or not known.keys() >= planned.keys():
-            began = time.monotonic()
-            x_adv = subject.attacked(name, attack)
-            seconds = time.monotonic() - began
-            if x_adv is not None and save_adversarial is not None:
-                save_images(save_adversarial / f"{model.name}-{name}.npz", x_adv, data.y)
-        for key, purifier in planned.items():
-            if key not in known and x_adv is not None:
-                row = subject.scored(subject.plan(name, attack, purifier), attack, purifier, x_adv, seconds)
-                if row is not None:
-                    known[key] = row
-                    if store is not None:
-                        store.append(row)
-            if key in known:
-                rows.append(known[key])
+        keep = None if save_adversarial is None else save_adversarial / f"{model.name}-{name}.npz"
+        ready = partial(attacks.__getitem__, name)
+        rows += subject.measured(name, repr(attack), ready, purifiers, known=known, store=store, keep=keep)
     return rows
 
 
 @dataclass(frozen=True)
-class _Subject:
-    """What all rows of one evaluation share."""
+class Subject:
+    """What all rows of one evaluation share: attack the bare classifier by some protocol, then purify the result."""
 
+    protocol: str
     model: JointModel
     data: Dataset
     provenance: Provenance
@@ -89,14 +76,49 @@ class _Subject:
     watch: Watch
     stop: Callable[[], bool]
 
-    def plan(self, name: str, attack: Attack, purifier: Purifier | None) -> Row:
+    def measured(
+        self,
+        name: str,
+        settings: str,
+        make: Callable[[], Attack | None],
+        purifiers: Sequence[Purifier],
+        *,
+        known: dict[str, Row],
+        store: Store | None,
+        keep: Path | None = None,
+    ) -> list[Row]:
+        """The rows of one attack, bare and behind each purifier; those not in `known` are measured and added to it.
+
+        make: the attack, or None when asked to stop; called only where a row is missing or images are to be kept.
+        """
+        planned = {self.plan(name, settings, purifier).key: purifier for purifier in (None, *purifiers)}
+        attack: Attack | None = None
+        x_adv: Tensor | None = None
+        seconds = 0.0
+        if keep is not None or not known.keys() >= planned.keys():
+            began = time.monotonic()
+            attack = make()
+            x_adv = None if attack is None else self.attacked(name, attack)
+            seconds = time.monotonic() - began
+            if x_adv is not None and keep is not None:
+                save_images(keep, x_adv, self.data.y)
+        for key, purifier in planned.items():
+            if key not in known and attack is not None and x_adv is not None:
+                row = self.scored(self.plan(name, settings, purifier), attack, purifier, x_adv, seconds)
+                if row is not None:
+                    known[key] = row
+                    if store is not None:
+                        store.append(row)
+        return [known[key] for key in planned if key in known]
+
+    def plan(self, name: str, settings: str, purifier: Purifier | None) -> Row:
         """The row of a figure before it is measured."""
         return Row(
-            protocol=PROTOCOL,
+            protocol=self.protocol,
             model=self.model.name,
             data=self.data.name,
             attack=name,
-            settings=repr(attack),
+            settings=settings,
             eps_pfy=BARE if purifier is None else str(purifier.eps),
             defence=BARE if purifier is None else repr(purifier),
             n=len(self.data),

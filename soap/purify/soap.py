@@ -3,7 +3,8 @@
 Projected gradient descent on the auxiliary loss with respect to the input, inside an Linf ball of radius eps
 around it and inside [0, 1]. The radius is fixed, or chosen for every example from a grid: the smallest that
 minimises the auxiliary loss ("min-aux"), or the smallest that is classified rightly ("oracle", the paper's
-upper bound, which needs the label).
+upper bound, which needs the label). The authors' code compares mean losses instead, so that one radius serves a whole
+batch ("min-aux-batch"): kept to reproduce printed figures, for an image's answer then depends on its batch-mates.
 """
 
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from soap.shapes import Float, Int, Tensor
 SIDE_BY_SIDE = {"cpu": 160, "cuda": 1280}
 """Points walked at once at most. More are slower on a CPU, which fetches their memory anew each time; on a GPU they are
 hardly faster, and make it choose other convolutions, whose rounding a sign step turns into other pixels."""
+
+CHOICES = ("min-aux", "min-aux-batch", "oracle")
 
 TIE = 1e-5
 """Losses this close (relative) are ties: radii that never bind end at the same point but for rounding."""
@@ -49,7 +52,8 @@ def label(eps: float | str, grid: tuple[float, ...], step_size: float, steps: in
 class Purifier:
     """`purify(x)` lowers the auxiliary loss of `model` at `x`; settings default to the model's own.
 
-    eps: a radius, or "min-aux" or "oracle" to choose one from `grid` for every example.
+    eps: a radius, or "min-aux" or "oracle" to choose one from `grid` for every example; "min-aux-batch" chooses one for
+    all of a batch.
     step_size, steps: gamma and T. One step of at least the largest eps is the single-step purifier.
     precision: "fp32", or "bf16" on a GPU: faster, and some images end elsewhere.
     max_memory: bytes that the working set may take; larger batches are split, with the same result. Where memory runs
@@ -75,7 +79,9 @@ class Purifier:
         self.eps = eps
         self.bounds = bounds
         if isinstance(eps, str):
-            validate.choice("eps", eps, ("min-aux", "oracle"))
+            validate.choice("eps", eps, CHOICES)
+            if eps == "min-aux-batch" and max_memory is not None:
+                raise InputError("eps='min-aux-batch' looks at a whole batch at once; leave out max_memory.")
         else:
             grid = (eps,)
         validate.choice("precision", precision, engine.PRECISIONS)
@@ -137,9 +143,12 @@ class Purifier:
             return self.task.loss(self.model, x).to(x.dtype)
 
     def _purify(self, x: Tensor, y: Tensor | None) -> Purified:
-        walk = partial(replayed, self.model, (repr(self), self.bounds), self._walk)
-        inputs = (x,) if y is None else (x, y)
-        parts = by_rows(walk, *inputs, most=self._rows_at_once(x), free=partial(forget, self.model))
+        if self.eps == "min-aux-batch":
+            parts = self._walk(x)
+        else:
+            walk = partial(replayed, self.model, (repr(self), self.bounds), self._walk)
+            inputs = (x,) if y is None else (x, y)
+            parts = by_rows(walk, *inputs, most=self._rows_at_once(x), free=partial(forget, self.model))
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
 
     def _walk(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -147,7 +156,10 @@ class Purifier:
         walk = walk_grid(
             self._loss, x, self.grid, step_size=self.step_size, steps=self.steps, bounds=self.bounds
         )
-        choice = _first(walk.losses <= walk.losses.amin(0) * (1 + TIE))
+        losses = walk.losses
+        if self.eps == "min-aux-batch":
+            losses = losses.mean(1, keepdim=True).expand_as(losses)
+        choice = _first(losses <= losses.amin(0) * (1 + TIE))
         if y is not None:
             with torch.no_grad():
                 labels = self.model(walk.points.flatten(0, 1)).argmax(1).reshape(walk.losses.shape)

@@ -6,6 +6,8 @@ from pathlib import Path
 from soap import files
 from soap.errors import unknown
 from soap.recipes.building import build
+from soap.recipes.making import make
+from soap.recipes.naming import defence
 from soap.recipes.recipe import Recipe, parse
 from soap.recipes.revision import noted, revised
 
@@ -28,4 +30,4 @@ def read(name: str | Path) -> Recipe:
     return parse(file.read_text(encoding="utf-8"), f"recipe {name}")
 
 
-__all__ = ["Recipe", "build", "names", "noted", "parse", "read", "revised"]
+__all__ = ["Recipe", "build", "defence", "make", "names", "noted", "parse", "read", "revised"]

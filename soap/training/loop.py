@@ -73,8 +73,8 @@ def train(
 
     attack: adversarial training on its examples instead of the clean ones. metadata: kept in the weights'
     files. Writes `checkpoint.safetensors` and `best.safetensors` after an epoch, but not more often than every ten
-    seconds, on a stop and at the end; then `last.safetensors`; and one line an epoch to `metrics.jsonl` (TensorBoard
-    too where it is installed).
+    seconds, on a stop and at the end; `last.safetensors` at the end; and one line an epoch to `metrics.jsonl`
+    (TensorBoard too where it is installed).
     """
     run = _Run(model, data, schedule, out, attack, device or data.x.device, precision, compiled, metadata or {})
     with same_random_state(), engine.timed_convolutions():
@@ -200,10 +200,10 @@ class _Run:
             self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
             self.best_epoch = progress.epoch
         self.stepper.sums.zero_()
+        if self.step == total:  # before the checkpoint: one that is finished must find its weights
+            self._save_weights("last", self.model.state_dict(), progress.epoch)
         if self.step == total or time.monotonic() - self.saved_at > SAVE_EVERY:
             self._save()
-        if self.step == total:
-            self._save_weights("last", self.model.state_dict(), progress.epoch)
         return progress
 
     def _holdout_accuracy(self) -> float | None:

@@ -88,7 +88,7 @@ CASES = [
     (f"{PURIFY} narrow.png --out out", 2, "--resize"),
     # models
     ("predict mnist-cnn good.png", 2, "unknown model 'mnist-cnn'; did you mean mnist-cnn-dr"),
-    ("predict cifar10-resnet18-lc good.png", 2, "train them with `soap train cifar10-resnet18-lc`"),
+    ("predict cifar10-wide-resnet28-lc good.png", 2, "train them with `soap train cifar10-wide-resnet28-lc`"),
     ("predict missing.safetensors good.png", 1, "missing.safetensors: there is no such file"),
     ("predict cut.safetensors good.png", 1, "cut.safetensors: not a whole safetensors file"),
     ("predict text.safetensors good.png", 1, "text.safetensors: not a whole safetensors file"),

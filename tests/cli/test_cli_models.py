@@ -39,7 +39,7 @@ def test_the_bundled_models_are_listed(run):
     assert all(name in table.out for name in names)
     assert f"{sizes['mnist-fcn-dr']:,}" in table.out
     assert "upper bounds" in table.err
-    assert "cifar10-resnet18-lc" in run("models", "-v").err
+    assert "cifar10-wide-resnet28-lc" in run("models", "-v").err
 
 
 def test_a_model_without_figures_says_so(run, own_zoo):

@@ -163,7 +163,7 @@ def test_any_grid_step_and_count_equals_the_plain_loop(task, gamma, steps, grid,
 
 @given(
     task=st.sampled_from(TASKS),
-    eps=st.one_of(st.floats(0, 1), st.sampled_from(("min-aux", "oracle"))),
+    eps=st.one_of(st.floats(0, 1), st.sampled_from(("min-aux", "min-aux-batch", "oracle"))),
     training=st.booleans(),
     learning=st.booleans(),
     n=st.integers(1, 4),
@@ -194,6 +194,19 @@ def test_oracle_is_right_wherever_any_radius_is(digits):
     first = torch.tensor(model.purification.grid)[right.to(torch.uint8).argmax(0)]
     solved = right.any(0)
     assert torch.equal(oracle.eps[solved], first[solved])
+
+
+def test_the_authors_choice_is_one_radius_for_the_batch_by_its_mean_loss(digits):
+    model, x, _ = digits
+    grid = model.purification.grid
+    ends = [soap.Purifier(model, eps=eps)(x) for eps in grid]
+    means = torch.stack([end.loss_after.mean() for end in ends])
+    best = next(k for k, mean in enumerate(means) if mean <= means.min() * (1 + TIE))  # radii that never bind tie
+    out = soap.Purifier(model, eps="min-aux-batch")(x)
+    assert torch.equal(out.eps, torch.full((len(x),), grid[best]))
+    assert share_equal(out.x, ends[best].x) >= 0.999
+    with pytest.raises(soap.InputError, match="leave out max_memory"):
+        soap.Purifier(model, eps="min-aux-batch", max_memory=10**9)
 
 
 def test_one_long_step_is_the_single_step_purifier():

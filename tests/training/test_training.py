@@ -166,7 +166,7 @@ def test_short_epochs_are_not_all_saved_but_a_stop_and_the_end_are(tmp_path, mon
     keep = engine.save_tensors
     monkeypatch.setattr(engine, "save_tensors", lambda path, *rest: (saved.append(path.name), keep(path, *rest)))
     train(tiny_model(), images(), SCHEDULE, out=tmp_path / "short")
-    assert saved == ["best.safetensors", "checkpoint.safetensors", "last.safetensors"]
+    assert saved == ["last.safetensors", "best.safetensors", "checkpoint.safetensors"]
     saved.clear()
     train(tiny_model(), images(), SCHEDULE, out=tmp_path / "stopped", stop=StopAfter(6))
     assert saved == ["best.safetensors", "checkpoint.safetensors"]

@@ -1,0 +1,99 @@
+"""The auxiliary loss against the purification radius, which shows the attack's own radius (the paper's Figure 3)."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from soap import validate
+from soap.attacks import Attack
+from soap.auxiliary import JointModel
+from soap.data import Dataset
+from soap.errors import InputError
+from soap.evaluation.provenance import gather
+from soap.evaluation.transfer import Watch
+from soap.isolation import untouched
+from soap.purify import Purifier
+from soap.purify.grid import walk_grid
+from soap.shapes import Tensor
+
+FALLEN = 0.95
+"""The share of its whole fall after which the loss has "approximately stopped decreasing" (section 3.3)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RadiusCurve:
+    """Mean auxiliary losses over `n` images: clean, attacked, and purified with every radius (ascending).
+
+    eps_adv: the largest change the attack made to any pixel. radii, eps_adv: in units of the input, [0, 1].
+    """
+
+    model: str
+    data: str
+    attack: str
+    n: int
+    eps_adv: float
+    clean: float
+    adversarial: float
+    radii: tuple[float, ...]
+    purified: tuple[float, ...]
+    provenance: dict[str, Any] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.radii) != len(self.purified) or not self.radii:
+            raise InputError(f"got {len(self.radii)} radii and {len(self.purified)} losses, want one loss a radius.")
+
+    @property
+    def elbow(self) -> float:
+        """The smallest radius at which the loss has made `FALLEN` of its way from the attacked level to its lowest."""
+        enough = self.adversarial - FALLEN * (self.adversarial - min(self.purified))
+        return next(radius for radius, loss in zip(self.radii, self.purified, strict=True) if loss <= enough)
+
+
+def file_name(model: str) -> str:
+    """The file that holds a model's curve."""
+    return f"curve-{model}.npz"
+
+
+def radius_curve(
+    model: JointModel,
+    data: Dataset,
+    attack: Attack,
+    *,
+    batch: int = 500,
+    seed: int = 0,
+    watch: Watch = lambda what, done, total: None,
+) -> RadiusCurve:
+    """Attack the bare classifier on all images of `data`, then purify with each radius of the model's own grid."""
+    validate.at_least("batch", batch, 1)
+    task, purifier = model.auxiliary, Purifier(model)
+
+    def loss(x: Tensor) -> Tensor:
+        return task.loss(model, x)
+
+    clean, adversarial, eps_adv = 0.0, 0.0, 0.0
+    purified = torch.zeros(len(purifier.grid), dtype=torch.float64)
+    for first in range(0, len(data), batch):
+        x, y = data.x[first : first + batch], data.y[first : first + batch]
+        x_adv = attack(model, x, y)
+        with untouched(model), torch.no_grad():
+            walk = walk_grid(
+                loss, x_adv, purifier.grid, step_size=purifier.step_size, steps=purifier.steps, bounds=purifier.bounds
+            )
+            clean += float(loss(x).sum())
+        adversarial += float(walk.loss_before.sum())
+        purified += walk.losses.sum(1).double().cpu()
+        eps_adv = max(eps_adv, float((x_adv - x).abs().max()))
+        watch("loss against radius", first + len(x), len(data))
+    return RadiusCurve(
+        model=model.name,
+        data=data.name,
+        attack=repr(attack),
+        n=len(data),
+        eps_adv=eps_adv,
+        clean=clean / len(data),
+        adversarial=adversarial / len(data),
+        radii=purifier.grid,
+        purified=tuple((purified / len(data)).tolist()),
+        provenance=asdict(gather(model, data, seed=seed, batch=batch)),
+    )

@@ -1,0 +1,117 @@
+"""Images for the paper's figures of examples: one a class, under every attack, purified, with the answers to them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from soap import validate
+from soap.attacks import Attack
+from soap.auxiliary import JointModel, Reconstruction
+from soap.data import Dataset
+from soap.errors import InputError, unknown
+from soap.evaluation.provenance import gather
+from soap.evaluation.showcase import first_of_each_class
+from soap.evaluation.transfer import Watch
+from soap.isolation import untouched
+from soap.purify import Purifier
+from soap.shapes import Tensor
+
+CLEAN = "clean"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """The first example of each class, as bytes, in columns: clean, then attacked and purified for every attack.
+
+    places: where the examples stand in the data; truth: their classes. answers: what the bare classifier says, a tuple
+    a column; it was asked about the exact images, not about these bytes. images: [columns, examples, height, width,
+    channels]; decoded: the same of what the decoder makes of them, empty for models without one.
+    """
+
+    model: str
+    data: str
+    classes: tuple[str, ...]
+    places: tuple[int, ...]
+    truth: tuple[int, ...]
+    columns: tuple[str, ...]
+    answers: tuple[tuple[int, ...], ...]
+    images: npt.NDArray[np.uint8] = field(repr=False)
+    decoded: npt.NDArray[np.uint8] = field(repr=False)
+    provenance: dict[str, Any] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        shape = (len(self.columns), len(self.truth))
+        if self.images.shape[:2] != shape or self.decoded.shape not in ((0,), self.images.shape):
+            raise InputError(
+                f"images are {self.images.shape} and decoded {self.decoded.shape}, want {shape} + (height, width, "
+                "channels) for both, or (0,) for decoded."
+            )
+        if len(self.answers) != shape[0] or any(len(column) != shape[1] for column in self.answers):
+            raise InputError(f"the answers do not form {shape[0]} columns of {shape[1]}.")
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks shown, by the names of the paper's tables."""
+        return self.columns[1::2]
+
+    def column(self, attack: str, *, purified: bool = False) -> int:
+        """Which column shows what; `attack` may be "clean"."""
+        if attack != CLEAN and attack not in self.attacks:
+            raise unknown("attack", attack, self.attacks)
+        return self.columns.index(attack) + purified
+
+
+def file_name(model: str) -> str:
+    """The file that holds a model's examples."""
+    return f"examples-{model}.npz"
+
+
+def examples(
+    model: JointModel,
+    data: Dataset,
+    attacks: Mapping[str, Attack],
+    *,
+    seed: int = 0,
+    watch: Watch = lambda what, done, total: None,
+) -> Examples:
+    """Attack the bare classifier at the first image of each class, and purify by the model's own settings.
+
+    The examples are chosen by their labels alone, so that nobody can pick the successes.
+    """
+    if not attacks:
+        raise InputError("no attack was named, want at least one, e.g. 'pgd'.")
+    validate.inputs(data.x, model)
+    places = first_of_each_class(data.y)
+    x, y = data.x[[*places]], data.y[[*places]]
+    purifier = Purifier(model)
+    columns, stages = [CLEAN], [x]
+    for done, (name, attack) in enumerate(attacks.items(), 1):
+        x_adv = attack(model, x, y)
+        columns += [name, f"{name}, purified"]
+        stages += [x_adv, purifier(x_adv).x]
+        watch(f"examples of {model.name}, attacks", done, len(attacks))
+    task = model.auxiliary
+    with untouched(model), torch.no_grad():
+        answers = [model(stage).argmax(1) for stage in stages]
+        decoded = [task.reconstruct(model, stage) for stage in stages] if isinstance(task, Reconstruction) else []
+    return Examples(
+        model=model.name,
+        data=data.name,
+        classes=data.classes,
+        places=places,
+        truth=tuple(y.tolist()),
+        columns=tuple(columns),
+        answers=tuple(tuple(column.tolist()) for column in answers),
+        images=as_bytes(torch.stack(stages)),
+        decoded=as_bytes(torch.stack(decoded)) if decoded else np.empty(0, np.uint8),
+        provenance=asdict(gather(model, data, seed=seed, batch=len(places))),
+    )
+
+
+def as_bytes(x: Tensor) -> npt.NDArray[np.uint8]:
+    """Images [..., channels, height, width] in [0, 1] as bytes [..., height, width, channels]."""
+    return x.detach().mul(255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()

@@ -1,0 +1,69 @@
+"""What a figure is drawn from, on disk: one dataclass an .npz file, provenance inside, nothing that is executed.
+
+Arrays of the dataclass are arrays of the file; all its other fields are one JSON text beside them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from soap import files
+from soap.errors import FileError
+from soap.results import Row
+
+SCHEMA = "soap-gathered/1"
+ABOUT = "about"
+"""The array that holds the JSON text, as bytes."""
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """All that pictures are drawn from: a folder of gathered files, result rows, and the timings of `soap bench`."""
+
+    folder: Path
+    rows: Sequence[Row] = field(default=(), repr=False)
+    timings: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+
+    def find(self, name: str, kind: type[Record]) -> Record | None:
+        """What a file of the folder holds; None where there is no such file."""
+        path = self.folder / name
+        return read(path, kind) if path.exists() else None
+
+
+def save(path: Path, record: Any) -> None:
+    """Write a frozen dataclass whose fields are arrays, numbers, texts, tuples and mappings of these."""
+    content = {field.name: getattr(record, field.name) for field in fields(record)}
+    arrays: dict[str, Any] = {name: value for name, value in content.items() if isinstance(value, np.ndarray)}
+    facts = {name: value for name, value in content.items() if name not in arrays}
+    about = json.dumps({"schema": SCHEMA, "kind": type(record).__name__, "facts": facts}, sort_keys=True)
+    arrays[ABOUT] = np.frombuffer(about.encode(), np.uint8)
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def read(path: Path, kind: type[Record]) -> Record:
+    """The dataclass that `save` wrote; a file of another kind, or a damaged one, is an error that names it."""
+    with files.explained(path), path.open("rb") as file:
+        # numpy and zipfile meet pickles and damage with many kinds of exception (ValueError, BadZipFile ...).
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+            about = json.loads(arrays.pop(ABOUT).tobytes())
+            if (about["schema"], about["kind"]) != (SCHEMA, kind.__name__):
+                raise ValueError(f"it is {about['kind']} of {about['schema']}")
+            return kind(**arrays, **{name: _tuples(value) for name, value in about["facts"].items()})
+        except Exception as problem:
+            raise FileError(
+                f"{path}: cannot be read as {kind.__name__} of {SCHEMA} ({problem}); gather it again."
+            ) from problem
+
+
+def _tuples(value: Any) -> Any:
+    """JSON knows lists alone; a frozen dataclass has tuples."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

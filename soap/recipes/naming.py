@@ -1,0 +1,19 @@
+"""What result rows call the purifier of a recipe's model."""
+
+from soap.purify.soap import label
+from soap.recipes.recipe import Recipe
+
+BARE = "none"
+
+
+def defence(recipe: Recipe, eps_pfy: str, gradient: str | None = None) -> str:
+    """The name of its own purifier with that choice of radius; "none" for the bare classifier.
+
+    gradient: for label consistency, the gradient to purify by instead of the recipe's.
+    """
+    own = recipe.purifier
+    if eps_pfy == BARE or own is None:
+        return BARE
+    chosen = gradient or recipe.auxiliary.get("gradient", "paper")
+    further = [f"gradient={chosen!r}"] if recipe.task == "consistency" else []
+    return label(eps_pfy, tuple(sorted(set(own.grid))), own.step_size, own.steps, *further)

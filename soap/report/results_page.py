@@ -1,0 +1,111 @@
+"""Every table of the paper, ours beside the printed one, as Markdown and as one HTML page without scripts."""
+
+from collections.abc import Sequence
+
+import jinja2
+
+from soap.report.accuracy import UPPER_BOUND
+from soap.report.comparison import SIGNS, Comparison, Shown, points
+from soap.report.comparison_words import BINS, Entry, bin_of, figure, heading, missing, origin, said, spread
+from soap.report.drawing import DARK, LIGHT
+from soap.report.paper_tables import Heading
+
+SOURCE = "C. Shi, C. Holtz, G. Mishne: Online Adversarial Purification based on Self-Supervision, ICLR 2021"
+READING = (
+    "Each cell has ours, the paper's number, and the difference ours - paper in points. Ours is the share of test "
+    "images in one training of the recipe, or the mean of several. The best figure of a column is bold and "
+    "underlined, the second best bold, for ours and for the paper's apart; ours are marked once every method of the "
+    "column is measured."
+)
+
+
+def results_html(entries: Sequence[Entry], *, command: str) -> str:
+    """The page as text; `command` is how it was made."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("soap.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"figure": figure, "points": points}
+    environment.tests["comparison"] = lambda entry: isinstance(entry, Comparison)
+    return environment.get_template("results.html").render(
+        entries=entries,
+        command=command,
+        heading=heading,
+        bin_of=bin_of,
+        spread=spread,
+        origin=origin,
+        said=said,
+        missing=missing,
+        reading=READING,
+        upper_bound=UPPER_BOUND,
+        source=SOURCE,
+        bins=BINS,
+        signs=SIGNS,
+        light=LIGHT,
+        dark=DARK,
+    )
+
+
+def results_markdown(entries: Sequence[Entry], *, command: str) -> str:
+    """The page for people who read the repository; `command` is how it was made."""
+    parts = [
+        "# Results: the paper's tables, ours beside them",
+        f"Rendered from result rows by `{command}`; no number here is typed by hand. The paper is {SOURCE}.",
+        f"{READING} A cell reads: ours / paper (difference). The page `results.html` beside this one has the same with "
+        "colours, and the interval and origin of every figure.",
+        f"**{UPPER_BOUND}**",
+        _lines(["Table", "Cells done", "Missing cells by recipe"], [_state(entry) for entry in entries]),
+    ]
+    for entry in entries:
+        parts += [f"## {heading(entry)}", _caption(entry)]
+        if isinstance(entry, Comparison):
+            for group in entry.groups:
+                parts += [f"### {group.label}", _group(entry, group)]
+            parts += [f"<sup>{number}</sup> {note}" for number, note in enumerate(entry.notes, 1)]
+            parts += entry.remarks
+        else:
+            parts += [_lines(entry.head, entry.rows), *entry.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def _state(entry: Entry) -> list[str]:
+    if not isinstance(entry, Comparison):
+        return [heading(entry), "from the code", ""]
+    return [heading(entry), f"{entry.done} of {entry.wanted}", missing(entry)]
+
+
+def _caption(entry: Entry) -> str:
+    return entry.table.caption if isinstance(entry, Comparison) else entry.caption
+
+
+def _group(entry: Comparison, group: Heading) -> str:
+    """The columns of one group as a table; a method with several rows has a line of its own above them."""
+    columns = entry.table.columns
+    lines: list[list[str]] = []
+    section = ""
+    for row in entry.rows:
+        if row.section != section:
+            section = row.section
+            lines.append([f"*{section}*", *[""] * len(columns)])
+        cells = [entry.cells.get((row.name, group.name, column.name)) for column in columns]
+        lines.append([row.label.replace("*", "\\*"), *("" if shown is None else _cell(shown) for shown in cells)])
+    return _lines([entry.table.stub, *(column.label for column in columns)], lines)
+
+
+def _cell(shown: Shown) -> str:
+    """'61.54 / **61.88** (−0.34)', with signs and the number of its footnote."""
+    note = "" if shown.note is None else f"<sup>{shown.note}</sup>"
+    difference = f" ({points(shown.difference)})" if shown.difference is not None else ""
+    ours, paper = _marked(figure(shown.ours), shown.mark), _marked(figure(shown.cell.printed), shown.cell.mark)
+    return f"{ours} / {paper}{difference}{''.join(shown.signs)}{note}"
+
+
+def _marked(text: str, mark: str) -> str:
+    return {"best": f"<u>**{text}**</u>", "second": f"**{text}**", "": text}[mark]
+
+
+def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))

@@ -1,0 +1,207 @@
+"""`soap reproduce`: lists, tables, figures, and running what is missing."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from paper_rows import row_for
+
+import soap
+from soap import paper
+from soap.paper import TABLES, Table, jobs, rows
+from soap.paper.figures import FIGURES
+from soap.results import Store
+
+WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].wanted
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    """As from an installed package: no rows but the zoo's."""
+    monkeypatch.setattr(rows, "results_folder", lambda: None)
+    monkeypatch.setattr("soap.cli.paper_figures.results_folder", lambda: None)
+
+
+def test_the_list_has_every_table_and_figure(run):
+    done = run("reproduce", "--json")
+    assert done.code == 0
+    assert [entry["name"] for entry in done.json["tables"]] == list(TABLES)
+    assert [entry["name"] for entry in done.json["figures"]] == list(FIGURES)
+    first = done.json["tables"][0]
+    assert first["wanted"] == 70
+    assert first["done"] + sum(first["missing"].values()) == 70
+    assert done.json["tables"][4]["wanted"] is None  # from the code
+    text = run("reproduce").out
+    assert all(f" {name} " in text for name in (*TABLES, *FIGURES))
+    assert f"{first['done']} of 70" in text
+
+
+def test_a_table_from_the_bundled_rows(run):
+    (row,) = WANTED.found_in(Store(soap.zoo.folder() / "mnist-fcn-dr.jsonl").read())
+    done = run("reproduce", "table-1", "--json")
+    (cell,) = (c for c in done.json["cells"] if (c["row"], c["group"], c["column"]) == ("dr-min-aux", "fcn", "pgd"))
+    assert cell["ours"] == pytest.approx(100 * row.accuracy)
+    assert (cell["printed"], cell["n"], cell["recipe"]) == (61.88, 10_000, "mnist-fcn-dr")
+    assert cell["difference"] == pytest.approx(100 * row.accuracy - 61.88)
+    assert cell["result_rows"] == [row.key]
+    text = run("reproduce", "table-1").out
+    assert f"{100 * row.accuracy:.2f}" in text
+    assert "61.88" in text
+    assert "Defense-GAN" in text
+
+
+def test_rows_of_the_users_own_file_are_shown_too(run, tmp_path):
+    wanted = TABLES["table-1"].cells["pgd-at", "fcn", "pgd"].wanted
+    Store(tmp_path / "mine.jsonl").append(row_for(wanted, 5000, training="7 epochs, seed 0, fp32"))
+    done = run("reproduce", "table-1", "--results", "mine.jsonl")
+    lines = done.out.splitlines()
+    place = next(k for k, line in enumerate(lines) if "PGD AT" in line)
+    assert "50.00† 1)" in lines[place]
+    assert "57.07" in lines[place + 1]
+    assert "−7.07" in lines[place + 2]  # noqa: RUF001
+    assert "mnist-fcn-pgd-at 7 of 100" in done.out
+    assert "50.00" not in run("reproduce", "table-1").out
+
+
+def test_only_narrows(run):
+    done = run("reproduce", "table-2", "--only", "cifar10-resnet18-lc", "--json")
+    assert {cell["recipe"] for cell in done.json["cells"]} == {"cifar10-resnet18-lc"}
+    assert len(done.json["cells"]) == 30
+    listed = run("reproduce", "--only", "mnist-cnn", "--json").json
+    assert [entry["name"] for entry in listed["tables"]] == ["table-1", "table-4", "table-8"]
+    assert [entry["name"] for entry in listed["figures"]] == ["figure-8", "ablation-leaking"]
+
+
+@pytest.mark.parametrize("name", ["table-5", "table-6", "table-7"])
+def test_tables_from_the_code(run, name):
+    done = run("reproduce", name, "--json")
+    assert done.json["rows"]
+    text = run("reproduce", name).out
+    assert all(cell in text for line in done.json["rows"] for cell in line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tabel-2",), "unknown table or figure 'tabel-2'; did you mean table-2"),
+        (("--only", "cifar11"), "unknown recipe 'cifar11'; did you mean"),
+        (("table-2", "--only", "mnist-fcn"), "table-2 has no cell of a recipe that starts with 'mnist-fcn'"),
+        (("table-5", "--only", "mnist-fcn"), "leave out --only"),
+        (("--limit", "cw"), "--limit is 'cw', want a number of images, for one attack e.g. cw=1000."),
+        (("--limit", "cw=0"), "--limit is 'cw=0'"),
+        (("--limit", "cv=10"), "unknown attack 'cv'; did you mean cw"),
+        (("--precision", "fp8"), "precision is 'fp8'"),
+    ],
+)
+def test_bad_input(run, arguments, message):
+    done = run("reproduce", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_damaged_file_of_rows_is_named(run, tmp_path):
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    done = run("reproduce", "--results", "bad.jsonl")
+    assert done.code == 1
+    assert "bad.jsonl, line 1" in done.err
+
+
+def test_a_figure_is_drawn_with_its_claims_and_what_it_lacks(run, tmp_path):
+    done = run("reproduce", "figure-5", "--out", "drawn")
+    assert done.code == 0
+    for claim in FIGURES["figure-5"].claims:
+        assert f"- {claim}" in done.out
+    assert "Missing: no rows of mnist-fcn-dr" in done.out
+    for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+        path = tmp_path / "drawn" / f"figure-5.{kind}"
+        assert path.read_bytes().startswith(start)
+        assert f"drawn/figure-5.{kind}" in done.out
+    answer = run("reproduce", "figure-5", "--out", "drawn", "--json").json
+    assert (answer["done"], answer["wanted"]) == (0, 3)
+
+
+# --- Running ------------------------------------------------------------------------------------------------------
+
+
+def test_run_measures_what_is_missing_once(run, monkeypatch, tmp_path):
+    known = [row for row in paper.committed_rows() if (row.model, row.attack) != ("mnist-fcn-dr", "fgsm")]
+    known += [  # whether they are measured yet or not
+        replace(row, eps_pfy="min-aux-batch", defence=row.defence.replace("'min-aux'", "'min-aux-batch'"))
+        for row in known
+        if row.eps_pfy == "min-aux"
+    ]
+    monkeypatch.setattr(paper, "committed_rows", lambda: known)
+    mini = soap.data.load("mnist-mini")
+    monkeypatch.setattr(soap.data, "load", lambda name, split, root=None: replace(mini, name=name))
+    arguments = ("reproduce", "table-1", "--only", "mnist-fcn-dr", "--run", "--limit", "1000", "--device", "cpu")
+    done = run(*arguments, "--json")
+    assert (done.code, done.json["finished"]) == (0, True)
+    assert (done.json["done"], done.json["wanted"]) == (20, 20)
+    assert "1 of 1 jobs done, 4 new rows in runs/reproduce.jsonl" in done.err
+    measured = Store(tmp_path / "runs" / "reproduce.jsonl").read()
+    assert [(row.attack, row.eps_pfy, row.n) for row in measured] == [
+        ("fgsm", choice, 1000) for choice in ("none", "min-aux", "oracle", "min-aux-batch")
+    ]  # fmt: skip
+    cells = {cell["row"]: cell for cell in done.json["cells"] if cell["column"] == "fgsm"}
+    assert cells["dr-min-aux"]["ours"] == pytest.approx(100 * measured[1].accuracy)
+    assert "§" in cells["dr-min-aux"]["signs"]
+    assert "0 of 0 jobs done, 0 new rows" in run(*arguments).err
+
+
+def test_run_without_the_data_says_how_to_get_it(run):
+    done = run("reproduce", "table-4", "--only", "mnist-fcn-dr", "--run")
+    assert done.code == 0
+    assert "Skipped mnist-fcn-dr: substitute-fcn" in done.err
+    assert "soap data" in done.err
+    assert "0 of 2 jobs done" in done.err
+
+
+def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
+    seen = {}
+
+    def fake(wanted, **options):
+        seen.update(options, wanted=list(wanted))
+        return jobs.Done(finished=False, jobs=4, done=1, skipped=(), rows=[])
+
+    monkeypatch.setattr(jobs, "run", fake)
+    done = run("reproduce", "--run", "--only", "cifar10-resnet18-lc", "--epochs", "30", "--trainings", "2",
+               "--seed", "1", "--limit", "cw=1000", "--limit", "5000", "--precision", "bf16", "--compile",
+               "--batch", "77", "--runs", "elsewhere", "--data-root", "data")  # fmt: skip
+    assert done.code == 130
+    assert "run the same command again" in done.err
+    assert (seen["epochs"], list(seen["seeds"]), seen["precision"], seen["compiled"]) == (30, [1, 2], "bf16", True)
+    assert (seen["limit"]["cw"], seen["limit"]["pgd"], seen["batch"]) == (1000, 5000, 77)
+    assert (str(seen["runs"]), str(seen["data_root"])) == ("elsewhere", "data")
+    assert str(seen["results"]) == "runs/reproduce.jsonl"
+    tables = [table for table in TABLES.values() if isinstance(table, Table)]
+    wanted = {w for table in tables for w in table.wanted if w.recipe == "cifar10-resnet18-lc"}
+    assert set(seen["wanted"]) == wanted
+    assert len(seen["wanted"]) == len(wanted) == 32  # 30 of Table 2, 2 of Table 9
+
+
+def test_run_gathers_a_figure_from_the_weights_at_hand(run, monkeypatch):
+    seen = {}
+    loaded = soap.load("mnist-fcn-dr")
+
+    def fake(self, models, **options):
+        seen.update(options, models=models)
+        return ["rows of something"]
+
+    monkeypatch.setattr(type(FIGURES["figure-5"]), "gather", fake)
+    monkeypatch.setattr(soap.zoo, "names", lambda: ["mnist-fcn-dr"])
+    done = run("reproduce", "figure-5", "--run", "--limit", "50", "--out", "drawn", "--device", "cpu")
+    assert done.code == 0
+    assert list(seen["models"]) == ["mnist-fcn-dr"]
+    assert seen["models"]["mnist-fcn-dr"].name == loaded.name
+    assert seen["limit"] == 50
+    assert str(seen["folder"]) == "runs/figures"
+    assert str(seen["store"].path) == "runs/reproduce.jsonl"
+    assert "Made: rows of something." in done.err
+    assert "No weights of cifar10-resnet18-rp: train them with `soap reproduce --run --only cifar10" in done.err
+
+
+def test_the_json_is_json_for_every_table(run):
+    for name in TABLES:
+        done = run("reproduce", name, "--json")
+        assert json.loads(done.out)["name"] == name

@@ -1,0 +1,186 @@
+"""The figures as data: their words, what they need, what is missing, and how it is made."""
+
+import dataclasses
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from matplotlib.text import Text
+
+import soap
+from soap import recipes, zoo
+from soap.evaluation import curves, examples, fingerprint, gathered
+from soap.evaluation.curves import RadiusCurve
+from soap.evaluation.examples import Examples
+from soap.evaluation.gathered import Material
+from soap.evaluation.sweeps import fixed_radii
+from soap.paper import pieces
+from soap.paper.figures import FIGURES
+from soap.paper.pieces import SWEEPS, Swept, Timing, Views
+from soap.report.drawing import LIGHT
+from soap.report.paper_figures import DRAWINGS
+from soap.results import Store
+
+KEPT = Path(__file__).parents[2] / "results" / "figures"
+MODEL = "mnist-fcn-dr"
+
+
+@pytest.fixture
+def digits(monkeypatch):
+    """The bundled digits in place of MNIST; loads are noted."""
+    loaded = []
+    mini = soap.data.load("mnist-mini").take(40)
+
+    def load(name, split, *, root):
+        loaded.append((name, split, root))
+        return dataclasses.replace(mini, name=name)
+
+    monkeypatch.setattr(pieces.library, "load", load)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def model():
+    return soap.load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """The attacks of the figures of examples, but for the slow one."""
+    return {name: attack for name, attack in pieces.PAPER["mnist"].items() if name != "cw"}
+
+
+def test_the_names_are_those_of_the_drawings_and_of_the_words():
+    words = tomllib.loads((resources.files("soap.paper") / "figures.toml").read_text(encoding="utf-8"))
+    assert list(FIGURES) == list(DRAWINGS) == list(words)
+    assert all(set(entry) == {"title", "caption", "claims"} for entry in words.values())
+    assert [name for name in FIGURES if name.startswith("figure")] == [f"figure-{k}" for k in range(1, 11)]
+
+
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+def test_every_figure_has_words_and_each_claim_its_section(figure):
+    assert figure.title
+    assert figure.caption.endswith(".")
+    assert figure.claims
+    for claim in figure.claims:
+        assert re.search(r"\(sections? [\dA]\.?\d?( and [\dA]\.\d)?\)\.$", claim), claim
+
+
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+def test_what_the_data_lack_the_drawing_lacks_too(figure, tmp_path):
+    """The two rooms name the same models, though neither imports the other."""
+    material = Material(folder=tmp_path)
+    missing = figure.missing(material)
+    assert len(missing) == len(figure.needs) == len(figure.pieces)
+    drawn = DRAWINGS[figure.name](material, LIGHT)
+    said = " ".join(text.get_text().replace("\n", " ") for text in drawn.findobj(Text))
+    for piece in figure.pieces:
+        name = piece.data if isinstance(piece, Views) else piece.model
+        assert re.search(rf"no [\w ]+ {name}\b", said), name
+        assert any(name in words for words in missing)
+        assert isinstance(piece, Views) or name in recipes.names()
+
+
+def test_models_are_those_whose_weights_help():
+    assert FIGURES["figure-8"].models == ("mnist-fcn-dr", "mnist-cnn-dr")
+    assert FIGURES["figure-7"].models == FIGURES["figure-1"].models == FIGURES["figure-6"].models == ()
+    assert len(FIGURES["figure-7"].pieces) == 18
+
+
+def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, quick, monkeypatch):
+    monkeypatch.setitem(pieces.PAPER, "mnist", quick)
+    store = Store(tmp_path / "rows.jsonl")
+    root = tmp_path / "root"
+    made = {
+        name: FIGURES[name].gather({MODEL: model}, folder=tmp_path, store=store, data_root=root, limit=20)
+        for name in ("figure-2", "figure-3", "figure-8")
+    }
+    assert made == {
+        "figure-2": ["images of mnist-fcn-dr under every attack"],
+        "figure-3": ["auxiliary losses of mnist-fcn-dr against the radius"],
+        "figure-8": [],  # the same images; those of the CNN are not to be had
+    }
+    assert digits == [("mnist", "test", root)] * 2
+    shown = gathered.read(tmp_path / examples.file_name(MODEL), Examples)
+    assert shown.attacks == tuple(name for name in quick if name != "none")
+    assert len(shown.truth) == 10
+    curve = gathered.read(tmp_path / curves.file_name(MODEL), RadiusCurve)
+    assert (curve.n, curve.eps_adv) == (20, pytest.approx(0.3, abs=1e-6))
+    material = Material(folder=tmp_path)
+    assert FIGURES["figure-2"].missing(material) == []
+    assert FIGURES["figure-8"].missing(material) == ["no images of mnist-cnn-dr yet"]
+
+    other = soap.load(MODEL)
+    with soap.isolation.same_random_state():
+        next(other.parameters()).data.mul_(1.01)
+    again = FIGURES["figure-3"].gather({MODEL: other}, folder=tmp_path, store=store, limit=20)
+    assert again == ["auxiliary losses of mnist-fcn-dr against the radius"]
+    assert gathered.read(tmp_path / curves.file_name(MODEL), RadiusCurve).provenance["weights_sha256"] == fingerprint(
+        other
+    )
+
+
+@pytest.mark.parametrize("name", ["figure-5", "ablation-radius"])
+def test_rows_are_measured_once_and_then_nothing_of_the_model_is_missing(tmp_path, digits, model, name):
+    store = Store(tmp_path / "rows.jsonl")
+    figure, (piece, *_) = FIGURES[name], FIGURES[name].pieces
+    before = figure.missing(Material(folder=tmp_path))
+    assert figure.gather({MODEL: model}, folder=tmp_path, store=store, limit=3) == [piece.need]
+    after = figure.missing(Material(folder=tmp_path, rows=store.read()))
+    assert after == before[1:]
+    assert len(SWEEPS[piece.sweep].find(store.read(), MODEL)) == SWEEPS[piece.sweep].cells
+    assert figure.gather({MODEL: model}, folder=tmp_path, store=store, limit=3) == []
+
+
+def test_a_sweep_cut_off_tells_how_far_it_came(tmp_path, digits, model):
+    rows = fixed_radii(model, pieces.library.load("mnist", "test", root=None).take(3), (0.0, 0.1))
+    words = FIGURES["ablation-radius"].missing(Material(folder=tmp_path, rows=rows))
+    assert words[0] == "only 3 of 12 rows of mnist-fcn-dr with one radius for all images yet"
+
+
+def test_views_need_no_model(tmp_path, monkeypatch):
+    seen = soap.data.load("mnist-mini").take(20)
+    classes = (*seen.classes[:7], "horse", *seen.classes[8:])
+    monkeypatch.setattr(
+        pieces.library, "load", lambda name, *_, **__: dataclasses.replace(seen, name=name, classes=classes)
+    )
+    store = Store(tmp_path / "rows.jsonl")
+    assert FIGURES["figure-6"].gather({}, folder=tmp_path, store=store) == ["an image of cifar10 as the tasks see it"]
+    assert FIGURES["figure-6"].missing(Material(folder=tmp_path)) == []
+    assert FIGURES["figure-6"].gather({}, folder=tmp_path, store=store) == []
+
+
+def test_a_stop_is_asked_before_every_piece(tmp_path, digits, model):
+    done = FIGURES["figure-3"].gather(
+        {MODEL: model}, folder=tmp_path, store=Store(tmp_path / "rows.jsonl"), limit=5, stop=lambda: True
+    )
+    assert (done, digits) == ([], [])
+
+
+def test_timings_are_found_by_what_and_model(tmp_path):
+    piece = Timing("mnist-fcn-dr")
+    rows = [{"what": "purify", "model": "mnist-fcn-dr"}, {"what": "train", "model": "mnist-cnn-dr"}]
+    assert "soap bench train --model mnist-fcn-dr" in piece.missing(Material(folder=tmp_path, timings=rows))
+    rows.append({"what": "train", "model": "mnist-fcn-dr"})
+    assert piece.missing(Material(folder=tmp_path, timings=rows)) is None
+    made = FIGURES["figure-7"].gather({}, folder=tmp_path, store=Store(tmp_path / "rows.jsonl"))
+    assert made == []  # `soap bench` alone times
+
+
+def test_what_is_kept_was_made_with_the_bundled_weights_and_is_small():
+    """Stale files fail here: remove them and gather again."""
+    kept = {path.name: path for path in KEPT.glob("*.npz")}
+    assert kept
+    assert sum(path.stat().st_size for path in kept.values()) < 3_000_000
+    for name in zoo.names():
+        weights = fingerprint(zoo.load(name))
+        for file, kind in ((curves.file_name(name), RadiusCurve), (examples.file_name(name), Examples)):
+            if file in kept:
+                assert gathered.read(kept[file], kind).provenance["weights_sha256"] == weights, file
+
+
+def test_pieces_of_sweeps_name_sweeps():
+    named = {piece.sweep for figure in FIGURES.values() for piece in figure.pieces if isinstance(piece, Swept)}
+    assert named == set(SWEEPS)

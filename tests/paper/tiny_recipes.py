@@ -1,0 +1,75 @@
+"""Recipes small enough to train in a test, cells of them, and rows that fill cells."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from soap import recipes
+from soap.paper.wanted import Wanted
+from soap.results import Provenance, Row
+
+DENOISER = """
+name = "tiny-dr"
+data = "mnist-mini"
+[model]
+architecture = "fcn"
+dropout = 0.0
+[auxiliary]
+task = "reconstruction"
+decoder = "dense"
+alpha = 100.0
+noise = 0.5
+[training]
+epochs = 2
+lr = 0.01
+batch = 2000
+[purifier]
+step_size = 0.1
+steps = 2
+grid = [0.0, 0.1, 0.2]
+"""
+CONSISTENT = DENOISER.replace("tiny-dr", "tiny-lc").replace(
+    'task = "reconstruction"\ndecoder = "dense"\nalpha = 100.0\nnoise = 0.5',
+    'task = "consistency"\nalpha = 1.0\nnoise = 0.1',
+)
+BARE = DENOISER[: DENOISER.index("[auxiliary]")].replace("tiny-dr", "tiny-no-def")
+BARE += DENOISER[DENOISER.index("[training]") : DENOISER.index("[purifier]")]
+OWN = {
+    "tiny-dr": DENOISER,
+    "tiny-lc": CONSISTENT,
+    "tiny-no-def": BARE,
+    "tiny-mnist": DENOISER.replace("tiny-dr", "tiny-mnist").replace("mnist-mini", "mnist"),
+}
+
+
+@pytest.fixture
+def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny recipes by name, beside the paper's."""
+    read = recipes.read
+    monkeypatch.setattr(
+        recipes, "read", lambda name: recipes.parse(OWN[name], name) if str(name) in OWN else read(name)
+    )
+    monkeypatch.setenv("SOAP_COMMIT", "test")  # spares asking git for every row
+
+
+def cells(*attacks: str, recipe: str = "tiny-dr", choices: tuple[str, ...] = ("none", "min-aux"), n: int = 30):
+    return [Wanted(recipe=recipe, attack=attack, eps_pfy=each, n=n) for attack in attacks for each in choices]
+
+
+def nowhere(recipe: str, seed: int) -> Path | None:
+    return None
+
+
+def row_for(cell: Wanted, *, training: str = "2 epochs, seed 0, fp32", weights: str = "a" * 64, **changed) -> Row:
+    """A row that fills the cell."""
+    provenance = Provenance(
+        weights_sha256=weights, data_sha256="b" * 64, images=f"0..{cell.n - 1} of test", seed=0, batch=10,
+        version="1", commit=None, torch="2", python="3", device="cpu", date="2026-01-01", training=training,
+    )  # fmt: skip
+    row = Row(
+        protocol=cell.protocol, model=cell.recipe, data=recipes.read(cell.recipe).data, attack=cell.attack,
+        settings=cell.settings, eps_pfy=cell.eps_pfy, defence=cell.defence, n=cell.n, correct=1, seconds=1.0,
+        provenance=provenance, measures={"success": 0.5},
+    )  # fmt: skip
+    return replace(row, **changed)

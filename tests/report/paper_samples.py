@@ -1,0 +1,126 @@
+"""Material of our own choosing for every figure: files, rows and timings whose values a test can ask for again."""
+
+from pathlib import Path
+
+import numpy as np
+from report_samples import PROVENANCE
+
+from soap.evaluation import curves, examples, gathered, views
+from soap.evaluation.curves import RadiusCurve
+from soap.evaluation.examples import Examples
+from soap.evaluation.gathered import Material
+from soap.evaluation.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
+from soap.evaluation.views import TaskViews
+from soap.purify.soap import label
+from soap.results import Row
+
+TASKS = ("mnist-fcn-dr", "cifar10-resnet18-rp", "cifar10-resnet18-lc")
+PICTURED = (
+    "mnist-fcn-dr", "mnist-cnn-dr", "cifar10-resnet18-rp", "cifar10-resnet18-lc", "cifar10-wide-resnet28-rp",
+    "cifar10-wide-resnet28-lc",
+)  # fmt: skip
+CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def scale(model: str) -> float:
+    """The model's gamma; the attack's radius is 3 or 2 of them."""
+    return 0.1 if model.startswith("mnist") else 4 / 255
+
+
+def row(model: str, attack: str, defence: str, correct: int, **changes) -> Row:
+    radius = 0.3 if model.startswith("mnist") else 8 / 255
+    content = {
+        "protocol": "transfer", "model": model, "data": model.split("-")[0], "attack": attack,
+        "settings": f"PGD(eps={radius})", "eps_pfy": "none" if defence == "none" else "min-aux", "defence": defence,
+        "n": 1000, "correct": correct, "seconds": 1.0, "provenance": PROVENANCE,
+    }  # fmt: skip
+    return Row(**(content | changes))
+
+
+def sample_rows() -> list[Row]:
+    rows = []
+    for model in TASKS:
+        gamma = scale(model)
+        own = label("min-aux", (0.0, gamma), gamma, 5)
+        for k, beta in enumerate(BETAS):
+            for defence, correct in (("none", 5 + 60 * abs(k - 5)), (own, 500 + 50 * abs(k - 5))):
+                settings = f"AuxiliaryAwarePGD(eps=0.3, beta={beta})"
+                rows.append(
+                    row(model, f"beta={beta:g}", defence, correct, protocol="auxiliary-aware", settings=settings)
+                )
+        for k, factor in enumerate(GAMMAS):
+            for j, steps in enumerate(STEPS):
+                defence = label("min-aux", (0.0, gamma), gamma * factor, steps)
+                rows.append(row(model, "pgd", defence, 1000 - 90 * abs(k - 2) - 120 * abs(j - 2)))
+        for k in range(11):
+            defence = label(k * gamma / 2, (), gamma, 5)
+            rows.append(row(model, "pgd", defence, 60 * min(k, 7), eps_pfy=str(k * gamma / 2)))
+    entropy = label("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5, CROSS_ENTROPY)
+    squared = label("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5)
+    for attack, defence, correct, eps in (
+        ("none", squared, 720, 9), ("none", entropy, 730, 4), ("pgd", squared, 1000, 10), ("pgd", entropy, 310, 5),
+    ):  # fmt: skip
+        rows.append(row(TASKS[1], attack, defence, correct, measures={"mean_eps_pfy": eps / 255}))
+    for k, network in enumerate(("mnist-fcn", "mnist-cnn", "cifar10-resnet18", "cifar10-wide-resnet28")):
+        rows.append(row(f"{network}-fgsm-at", "none", "none", 800 - 20 * k))
+        rows.append(row(f"{network}-fgsm-at", "fgsm", "none", 700 + 60 * k))
+    return rows
+
+
+def sample_timings() -> list[dict]:
+    networks = {"mnist-fcn": "dr", "mnist-cnn": "dr", "cifar10-resnet18": "rp lc", "cifar10-wide-resnet28": "rp lc"}
+    return [
+        timing(f"{network}-{method}", 1.0 + k + 10 * j)
+        for k, (network, own) in enumerate(networks.items())
+        for j, method in enumerate(("no-def", "fgsm-at", "pgd-at", *own.split()))
+    ]
+
+
+def timing(model: str, seconds: float, *, device: str = "a GPU", precision: str = "fp32", date: str = "2026") -> dict:
+    return {
+        "what": "train", "model": model, "case": {"precision": precision, "compiled": "false", "batch": 128},
+        "paths": {"ours": {"seconds": {"median": seconds}}}, "provenance": {"device": device, "date": date},
+    }  # fmt: skip
+
+
+def sample_curve(model: str) -> RadiusCurve:
+    radii = tuple(k * scale(model) for k in range(11))
+    return RadiusCurve(
+        model=model, data=model.split("-")[0], attack="PGD", n=1000, eps_adv=radii[3], clean=0.2, adversarial=1.0,
+        radii=radii, purified=(1.0, 0.6, 0.4, 0.23, *[0.2] * 7), provenance={"weights_sha256": "0"},
+    )  # fmt: skip
+
+
+def sample_examples(model: str) -> Examples:
+    """Clean answers right, attacked ones wrong and the longest word, purified ones right but for the first class."""
+    digits = model.startswith("mnist")
+    columns = ("clean", *(f"{a}{p}" for a in ("fgsm", "pgd", "cw", "df") for p in ("", ", purified")))
+    truth = tuple(range(10))
+    answers = tuple(
+        truth if k == 0 else (1, 0, *[1] * 8) if k % 2 else (1, *truth[1:]) for k in range(9)
+    )
+    shape = (9, 10, 28, 28, 1) if digits else (9, 10, 32, 32, 3)
+    images = np.random.default_rng(len(model)).integers(0, 256, shape, dtype=np.uint8)
+    return Examples(
+        model=model, data=model.split("-")[0], classes=tuple(map(str, range(10))) if digits else CIFAR, places=truth,
+        truth=truth, columns=columns, answers=answers, images=images,
+        decoded=255 - images if digits else np.empty(0, np.uint8), provenance={"weights_sha256": "0"},
+    )  # fmt: skip
+
+
+def sample_views() -> TaskViews:
+    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    turns = np.stack([np.rot90(image, k) for k in range(4)])
+    return TaskViews(
+        data="cifar10", label="horse", place=13, image=image, turns=turns, views=np.stack([image, image[:, ::-1]]),
+        provenance={},
+    )  # fmt: skip
+
+
+def sample_material(folder: Path) -> Material:
+    for model in TASKS:
+        gathered.save(folder / curves.file_name(model), sample_curve(model))
+    for model in PICTURED:
+        gathered.save(folder / examples.file_name(model), sample_examples(model))
+    gathered.save(folder / views.file_name("cifar10"), sample_views())
+    return Material(folder=folder, rows=sample_rows(), timings=sample_timings())
