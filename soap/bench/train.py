@@ -24,6 +24,7 @@ from soap.data import Dataset
 from soap.errors import InputError
 from soap.isolation import borrowed, same_random_state
 from soap.recipes import Recipe
+from soap.recipes.making import compiling
 from soap.training import Progress
 
 LEAST = 3
@@ -112,7 +113,7 @@ class _Plan:
         stop: Callable[[], bool] = lambda: False,
     ) -> list[float]:
         """Train `model`; the mean joint loss of every epoch."""
-        with tempfile.TemporaryDirectory(prefix="soap-bench-") as folder:
+        with compiling(compiled), tempfile.TemporaryDirectory(prefix="soap-bench-") as folder:
             done = training.train(
                 model,
                 data,

@@ -30,7 +30,7 @@ def make(
 
     The recipe's text and the precision are kept inside the weights.
     """
-    with _compiling(compiled):
+    with compiling(compiled):
         done = train(
             build(recipe),
             images,
@@ -50,7 +50,7 @@ def make(
 
 
 @contextmanager
-def _compiling(compiled: bool) -> Iterator[None]:
+def compiling(compiled: bool) -> Iterator[None]:
     """Say what to do where torch.compile does not work, for want of a compiler perhaps."""
     try:
         yield

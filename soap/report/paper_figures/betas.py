@@ -33,8 +33,8 @@ def draw(material: Material, palette: Palette) -> Figure:
 
 def _draw_rows(axes: Axes, rows: Mapping[tuple[float, bool], Row], palette: Palette) -> None:
     for purified, label, colour, marker, line in (
-        (False, "before purification", palette.clean, "s", (0, (5, 2))),
-        (True, "after purification", palette.adversarial, "o", "-"),
+        (False, "before purification", palette.adversarial, "s", (0, (5, 2))),
+        (True, "after purification", palette.purified, "o", "-"),
     ):
         betas = sorted(beta for beta, own in rows if own is purified)
         values, ends = panels.shares([rows[beta, purified] for beta in betas])
