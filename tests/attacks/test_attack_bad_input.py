@@ -168,3 +168,12 @@ def test_an_auxiliary_aware_attack_needs_an_auxiliary_task(new_model: Callable[.
     joint.task = None
     with pytest.raises(InputError, match="small was trained without an auxiliary task"):
         attack(joint, X, Y)
+
+
+def test_logits_are_looked_at_again_when_weights_change(new_model: Callable[..., JointModel]) -> None:
+    model, attack = new_model(), FGSM(eps=0.1)
+    attack(model, X, Y)
+    with torch.no_grad():
+        next(model.classifier.parameters()).fill_(torch.nan)
+    with pytest.raises(InputError, match="NaN or infinite logits"):
+        attack(model, X, Y)

@@ -37,7 +37,7 @@ def digits(monkeypatch):
         loaded.append((name, split, root))
         return dataclasses.replace(mini, name=name)
 
-    monkeypatch.setattr(pieces.library, "load", load)
+    monkeypatch.setattr(soap.data, "load", load)
     return loaded
 
 
@@ -135,7 +135,7 @@ def test_rows_are_measured_once_and_then_nothing_of_the_model_is_missing(tmp_pat
 
 
 def test_a_sweep_cut_off_tells_how_far_it_came(tmp_path, digits, model):
-    rows = fixed_radii(model, pieces.library.load("mnist", "test", root=None).take(3), (0.0, 0.1))
+    rows = fixed_radii(model, soap.data.load("mnist", "test", root=None).take(3), (0.0, 0.1))
     words = FIGURES["ablation-radius"].missing(Material(folder=tmp_path, rows=rows))
     assert words[0] == "only 3 of 12 rows of mnist-fcn-dr with one radius for all images yet"
 
@@ -144,7 +144,7 @@ def test_views_need_no_model(tmp_path, monkeypatch):
     seen = soap.data.load("mnist-mini").take(20)
     classes = (*seen.classes[:7], "horse", *seen.classes[8:])
     monkeypatch.setattr(
-        pieces.library, "load", lambda name, *_, **__: dataclasses.replace(seen, name=name, classes=classes)
+        soap.data, "load", lambda name, *_, **__: dataclasses.replace(seen, name=name, classes=classes)
     )
     store = Store(tmp_path / "rows.jsonl")
     assert FIGURES["figure-6"].gather({}, folder=tmp_path, store=store) == ["an image of cifar10 as the tasks see it"]
