@@ -105,10 +105,10 @@ class Stepper:
         x, y = self.x[rows], self.y[rows]
         for name in self.schedule.augment:
             x = AUGMENTATIONS[name](x, self.generator)
-        if self.attack is not None:
-            with borrowed(self.model):
-                x = self.attack.perturb(self.model, x, y)
         with engine.autocast(self.device, self.precision):
+            if self.attack is not None:
+                with borrowed(self.model):
+                    x = self.attack.perturb(self.model, x, y)
             losses = self.losses(x, y)
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(losses.classification + self.model.alpha * losses.auxiliary)

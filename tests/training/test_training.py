@@ -177,13 +177,15 @@ def test_short_epochs_are_not_all_saved_but_a_stop_and_the_end_are(tmp_path, mon
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("attack", [soap.attacks.FGSM(eps=0.1), soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)])
-def test_adversarial_training_is_recorded_on_the_gpu(attack, tmp_path):
+def test_adversarial_training_is_recorded_on_the_gpu(attack, precision, tmp_path):
     """The attack once made a random generator that it did not use, which no recording survives."""
     model = tiny_model()
     model.recordable = True
     schedule = dataclasses.replace(SCHEDULE, epochs=4)
-    assert train(model, images(), schedule, out=tmp_path, attack=attack, device=torch.device("cuda")).finished
+    gpu = torch.device("cuda")
+    assert train(model, images(), schedule, out=tmp_path, attack=attack, device=gpu, precision=precision).finished
 
 
 @pytest.mark.gpu
