@@ -29,9 +29,9 @@ Row = dict[str, Any]
 
 
 def committed_rows(kind: str = "bench", folder: Path = ROOT / "results") -> list[Row]:
-    """All rows, file by file; of two that measured the same on the same machine, the later."""
+    """All rows, file by file; of two that measured the same paths in the same case on one machine, the later."""
     rows = [row for path in sorted(folder.glob(f"{kind}-*.jsonl")) for row in read(path)]
-    return list({(machine(row), row["what"], row["model"], _case(row)): row for row in rows}.values())
+    return list({(machine(row), row["what"], row["model"], _case(row), *row["paths"]): row for row in rows}.values())
 
 
 def machine(row: Row) -> str:
@@ -122,8 +122,8 @@ def _commands(rows: Sequence[Row]) -> list[str]:
 
 
 def _shares(row: Row) -> str:
-    """The shares of pixels, eps and labels that are equal, where the row has them."""
-    agreed = row["agreement"].get("plain") or row["agreement"]["foolbox"]
+    """The shares of pixels, eps and labels that are equal, where the row has them; ours alone has none."""
+    agreed = row["agreement"].get("plain") or row["agreement"].get("foolbox", {})
     return ", ".join(f"{name} {100 * agreed[name]:.2f} %" for name in ("pixels", "eps", "labels") if name in agreed)
 
 
@@ -137,7 +137,7 @@ def _line(row: Row) -> list[str]:
     equal = _shares(row)
     if "fp32" in row["agreement"]:
         equal += f"; with ours in fp32: labels {100 * row['agreement']['fp32']['labels']:.2f} %"
-    if row["what"] == "train":
+    if row["what"] == "train" and plain is not None:
         losses = row["agreement"]["plain"]
         equal = f"first losses {losses['first_loss_ours']:.4g}, {losses['first_loss_plain']:.4g}"
     peak = ours["peak_bytes"]

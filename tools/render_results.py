@@ -1,16 +1,20 @@
-"""Render docs/results.md and docs/results.html from the committed result rows and the paper's printed numbers.
+"""Render docs/results.md and docs/results.html from what is committed (rows, curves, timings) and the paper's numbers.
 
     python tools/render_results.py
 """
 
 from pathlib import Path
 
-from soap import files, paper
+from soap import bench, files, paper
+from soap.evaluation.gathered import Material
+from soap.paper.verdicts import Findings, Judged, judge_all
 from soap.report.comparison import compare
 from soap.report.comparison_words import Entry
+from soap.report.measured import epoch_seconds, numbers
 from soap.report.results_page import results_html, results_markdown
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS, RESULTS = ROOT / "docs", ROOT / "results"
 COMMAND = "python tools/render_results.py"
 
 
@@ -23,12 +27,20 @@ def entries() -> list[Entry]:
     ]
 
 
+def judged(tables: list[Entry]) -> list[Judged]:
+    """Every claim of the paper, judged by the tables and by the committed curves, sweeps and timings."""
+    timings = [row for path in sorted(RESULTS.glob("bench-*.jsonl")) for row in bench.read(path)]
+    material = Material(folder=RESULTS / "figures", rows=paper.committed_rows(), timings=timings)
+    return judge_all(Findings(tables=numbers(tables), seconds=epoch_seconds(timings), material=material))
+
+
 def rendered() -> dict[Path, str]:
     """The text of each page by its path."""
     tables = entries()
+    claims = judged(tables)
     return {
-        DOCS / "results.md": results_markdown(tables, command=COMMAND),
-        DOCS / "results.html": results_html(tables, command=COMMAND),
+        DOCS / "results.md": results_markdown(tables, claims, command=COMMAND),
+        DOCS / "results.html": results_html(tables, claims, command=COMMAND),
     }
 
 

@@ -61,13 +61,17 @@ class Consistency(AuxiliaryTask):
 
 
 def second_view(x: Float[Tensor, "batch c h w"], *, floor_indexed: bool = False) -> Float[Tensor, "batch c h w"]:
-    """The flipped central crop of 7/8 of the side (28 of 32), resized back by nearest neighbour."""
-    height, width = x.shape[2:]
-    h, w = round(height * 7 / 8), round(width * 7 / 8)
-    top, left = (height - h) // 2, (width - w) // 2
-    crop = x.flip(3)[:, :, top : top + h, left : left + w]
+    """The flipped central crop of 28 of 32 pixels, resized back by nearest neighbour."""
     resize = nearest_floor_indexed if floor_indexed else nearest
-    return resize(crop, (height, width))
+    return resize(flipped_crop(x), (x.shape[2], x.shape[3]))
+
+
+def flipped_crop(x: Float[Tensor, "batch c h w"], side: int = 28) -> Float[Tensor, "batch c h2 w2"]:
+    """The central `side` of 32 pixels each way of the image flipped left to right; of other sizes the same share."""
+    height, width = x.shape[2:]
+    h, w = round(height * side / 32), round(width * side / 32)
+    top, left = (height - h) // 2, (width - w) // 2
+    return x.flip(3)[:, :, top : top + h, left : left + w]
 
 
 def random_view(x: Float[Tensor, "batch c h w"], generator: torch.Generator) -> Float[Tensor, "batch c h w"]:

@@ -1,6 +1,7 @@
 """Seconds of several paths, taken in turns so that whatever slows the machine slows them alike."""
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Median, extremes and quartiles of repeated timings, in seconds."""
+    """Mean, sample standard deviation (0 of one), median, fastest and quartiles of repeated timings, in seconds."""
 
+    mean: float
+    deviation: float
     median: float
     fastest: float
     lower_quartile: float
@@ -23,6 +26,8 @@ def spread(seconds: Sequence[float]) -> Spread:
     """How repeated timings lie."""
     ordered = sorted(seconds)
     return Spread(
+        mean=statistics.fmean(ordered),
+        deviation=statistics.stdev(ordered) if len(ordered) > 1 else 0.0,
         median=quantile(ordered, 0.5),
         fastest=ordered[0],
         lower_quartile=quantile(ordered, 0.25),

@@ -1,36 +1,34 @@
-"""Training: an epoch of `soap.training.train` against an epoch of an ordinary loop, in turns."""
+"""Training: an epoch of `soap.training.train`, against an epoch of an ordinary loop in turns or alone."""
 
 import copy
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from soap import engine, recipes, training, validate
-from soap.attacks import FGSM, PGD
-from soap.auxiliary import JointModel
+from soap import recipes, validate
 from soap.bench.compare import Watch
 from soap.bench.counting import Meter, Passes, counting_features
 from soap.bench.epoch_clock import EpochClock
-from soap.bench.floor import Rates, Work, cost_of, floor
+from soap.bench.floor import Rates, floor
 from soap.bench.memory import with_peak
-from soap.bench.plain_training import PlainTraining, joint_loss
 from soap.bench.row import OURS, PLAIN, BenchRow, figures, provenance
 from soap.bench.subject import epoch_images, training_set
 from soap.bench.timing import seconds_of, spread
+from soap.bench.training_plan import TrainingPlan
 from soap.data import Dataset
 from soap.errors import InputError
-from soap.isolation import borrowed, same_random_state
+from soap.isolation import same_random_state
 from soap.recipes import Recipe
-from soap.recipes.making import compiling
-from soap.training import Progress
 
 LEAST = 3
 """Steps that an epoch can be shortened to: the first and the last are not typical."""
 
 WRITES = "Our epoch includes what it writes; checkpoints are at least ten seconds apart."
+
+AROUND = 2
+"""Epochs beside the timed: the first warms up; the last, which would also write the weights, is never begun."""
 
 FIRST = 5
 """Steps over which the losses of both loops are compared."""
@@ -42,6 +40,7 @@ def bench_train(
     *,
     device: torch.device,
     epochs: int,
+    alone: bool = False,
     batch: int | None = None,
     steps: int | None = None,
     precision: str = "fp32",
@@ -51,26 +50,25 @@ def bench_train(
 ) -> BenchRow:
     """Time `epochs` epochs of each loop after one that warms up; with `steps` (3 or more), so many stand for an epoch.
 
-    compiled: torch.compile in our loop; the plain one stays as it is.
+    alone: our loop only; passes are not counted then. compiled: torch.compile in our loop; the plain one stays as it
+    is.
     """
     if steps is not None:
         validate.at_least("steps", steps, LEAST)
-    schedule = replace(recipe.training, epochs=epochs + 1, holdout=0, batch=batch or recipe.training.batch)
+    schedule = replace(recipe.training, epochs=epochs + AROUND, holdout=0, batch=batch or recipe.training.batch)
     model = recipes.build(recipe)
     limit = None if steps is None else steps * schedule.batch
     data = training_set(recipe, model, limit, root).to(device)
-    plan = _Plan(recipe=replace(recipe, training=schedule), model=model.to(device), precision=precision)
+    plan = TrainingPlan(recipe=replace(recipe, training=schedule), model=model.to(device), precision=precision)
     if len(data) < schedule.batch:
         raise InputError(f"the batch is {schedule.batch} but there are only {len(data)} training images.")
     measured, whole = len(data) // schedule.batch, epoch_images(recipe, root) // schedule.batch
+    epoch = _Epochs(plan=plan, data=data, count=epochs, measured=measured, whole=whole, compiled=compiled, watch=watch)
     with same_random_state():
-        watch("counting", 0, epochs)
-        first, peaks = _first_steps(plan, data)
-        passes = _count(plan, data)
-        seconds, losses = _in_turns(plan, data, epochs, whole, compiled, watch)
+        found = _alone(epoch) if alone else _beside_plain(epoch)
     images = whole * schedule.batch
-    paths = figures({name: spread(values) for name, values in seconds.items()}, images, passes, peaks)
-    least = floor(least_work(plan, data, steps=whole), rates)
+    paths = figures({name: spread(values) for name, values in found.seconds.items()}, images, found.passes, found.peaks)
+    least = floor(plan.least_work(data, steps=whole), rates)
     scaled = f"{measured} steps were timed and scaled to the {whole} of an epoch."
     return BenchRow(
         what="train",
@@ -86,7 +84,7 @@ def bench_train(
             "compiled": str(compiled).lower(),
         },
         paths=paths,
-        agreement={PLAIN: {**first, **losses}},
+        agreement=found.agreement,
         floor=least,
         share=least.seconds / paths[OURS].seconds.median,
         notes=(*([scaled] if measured != whole else []), WRITES),
@@ -95,47 +93,88 @@ def bench_train(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """What both loops train: copies of one freshly drawn model, by one recipe, in one precision."""
+class _Found:
+    """What was measured, by path: seconds of every epoch, passes, peak memory; and how the others agree with ours."""
 
-    recipe: Recipe
-    model: JointModel
-    precision: str
-
-    def ours(
-        self,
-        model: JointModel,
-        data: Dataset,
-        *,
-        epochs: int,
-        compiled: bool = False,
-        watch: Callable[[Progress], None] = lambda progress: None,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> list[float]:
-        """Train `model`; the mean joint loss of every epoch."""
-        with compiling(compiled), tempfile.TemporaryDirectory(prefix="soap-bench-") as folder:
-            done = training.train(
-                model,
-                data,
-                replace(self.recipe.training, epochs=epochs),
-                out=Path(folder),
-                attack=self.recipe.adversarial,
-                device=data.x.device,
-                precision=self.precision,
-                compiled=compiled,
-                watch=watch,
-                stop=stop,
-            )
-        alpha = model.auxiliary.alpha if model.purifiable else 0.0
-        return [row["classification"] + alpha * row["auxiliary"] for row in done.history]
-
-    def plain(self, model: JointModel, data: Dataset, *, epochs: int) -> PlainTraining:
-        """The ordinary loop, not started."""
-        schedule = replace(self.recipe.training, epochs=epochs)
-        return PlainTraining(model, data, schedule, attack=self.recipe.adversarial, precision=self.precision)
+    seconds: dict[str, list[float]]
+    passes: dict[str, Passes]
+    peaks: dict[str, int | None]
+    agreement: dict[str, dict[str, float]]
 
 
-def _first_steps(plan: _Plan, data: Dataset) -> tuple[dict[str, float], dict[str, int | None]]:
+@dataclass(frozen=True, kw_only=True)
+class _Epochs:
+    """The epochs to time: `count` after one that warms up, of `measured` steps that stand for `whole`."""
+
+    plan: TrainingPlan
+    data: Dataset
+    count: int
+    measured: int
+    whole: int
+    compiled: bool
+    watch: Watch
+
+    def time(self, between: Callable[[], None] = lambda: None) -> tuple[list[float], list[float]]:
+        """Seconds of every whole epoch of our loop but the first, and the mean losses of all.
+
+        The loop runs once for all epochs, since it may compile or record; whenever it has finished one and asks whether
+        to stop, `between` has its turn, off the clock.
+        """
+        clock = EpochClock(self.data.x.device, self.measured, self.whole)
+        seconds: list[float] = []
+
+        def take_turns() -> bool:
+            taken = clock.tick()
+            if taken is not None:
+                seconds.append(taken)
+                between()
+                self.watch("timing", len(seconds), self.count + 1)
+                clock.start()
+            return len(seconds) == self.count + 1
+
+        model = copy.deepcopy(self.plan.model)
+        clock.start()
+        losses = self.plan.ours(
+            model,
+            self.data,
+            epochs=self.count + AROUND,
+            compiled=self.compiled,
+            watch=lambda progress: clock.reached(progress.step),
+            stop=take_turns,
+        )
+        if len(losses) != self.count + 1:
+            raise RuntimeError(f"the training loop made {len(losses)} epochs, not {self.count + 1}")
+        return seconds[1:], losses
+
+
+def _alone(epochs: _Epochs) -> _Found:
+    """Our loop only, with the peak memory of its timed run."""
+    (seconds, _), peak = with_peak(epochs.time, epochs.data.x.device)
+    return _Found(seconds={OURS: seconds}, passes={}, peaks={OURS: peak}, agreement={})
+
+
+def _beside_plain(epochs: _Epochs) -> _Found:
+    """Our loop and the plain one in turns, after short runs of both for passes, memory and first losses."""
+    plan, data = epochs.plan, epochs.data
+    epochs.watch("counting", 0, epochs.count)
+    first, peaks = _first_steps(plan, data)
+    passes = _count(plan, data)
+    plain = plan.plain(copy.deepcopy(plan.model), data, epochs=epochs.count + AROUND)
+    plain_seconds: list[float] = []
+    losses: list[list[float]] = []
+
+    def plain_turn() -> None:
+        taken = seconds_of(lambda: losses.append(plain.epoch()), data.x.device)
+        plain_seconds.append(taken * epochs.whole / epochs.measured)
+
+    seconds, means = epochs.time(between=plain_turn)
+    first |= {"epoch_loss_ours": means[0], "epoch_loss_plain": sum(losses[0]) / len(losses[0])}
+    return _Found(
+        seconds={OURS: seconds, PLAIN: plain_seconds[1:]}, passes=passes, peaks=peaks, agreement={PLAIN: first}
+    )
+
+
+def _first_steps(plan: TrainingPlan, data: Dataset) -> tuple[dict[str, float], dict[str, int | None]]:
     """Mean joint loss of both loops over the first steps of a short run, and the peak memory of each."""
     short = data.take(min(len(data), FIRST * plan.recipe.training.batch))
     device = data.x.device
@@ -150,7 +189,7 @@ def _first_steps(plan: _Plan, data: Dataset) -> tuple[dict[str, float], dict[str
     return losses, {OURS: ours_peak, PLAIN: plain_peak}
 
 
-def _count(plan: _Plan, data: Dataset) -> dict[str, Passes]:
+def _count(plan: TrainingPlan, data: Dataset) -> dict[str, Passes]:
     """What one step on two images passes through the encoder, views and attack included; the CPU counts as well."""
     plan = replace(plan, model=copy.deepcopy(plan.model).cpu(), precision="fp32")
     two = data.take(min(2, len(data))).to("cpu")
@@ -158,65 +197,3 @@ def _count(plan: _Plan, data: Dataset) -> dict[str, Passes]:
     plan.ours(counting_features(plan.model, meters[OURS]), two, epochs=1)
     plan.plain(counting_features(plan.model, meters[PLAIN]), two, epochs=1).epoch()
     return {name: meter.passes(len(two)) for name, meter in meters.items()}
-
-
-def _in_turns(
-    plan: _Plan, data: Dataset, epochs: int, whole: int, compiled: bool, watch: Watch
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Seconds of every whole epoch after the first, ours and plain in turns, and the mean loss of each loop's first.
-
-    Our loop runs once for all epochs, since it may compile or record; whenever it has finished one and asks whether to
-    stop, the plain loop has its turn.
-    """
-    plain = plan.plain(copy.deepcopy(plan.model), data, epochs=epochs + 1)
-    clock = EpochClock(data.x.device, plain.steps_per_epoch, whole)
-    seconds: dict[str, list[float]] = {OURS: [], PLAIN: []}
-    losses: list[list[float]] = []
-
-    def take_turns() -> bool:
-        ours = clock.tick()
-        if ours is not None:
-            seconds[OURS].append(ours)
-            taken = seconds_of(lambda: losses.append(plain.epoch()), data.x.device)
-            seconds[PLAIN].append(taken * whole / plain.steps_per_epoch)
-            watch("timing", len(losses), epochs + 1)
-            clock.start()
-        return False
-
-    model = copy.deepcopy(plan.model)
-    clock.start()
-    means = plan.ours(
-        model,
-        data,
-        epochs=epochs + 1,
-        compiled=compiled,
-        watch=lambda progress: clock.reached(progress.step),
-        stop=take_turns,
-    )
-    if len(losses) != epochs + 1:
-        raise RuntimeError(f"the training loop reported {len(losses)} of {epochs + 1} epochs")
-    first = {"epoch_loss_ours": means[0], "epoch_loss_plain": sum(losses[0]) / len(losses[0])}
-    return {name: values[1:] for name, values in seconds.items()}, first
-
-
-def least_work(plan: _Plan, data: Dataset, *, steps: int) -> Work:
-    """One epoch: every image once forward and back through the joint loss, the attack's gradients, the optimiser.
-
-    The optimiser reads weight, gradient and momentum and writes weight and momentum, after backward wrote the gradient.
-    """
-    model, schedule, attack = copy.deepcopy(plan.model), plan.recipe.training, plan.recipe.adversarial
-    x, y = data.x[:2], data.y[:2]
-    rows = steps * schedule.batch
-    generator = torch.Generator(x.device).manual_seed(schedule.seed)
-    with engine.autocast(x.device, plan.precision):
-        model.train()
-        cost = cost_of(lambda x: joint_loss(model, x, y, generator), model, x)
-    work = cost.forwards(rows, steps) + cost.backwards(rows, steps)
-    work += Work(operations=0, bytes=6 * cost.weights * steps)
-    gradients = attack.steps if isinstance(attack, PGD) else 1 if isinstance(attack, FGSM) else 0
-    if gradients:
-        with borrowed(model):
-            walk = cost_of(model, model, x.clone().requires_grad_())
-        work += walk.forwards(rows * gradients, steps * gradients)
-        work += walk.backwards(rows * gradients, steps * gradients)
-    return work

@@ -2,37 +2,48 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import rich.console
 import typer
 from rich.console import Group
-from rich.text import Text
 
 from soap import bench, engine, recipes, zoo
 from soap.bench import growth
 from soap.bench.attack import NAMES, bench_attack, settings
 from soap.bench.compare import Watch
 from soap.bench.purify import bench_purify
-from soap.bench.row import OURS, BenchRow, Figures
+from soap.bench.row import OURS, BenchRow
 from soap.bench.subject import training_recipe
 from soap.bench.train import LEAST, bench_train
+from soap.cli.bench_view import title, view
 from soap.cli.options import DataRoot
 from soap.cli.outputs import check_folder
 from soap.cli.shell import Shell, command
-from soap.cli.tables import percent, size, table
+from soap.recipes import Recipe
 
-Model = Annotated[
-    str,
-    typer.Option(
+
+def _model(help: str) -> Any:
+    """The option that names what to measure with."""
+    return typer.Option(
         "--model",
         metavar="NAME",
-        help="A bundled model, the path of a .safetensors file, or a recipe, which gets random weights: a pass costs "
-        "the same.",
+        help=help,
         autocompletion=lambda incomplete: [
             name for name in sorted({*zoo.names(), *recipes.names()}) if name.startswith(incomplete)
         ],
+    )
+
+
+Model = Annotated[
+    str,
+    _model(
+        "A bundled model, the path of a .safetensors file, or a recipe, which gets random weights: a pass costs the "
+        "same."
     ),
+]
+Models = Annotated[
+    list[str] | None,
+    _model("A recipe, or a .safetensors file for its own; repeat for more. [dim]\\[default: mnist-cnn-dr][/dim]"),
 ]
 Batches = Annotated[
     list[int] | None,
@@ -147,7 +158,10 @@ def attack(
 
 def train(
     shell: Shell,
-    model: Model = "mnist-cnn-dr",
+    model: Models = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Time our loop only: no ordinary one beside it, no passes counted.")
+    ] = False,
     epochs: Annotated[
         int, typer.Option("--epochs", metavar="N", min=1, help="Timed epochs of each loop, after one to warm up.")
     ] = 1,
@@ -164,19 +178,20 @@ def train(
     results: Results = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Measure an epoch of training against an ordinary loop that reads its loss at every step.
+    """Measure an epoch of training, a row for each recipe, against an ordinary loop that reads its loss at every step.
 
     Where the recipe's data set is not there, noise of the same size takes its place.
     """
-    recipe = recipes.revised(training_recipe(model), seed=shell.seed)
+    chosen = [recipes.revised(training_recipe(name), seed=shell.seed) for name in model or ["mnist-cnn-dr"]]
     rates = _rates(shell, precision, results)
 
-    def measure(watch: Watch) -> BenchRow:
-        return bench_train(
+    def measure(recipe: Recipe) -> Measure:
+        return lambda watch: bench_train(
             recipe,
             rates,
             device=shell.device,
             epochs=epochs,
+            alone=alone,
             batch=batch,
             steps=steps,
             precision=precision,
@@ -185,7 +200,7 @@ def train(
             watch=watch,
         )
 
-    _report(shell, [measure], results)
+    _report(shell, map(measure, chosen), results)
 
 
 def _rates(shell: Shell, precision: str, results: Path | None) -> bench.Rates:
@@ -208,63 +223,10 @@ def _report(shell: Shell, cases: Iterable[Measure], results: Path | None) -> Non
             if results is not None:
                 bench.append(results, row)
             ours = row.paths[OURS]
-            shell.say(f"{_title(row)}: {ours.images_per_second:,.0f} images/s", level=1)
-    views: list[rich.console.RenderableType] = []
-    for row in rows:
-        views += [Text(_title(row)), _paths(row), Text("\n".join(_told(row)) + "\n")]
-    shell.result({"rows": [row.as_json() for row in rows]}, Group(*views))
+            shell.say(f"{title(row)}: {ours.images_per_second:,.0f} images/s", level=1)
+    shell.result({"rows": [row.as_json() for row in rows]}, Group(*map(view, rows)))
     if results is not None:
         shell.say(f"Rows are in {results}.")
-
-
-def _title(row: BenchRow) -> str:
-    case = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row.case.items())
-    return f"{row.what} {row.model} (weights: {row.weights}) on {row.inputs}: {case}"
-
-
-def _paths(row: BenchRow) -> rich.console.RenderableType:
-    numbers = ("images/s", "median s", "quartiles s", "fastest s", "time / ours", "forward", "backward", "peak memory")
-    view = table("path", *numbers, right=numbers)
-    for name, path in row.paths.items():
-        seconds = path.seconds
-        view.add_row(
-            name,
-            f"{path.images_per_second:,.1f}",
-            f"{seconds.median:.4g}",
-            f"{seconds.lower_quartile:.4g}-{seconds.upper_quartile:.4g}",
-            f"{seconds.fastest:.4g}",
-            f"{path.ratio:.2f}",
-            *_passes(path),
-            "not measured" if path.peak_bytes is None else size(path.peak_bytes),
-        )
-    return view
-
-
-def _passes(path: Figures) -> tuple[str, str]:
-    if path.passes is None:
-        return "not counted", "not counted"
-    return f"{path.passes.forward:.4g}", f"{path.passes.backward:.4g}"
-
-
-def _told(row: BenchRow) -> list[str]:
-    """Agreement, floor and notes, a line each; forward and backward are passes an image."""
-    lines = []
-    for name, measures in row.agreement.items():
-        shares = ", ".join(
-            f"{key.replace('_', ' ')} {percent(value) if key in SHARES else f'{value:.6g}'}"
-            for key, value in measures.items()
-        )
-        lines.append(f"ours against {name}: {shares}")
-    least = row.floor
-    lines.append(
-        f"floor: {least.seconds:.4g} s, set by {least.bound} ({least.operations:.3g} operations at "
-        f"{least.rates.operations:.3g}/s, {least.bytes:.3g} bytes at {least.rates.bytes:.3g}/s, both measured in this "
-        f"run); ours reaches {percent(row.share)} of its speed"
-    )
-    return [*lines, *row.notes]
-
-
-SHARES = ("pixels", "eps", "labels", "fooled_ours", "fooled_theirs")
 
 
 def register(app: typer.Typer) -> None:

@@ -6,16 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
-from soap import bench, zoo
+from soap import bench, paper, zoo
 from soap.cli.outputs import check_folder
+from soap.cli.paper_claims import as_json, findings, verdict
+from soap.cli.paper_views import compared
 from soap.cli.shell import Shell
 from soap.cli.tables import table
 from soap.evaluation.gathered import Material
 from soap.paper.figures import FIGURES, PaperFigure
 from soap.paper.rows import merged, results_folder
+from soap.paper.verdicts import judge
 from soap.paper.workshop import WEIGHTS, run_folder
+from soap.report.verdicts import subject
 from soap.results import Ledger, Row, Store
 
 
@@ -77,7 +82,8 @@ class Studio:
         """What there is of the figure, for machines."""
         missing = figure.missing(self.material)
         pieces = len(figure.pieces)
-        words = {"name": figure.name, "title": figure.title, "caption": figure.caption, "claims": list(figure.claims)}
+        claims = [f"{claim.text} ({claim.place})" for claim in figure.claims]
+        words = {"name": figure.name, "title": figure.title, "caption": figure.caption, "claims": claims}
         return {**words, "wanted": pieces, "done": pieces - len(missing), "missing": missing}
 
     def drawn(self, figure: PaperFigure, out: Path) -> tuple[dict[str, Any], RenderableType]:
@@ -87,20 +93,21 @@ class Studio:
         check_folder(out)
         paths = draw(figure.name, self.material, out)
         state = self.state(figure)
-        parts = [Text(f"{title(figure.name)}: {figure.title}", "bold"), Text(figure.caption)]
-        parts += [Text("What the paper says of it:"), *(Text(f"- {claim}") for claim in figure.claims)]
+        material = self.material
+        known = findings(compared(paper.TABLES.values(), material.rows), material)
+        judged = [judge(claim, known) for claim in figure.claims]
+        parts: list[RenderableType] = [Text(f"{subject(figure.name)}: {figure.title}", "bold"), Text(figure.caption)]
+        parts += [Text("What the paper says of it:")] if judged else []
+        for claim, one in zip(state["claims"], judged, strict=True):
+            parts += [Text(f"- {claim}"), *([] if one is None else [Padding(verdict(one), (0, 0, 0, 4), expand=False)])]
         parts += [Text(f"Missing: {words}") for words in state["missing"]]
-        return {**state, "files": paths}, Group(*parts, *(Text(str(path)) for path in paths))
+        verdicts = [as_json(one) for one in judged if one is not None]
+        return {**state, "verdicts": verdicts, "files": paths}, Group(*parts, *(Text(str(path)) for path in paths))
 
 
 def chosen(only: str) -> list[PaperFigure]:
     """All figures; with `only`, those with a piece of such a model."""
     return [figure for figure in FIGURES.values() if not only or any(name.startswith(only) for name in figure.models)]
-
-
-def title(name: str) -> str:
-    """'Figure 3' of 'figure-3'."""
-    return name.replace("-", " ").capitalize()
 
 
 def figures_table(states: Sequence[dict[str, Any]]) -> RenderableType:

@@ -1,18 +1,29 @@
 """Tables of the paper, ours beside them, for a terminal and as JSON."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import rich.table
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from soap import paper
 from soap.cli.tables import table
-from soap.report.comparison import Comparison, Shown, points
+from soap.report.comparison import Comparison, Shown, compare, points
 from soap.report.comparison_words import Entry, bin_of, figure, heading
 from soap.report.paper_tables import Heading, Listing
+from soap.results import Row
 
 STYLES = {"best": "bold underline", "second": "bold", "": ""}
 COLOURS = {"far-below": "bold red", "below": "yellow", "near": "", "above": "cyan", "far-above": "bold green", "": ""}
+
+
+def compared(tables: Iterable[paper.Table | paper.Listing], rows: Sequence[Row], only: str = "") -> list[Entry]:
+    """The tables with ours in them; `only` leaves out cells of other recipes."""
+    return [
+        compare(entry, rows, paper.explanation, only=only) if isinstance(entry, paper.Table) else entry
+        for entry in tables
+    ]
 
 
 def view(entry: Entry) -> RenderableType:

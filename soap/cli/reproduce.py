@@ -1,4 +1,4 @@
-"""`soap reproduce`: the tables and figures of the paper, ours beside the printed; --run measures what is missing."""
+"""`soap reproduce`: tables, figures and claims of the paper, ours beside them; --run measures what is missing."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,10 +8,11 @@ import typer
 from rich.console import Group, RenderableType
 
 from soap import engine, paper, recipes, validate
+from soap.cli import paper_claims
 from soap.cli.options import DataRoot
 from soap.cli.outputs import check_folder
 from soap.cli.paper_figures import Studio, chosen, figures_table
-from soap.cli.paper_views import as_json, view
+from soap.cli.paper_views import as_json, compared, view
 from soap.cli.shell import INTERRUPTED, Shell, command
 from soap.cli.tables import table
 from soap.errors import InputError, unknown
@@ -19,13 +20,14 @@ from soap.paper import jobs
 from soap.paper.figures import FIGURES
 from soap.paper.planning import PASSES
 from soap.paper.rows import merged
-from soap.report.comparison import Comparison, compare
+from soap.paper.verdicts import judge_all
+from soap.report.comparison import Comparison
 from soap.report.comparison_words import Entry, missing
 from soap.results import Row, Store
 
 
 def _complete_name(incomplete: str) -> list[str]:
-    return [name for name in (*paper.TABLES, *FIGURES) if name.startswith(incomplete)]
+    return [name for name in (*paper.TABLES, *FIGURES, paper_claims.NAME) if name.startswith(incomplete)]
 
 
 def _complete_recipe(incomplete: str) -> list[str]:
@@ -37,7 +39,9 @@ def reproduce(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="e.g. table-2 or figure-3; without it, a list.", autocompletion=_complete_name
+            metavar="[NAME]",
+            help="e.g. table-2 or figure-3, or claims; without it, a list.",
+            autocompletion=_complete_name,
         ),
     ] = None,
     only: Annotated[
@@ -68,7 +72,7 @@ def reproduce(
     compiled: Annotated[bool, typer.Option("--compile", help="--run trains with torch.compile.")] = False,
     data_root: DataRoot = None,
 ) -> None:
-    """Show the paper's tables with ours beside the printed numbers, and draw its figures.
+    """Show the paper's tables with ours beside the printed numbers, draw its figures, and tell which claims held.
 
     Without a name: what there is, what is done, what is missing. Ours come from the committed result rows and from
     --results; nothing is computed without --run, which trains what has no weights, measures cell by cell, cheap attacks
@@ -77,6 +81,8 @@ def reproduce(
     validate.choice("precision", precision, engine.PRECISIONS)
     limits = _limits(limit or [])
     tables = _tables(name, only)
+    if name == paper_claims.NAME and (run or only):
+        raise InputError("claims are judged by all rows there are: leave out --only, and --run the tables and figures.")
     rows = merged([*paper.committed_rows(), *Store(results).read()])
     studio = Studio(shell=shell, rows=rows, results=results, runs=runs, data_root=data_root)
     finished = True
@@ -95,9 +101,9 @@ def reproduce(
                     "data_root": data_root,
                     "stop": stop,
                 }
-                finished = _run(shell, _compared(tables, rows, only), rows, results, runs, options)
+                finished = _run(shell, compared(tables, rows, only), rows, results, runs, options)
         rows = merged([*rows, *Store(results).read()])
-    content, shown = _answer(name, only, _compared(tables, rows, only), studio, out)
+    content, shown = _answer(name, only, compared(tables, rows, only), studio, out)
     shell.result({**content, "finished": finished}, shown)
     if not finished:
         shell.say("Stopped. What is done is kept: run the same command again to go on.")
@@ -105,13 +111,13 @@ def reproduce(
 
 
 def _tables(name: str | None, only: str) -> list[paper.Table | paper.Listing]:
-    """The tables asked for; with `only`, those that have cells of such a recipe."""
-    known = [*paper.TABLES, *FIGURES]
+    """The tables asked for, all of them for the claims; with `only`, those that have cells of such a recipe."""
+    known = [*paper.TABLES, *FIGURES, paper_claims.NAME]
     if name is not None and name not in known:
         raise unknown("table or figure", name, known)
     if only and not any(recipe.startswith(only) for recipe in recipes.names()):
         raise unknown("recipe", only, recipes.names())
-    tables = [entry for key, entry in paper.TABLES.items() if name in (None, key)]
+    tables = [entry for key, entry in paper.TABLES.items() if name in (None, key, paper_claims.NAME)]
     kept = [entry for entry in tables if not only or _has(entry, only)]
     if tables and not kept:
         raise InputError(f"{name} has no cell of a recipe that starts with {only!r}; leave out --only.")
@@ -122,25 +128,24 @@ def _has(entry: paper.Table | paper.Listing, only: str) -> bool:
     return isinstance(entry, paper.Table) and any(wanted.recipe.startswith(only) for wanted in entry.wanted)
 
 
-def _compared(tables: Sequence[paper.Table | paper.Listing], rows: Sequence[Row], only: str) -> list[Entry]:
-    return [
-        compare(entry, rows, paper.explanation, only=only) if isinstance(entry, paper.Table) else entry
-        for entry in tables
-    ]
-
-
 def _answer(
     name: str | None, only: str, entries: Sequence[Entry], studio: Studio, out: Path
 ) -> tuple[dict[str, Any], RenderableType]:
-    """What is shown, for machines and for people: a table, a figure, or the list of all."""
+    """What is shown, for machines and for people: a table, a figure, the claims, or the list of all."""
     if name in FIGURES:
         return studio.drawn(FIGURES[name], out)
+    if name == paper_claims.NAME:
+        judged = judge_all(paper_claims.findings(entries, studio.material))
+        return paper_claims.all_as_json(judged), paper_claims.view(judged)
     if name is not None:
         return as_json(entries[0]), view(entries[0])
     figures = [studio.state(figure) for figure in chosen(only)]
-    return {"tables": [_state(entry) for entry in entries], "figures": figures}, Group(
-        _list(entries), figures_table(figures)
-    )
+    content: dict[str, Any] = {"tables": [_state(entry) for entry in entries], "figures": figures}
+    if only:
+        return content, Group(_list(entries), figures_table(figures))
+    judged = judge_all(paper_claims.findings(entries, studio.material))
+    content["claims"] = paper_claims.count_json(judged)
+    return content, Group(_list(entries), figures_table(figures), paper_claims.line(judged))
 
 
 def _run(

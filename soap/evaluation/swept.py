@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
 from soap.evaluation.sweeps import AUXILIARY_AWARE, CROSS_ENTROPY
 from soap.results import Row
 
@@ -98,6 +99,19 @@ def by_rotation_loss(rows: Iterable[Row], model: str) -> dict[tuple[str, str], R
         if own is None or own.eps != "min-aux" or own.further not in ("", CROSS_ENTROPY):
             return None
         return (own.grid, own.gamma, own.steps), (row.attack, "cross entropy" if own.further else "squared error")
+
+    return _one_run(rows, model, place)
+
+
+def by_gradient(rows: Iterable[Row], model: str) -> dict[tuple[str, str], Row]:
+    """Rows purified with min-aux by attack ("none", "fgsm", "pgd") and gradient, one of `VARIANTS`."""
+    named = {f"gradient={name!r}": name for name in VARIANTS}
+
+    def place(row: Row) -> Place[tuple[str, str]]:
+        own = _transfer(row, *ATTACKS)
+        if own is None or own.eps != "min-aux" or own.further not in named:
+            return None
+        return (own.grid, own.gamma, own.steps), (row.attack, named[own.further])
 
     return _one_run(rows, model, place)
 

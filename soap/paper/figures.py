@@ -1,4 +1,4 @@
-"""The paper's figures as data: title, caption, the claims its text makes of them, and what each is drawn from.
+"""The paper's figures as data: title, caption, and what each is drawn from.
 
 They are drawn by `soap.report.paper_figures`, under the same names, from the same material.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from soap.auxiliary import JointModel
 from soap.evaluation.gathered import Material
 from soap.evaluation.transfer import Watch
+from soap.paper.claims import Claim, claims_about
 from soap.paper.pieces import Curve, Pictures, Piece, Swept, Timing, Views, Workbench
 from soap.results import Store
 
@@ -39,18 +40,23 @@ PIECES: dict[str, tuple[Piece, ...]] = {
     "ablation-rotation": (Swept("rotation", "cifar10-resnet18-rp"),),
     "ablation-radius": tuple(Swept("radii", model) for model in TASKS),
     "ablation-leaking": tuple(Swept("leaking", f"{network}-fgsm-at") for network in METHODS),
+    "ablation-gradients": (Swept("gradients", "cifar10-resnet18-lc"),),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-    """A figure; title, caption and claims are in our own words, each claim with the section that makes it."""
+    """A figure; title and caption are in our own words."""
 
     name: str
     title: str
     caption: str
-    claims: tuple[str, ...]
     pieces: tuple[Piece, ...]
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What the paper's text claims of it."""
+        return claims_about(self.name)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -107,7 +113,6 @@ def _read() -> dict[str, PaperFigure]:
             name=name,
             title=words[name]["title"],
             caption=words[name]["caption"],
-            claims=tuple(words[name]["claims"]),
             pieces=pieces,
         )
         for name, pieces in PIECES.items()

@@ -1,14 +1,16 @@
-"""Every table of the paper, ours beside the printed one, as Markdown and as one HTML page without scripts."""
+"""The paper's claims and tables, ours beside them, as Markdown and as one HTML page without scripts."""
 
 from collections.abc import Sequence
 
 import jinja2
 
+from soap.report import verdicts
 from soap.report.accuracy import UPPER_BOUND
 from soap.report.comparison import SIGNS, Comparison, Shown, points
 from soap.report.comparison_words import BINS, Entry, bin_of, figure, heading, missing, origin, said, spread
 from soap.report.drawing import DARK, LIGHT
 from soap.report.paper_tables import Heading
+from soap.report.verdicts import Judged
 
 SOURCE = "C. Shi, C. Holtz, G. Mishne: Online Adversarial Purification based on Self-Supervision, ICLR 2021"
 READING = (
@@ -19,7 +21,7 @@ READING = (
 )
 
 
-def results_html(entries: Sequence[Entry], *, command: str) -> str:
+def results_html(entries: Sequence[Entry], judged: Sequence[Judged], *, command: str) -> str:
     """The page as text; `command` is how it was made."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("soap.report"),
@@ -32,6 +34,8 @@ def results_html(entries: Sequence[Entry], *, command: str) -> str:
     environment.tests["comparison"] = lambda entry: isinstance(entry, Comparison)
     return environment.get_template("results.html").render(
         entries=entries,
+        judged=judged,
+        verdicts=verdicts,
         command=command,
         heading=heading,
         bin_of=bin_of,
@@ -49,14 +53,16 @@ def results_html(entries: Sequence[Entry], *, command: str) -> str:
     )
 
 
-def results_markdown(entries: Sequence[Entry], *, command: str) -> str:
+def results_markdown(entries: Sequence[Entry], judged: Sequence[Judged], *, command: str) -> str:
     """The page for people who read the repository; `command` is how it was made."""
     parts = [
         "# Results: the paper's tables, ours beside them",
         f"Rendered from result rows by `{command}`; no number here is typed by hand. The paper is {SOURCE}.",
+        f"**{UPPER_BOUND}**",
+        *_claims(judged),
+        "## The tables, and what is missing",
         f"{READING} A cell reads: ours / paper (difference). The page `results.html` beside this one has the same with "
         "colours, and the interval and origin of every figure.",
-        f"**{UPPER_BOUND}**",
         _lines(["Table", "Cells done", "Missing cells by recipe"], [_state(entry) for entry in entries]),
     ]
     for entry in entries:
@@ -69,6 +75,26 @@ def results_markdown(entries: Sequence[Entry], *, command: str) -> str:
         else:
             parts += [_lines(entry.head, entry.rows), *entry.notes]
     return "\n\n".join(parts) + "\n"
+
+
+def _claims(judged: Sequence[Judged]) -> list[str]:
+    """The claims, those that did not hold first."""
+    parts = [f"## {verdicts.TITLE}", f"{verdicts.READING} Of {len(judged)} claims: {verdicts.counted(judged)}."]
+    for held, own in verdicts.grouped(judged).items():
+        lines = [
+            [
+                f"{one.claim.text} ({verdicts.source(one.claim)}) *Rule: {one.rule}.*",
+                one.ours.evidence,
+                verdicts.by_the_paper(one),
+            ]
+            for one in own
+        ]
+        if lines:
+            head = f"### {verdicts.MARKS[held]} {verdicts.WORDS[held].capitalize()}: {len(own)}"
+            lines = [[text.replace("|", "\\|") for text in line] for line in lines]
+            parts += [head, _lines(["Claim", "Our numbers", "By the paper's own numbers"], lines)]
+    signs = verdicts.signs_in(judged)
+    return [*parts, f"{signs}."] if signs else parts
 
 
 def _state(entry: Entry) -> list[str]:

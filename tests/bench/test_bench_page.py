@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from soap import recipes
 from soap.bench import Rates, append, load_subject
 from soap.bench.purify import bench_purify
 from soap.bench.row import SCHEMA
+from soap.bench.train import bench_train
 from soap.report.drawing import png
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +85,20 @@ def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured, tmp_pat
     assert "images/performance.png" in page
     assert "| upside down |" in page
     assert f"<!-- figures -->\n{tool.NONE}\n<!-- /figures -->\n" in tool.rendered(document, [], [])
+
+
+def test_training_that_was_timed_alone_has_a_line_beside_that_against_the_plain_loop(tmp_path):
+    small = {"device": CPU, "epochs": 1, "steps": 3, "batch": 2}
+    for alone in (False, True):
+        row = bench_train(recipes.read("mnist-fcn-dr"), Rates(operations=1e9, bytes=1e9), alone=alone, **small)
+        append(tmp_path / "bench-a.jsonl", row)
+    both, ours = tool.committed_rows(folder=tmp_path)
+    lines = [line.split(" | ") for line in tool.tables([both, ours]).splitlines() if line.startswith("| train")]
+    columns = [dict(zip(tool.HEAD, line, strict=True)) for line in lines]
+    assert [bool(line["plain, s"]) for line in columns] == [True, False]
+    assert columns[0]["equal"].startswith("first losses ")
+    assert (columns[1]["plain / ours"], columns[1]["passes ours"], columns[1]["equal"]) == ("", "", " |")
+    assert columns[1]["ours, s"]
 
 
 def test_each_panel_shows_the_rows_that_differ_in_its_number_alone(measured):

@@ -1,5 +1,7 @@
 """Timings: quantiles against numpy's, and paths that take turns."""
 
+import statistics
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +26,22 @@ def test_a_spread_is_in_order_and_whole(values):
     assert got.median == pytest.approx(np.median(values))
     assert got.fastest <= got.lower_quartile <= got.median <= got.upper_quartile <= max(values)
     assert got.repeats == len(values)
+
+
+@given(TIMES)
+def test_mean_and_deviation_are_numpys_and_those_of_the_statistics_module(values):
+    got = spread(values)
+    assert got.mean == pytest.approx(statistics.mean(values)) == pytest.approx(np.mean(values))
+    if len(values) > 1:
+        assert got.deviation == pytest.approx(statistics.stdev(values))
+        assert got.deviation == pytest.approx(np.std(values, ddof=1), abs=1e-9)
+    else:
+        assert got.deviation == 0
+
+
+def test_mean_and_deviation_by_hand():
+    got = spread([5.0, 1.0, 3.0])
+    assert (got.mean, got.deviation) == (3, 2)
 
 
 def test_paths_take_turns():

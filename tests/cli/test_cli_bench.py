@@ -102,6 +102,33 @@ def test_train(run):
     assert "4 steps were timed and scaled to the 7500 of an epoch." in row["notes"]
 
 
+def test_train_alone_a_row_for_each_recipe(run, tmp_path):
+    models = ("mnist-fcn-dr", "mnist-fcn-pgd-at")
+    small = ("--device", "cpu", "--steps", 3, "--batch", 4, "--epochs", 2, "--results", "rows.jsonl")
+    found = rows(run, "train", "--alone", *(word for model in models for word in ("--model", model)), *small)
+    assert [row["model"] for row in found] == [*models]
+    for row in found:
+        assert list(row["paths"]) == ["ours"]
+        assert row["agreement"] == {}
+        ours = row["paths"]["ours"]
+        assert (ours["ratio"], ours["passes"], ours["seconds"]["repeats"]) == (1, None, 2)
+        assert 0 < ours["seconds"]["fastest"] <= ours["seconds"]["mean"]
+        assert row["share"] > 0
+        assert row["case"]["steps"] == 3
+        assert "3 steps were timed and scaled to the 15000 of an epoch." in row["notes"]
+    kept = (tmp_path / "rows.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in kept] == found
+
+
+def test_training_alone_for_people(run):
+    done = run("bench", "train", "--alone", "--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 3, "--batch", 4)
+    assert done.code == 0
+    assert done.out.startswith("train mnist-fcn-dr (weights: random, seed 0) on ")
+    for said in ("mean s", " ± 0 ", "not counted", "floor: "):
+        assert said in done.out
+    assert "plain" not in done.out
+
+
 def test_train_by_a_recipe_of_ones_own_on_a_whole_epoch(run, tmp_path):
     from soap import recipes
 
@@ -128,6 +155,7 @@ def test_train_by_a_recipe_of_ones_own_on_a_whole_epoch(run, tmp_path):
         ("attack --attack pdg", 2, "unknown attack 'pdg'; did you mean pgd?"),
         ("attack --steps 0", 2, "--steps"),
         ("train --model nothing", 2, "unknown recipe 'nothing'"),
+        ("train --model mnist-fcn-dr --model nothing", 2, "unknown recipe 'nothing'"),
         ("train --steps 2", 2, "--steps"),
         ("train --precision fp16", 2, "precision is 'fp16'"),
         ("train --precision bf16 --device cpu", 2, "precision 'bf16' is for GPUs"),

@@ -10,7 +10,9 @@ from paper_rows import row_for
 import soap
 from soap import paper
 from soap.paper import TABLES, Table, jobs, rows
+from soap.paper.claims import CLAIMS
 from soap.paper.figures import FIGURES
+from soap.paper.verdicts import OF_FIGURES, OF_TABLES
 from soap.results import Store
 
 WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].wanted
@@ -23,7 +25,7 @@ def installed(monkeypatch):
     monkeypatch.setattr("soap.cli.paper_figures.results_folder", lambda: None)
 
 
-def test_the_list_has_every_table_and_figure(run):
+def test_the_list_has_every_table_and_figure_and_the_claims(run):
     done = run("reproduce", "--json")
     assert done.code == 0
     assert [entry["name"] for entry in done.json["tables"]] == list(TABLES)
@@ -35,6 +37,10 @@ def test_the_list_has_every_table_and_figure(run):
     text = run("reproduce").out
     assert all(f" {name} " in text for name in (*TABLES, *FIGURES))
     assert f"{first['done']} of 70" in text
+    counts = done.json["claims"]
+    assert list(counts) == ["did_not_hold", "held", "not_measured_in_full"]
+    assert sum(counts.values()) == len(OF_TABLES | OF_FIGURES)
+    assert f"{counts['did_not_hold']} did not hold, {counts['held']} held, " in text
 
 
 def test_a_table_from_the_bundled_rows(run):
@@ -71,6 +77,7 @@ def test_only_narrows(run):
     listed = run("reproduce", "--only", "mnist-cnn", "--json").json
     assert [entry["name"] for entry in listed["tables"]] == ["table-1", "table-4", "table-8"]
     assert [entry["name"] for entry in listed["figures"]] == ["figure-8", "ablation-leaking"]
+    assert "claims" not in listed  # they are judged by all rows
 
 
 @pytest.mark.parametrize("name", ["table-5", "table-6", "table-7"])
@@ -88,6 +95,8 @@ def test_tables_from_the_code(run, name):
         (("--only", "cifar11"), "unknown recipe 'cifar11'; did you mean"),
         (("table-2", "--only", "mnist-fcn"), "table-2 has no cell of a recipe that starts with 'mnist-fcn'"),
         (("table-5", "--only", "mnist-fcn"), "leave out --only"),
+        (("claims", "--only", "mnist-fcn"), "claims are judged by all rows there are: leave out --only"),
+        (("claims", "--run"), "claims are judged by all rows there are: leave out --only, and --run the tables"),
         (("--limit", "cw"), "--limit is 'cw', want a number of images, for one attack e.g. cw=1000."),
         (("--limit", "cw=0"), "--limit is 'cw=0'"),
         (("--limit", "cv=10"), "unknown attack 'cv'; did you mean cw"),
@@ -111,8 +120,11 @@ def test_a_damaged_file_of_rows_is_named(run, tmp_path):
 def test_a_figure_is_drawn_with_its_claims_and_what_it_lacks(run, tmp_path):
     done = run("reproduce", "figure-5", "--out", "drawn")
     assert done.code == 0
+    lines = done.out.splitlines()
     for claim in FIGURES["figure-5"].claims:
-        assert f"- {claim}" in done.out
+        place = lines.index(f"- {claim.text} (section 4.1)")
+        assert lines[place + 1].startswith("    ○ not measured in full. Missing: rows of ")
+        assert "(Rule: " in lines[place + 1]
     assert "Missing: no rows of mnist-fcn-dr" in done.out
     for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
         path = tmp_path / "drawn" / f"figure-5.{kind}"
@@ -120,6 +132,39 @@ def test_a_figure_is_drawn_with_its_claims_and_what_it_lacks(run, tmp_path):
         assert f"drawn/figure-5.{kind}" in done.out
     answer = run("reproduce", "figure-5", "--out", "drawn", "--json").json
     assert (answer["done"], answer["wanted"]) == (0, 3)
+    assert [one["name"] for one in answer["verdicts"]] == [claim.name for claim in FIGURES["figure-5"].claims]
+    assert {one["held"] for one in answer["verdicts"]} == {None}
+
+
+def test_what_is_no_claim_gets_no_verdict(run):
+    done = run("reproduce", "figure-1", "--out", "drawn")
+    assert "no second network. (sections 1 and 3.2)" in done.out
+    assert "Rule:" not in done.out
+    assert run("reproduce", "figure-1", "--out", "drawn", "--json").json["verdicts"] == []
+
+
+def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
+    cells = TABLES["table-1"].cells
+    numbers = {"dr-min-aux": 6500, "fgsm-at": 8000, "pgd-at": 5000}
+    for method, correct in numbers.items():
+        wanted = cells[method, "fcn", "fgsm"].wanted
+        row = row_for(wanted, correct, date="2099-01-01T00:00:00+00:00", weights="f", training="1000 epochs, seed 0")
+        Store(tmp_path / "mine.jsonl").append(row)
+    done = run("reproduce", "claims", "--results", "mine.jsonl", "--json")
+    assert done.code == 0
+    claims = {claim["name"]: claim for claim in done.json["claims"]}
+    assert list(claims) == [name for name in CLAIMS if name in OF_TABLES | OF_FIGURES]
+    fcn = claims["fcn-above-adversarial-training"]
+    assert (fcn["held"], fcn["printed_held"], fcn["about"], fcn["section"]) == (False, False, ["table-1"], "4.1")
+    assert fcn["evidence"].startswith("Against it: FCN, SOAP-DR: FGSM 65.00 against FGSM AT 80.00.")
+    assert "66.85 against FGSM AT 80.57" in fcn["printed_evidence"]
+    assert claims["few-large-steps"]["printed_held"] is None
+    assert done.json["did_not_hold"] == sum(claim["held"] is False for claim in claims.values())
+    text = run("reproduce", "claims", "--results", "mine.jsonl").out
+    assert all(f"- {claim['text']} (section" in text for claim in claims.values())
+    assert text.index("✗ Did not hold") < text.index(fcn["text"]) < text.index("○ Not measured in full: ")
+    assert f"    {fcn['evidence']}" in text
+    assert "    The paper's own numbers: did not hold: FCN, SOAP-DR: FGSM 66.85 against FGSM AT 80.57." in text
 
 
 # --- Running ------------------------------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def test_names_complete_in_the_shell(run, monkeypatch, tmp_path):
     (tmp_path / "runs" / "last.safetensors").touch()
     (tmp_path / "runs" / "notes.txt").touch()
     assert complete(run, monkeypatch, "soap ev") == ["evaluate"]
-    assert complete(run, monkeypatch, "soap evaluate mnist-c") == ["mnist-cnn-dr"]
+    assert complete(run, monkeypatch, "soap evaluate mnist-cnn-d") == ["mnist-cnn-dr"]
     assert complete(run, monkeypatch, "soap evaluate runs/") == ["runs/one/", "runs/last.safetensors"]
     assert complete(run, monkeypatch, "soap train cifar100-resnet18-r") == ["cifar100-resnet18-rp"]
     assert complete(run, monkeypatch, "soap evaluate x --attack ") == ["none", "fgsm", "pgd", "cw", "df"]

@@ -9,6 +9,7 @@ from soap.evaluation import curves, examples, gathered, views
 from soap.evaluation.curves import RadiusCurve
 from soap.evaluation.examples import Examples
 from soap.evaluation.gathered import Material
+from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
 from soap.evaluation.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
 from soap.evaluation.views import TaskViews
 from soap.purify.soap import label
@@ -61,6 +62,10 @@ def sample_rows() -> list[Row]:
         ("none", squared, 720, 9), ("none", entropy, 730, 4), ("pgd", squared, 1000, 10), ("pgd", entropy, 310, 5),
     ):  # fmt: skip
         rows.append(row(TASKS[1], attack, defence, correct, measures={"mean_eps_pfy": eps / 255}))
+    for k, gradient in enumerate(VARIANTS):
+        defence = label("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5, f"gradient={gradient!r}")
+        for j, attack in enumerate(ATTACKS):
+            rows.append(row(TASKS[2], attack, defence, 1000 - 130 * k - 80 * j))
     for k, network in enumerate(("mnist-fcn", "mnist-cnn", "cifar10-resnet18", "cifar10-wide-resnet28")):
         rows.append(row(f"{network}-fgsm-at", "none", "none", 800 - 20 * k))
         rows.append(row(f"{network}-fgsm-at", "fgsm", "none", 700 + 60 * k))
@@ -70,16 +75,24 @@ def sample_rows() -> list[Row]:
 def sample_timings() -> list[dict]:
     networks = {"mnist-fcn": "dr", "mnist-cnn": "dr", "cifar10-resnet18": "rp lc", "cifar10-wide-resnet28": "rp lc"}
     return [
-        timing(f"{network}-{method}", 1.0 + k + 10 * j)
+        timing(f"{network}-{method}", 1.0 + k + 10 * j, steps=100 if "wide" in network else 390)
         for k, (network, own) in enumerate(networks.items())
         for j, method in enumerate(("no-def", "fgsm-at", "pgd-at", *own.split()))
     ]
 
 
-def timing(model: str, seconds: float, *, device: str = "a GPU", precision: str = "fp32", date: str = "2026") -> dict:
+def timing(
+    model: str, seconds: float, *, device: str = "a GPU", precision: str = "fp32", date: str = "2026",
+    epochs: int = 30, steps: int = 390, old: bool = False, processor: str = "a CPU",
+) -> dict:  # fmt: skip
+    """A row with the mean `seconds` and a tenth of it as deviation; an old one has the median alone."""
+    spread = {"median": seconds, "repeats": epochs}
+    if not old:
+        spread |= {"median": 2 * seconds, "mean": seconds, "deviation": seconds / 10}
     return {
-        "what": "train", "model": model, "case": {"precision": precision, "compiled": "false", "batch": 128},
-        "paths": {"ours": {"seconds": {"median": seconds}}}, "provenance": {"device": device, "date": date},
+        "what": "train", "model": model, "paths": {"ours": {"seconds": spread}},
+        "case": {"precision": precision, "compiled": "false", "batch": 128, "steps": steps, "epoch_steps": 390},
+        "provenance": {"device": device, "processor": processor, "date": date},
     }  # fmt: skip
 
 

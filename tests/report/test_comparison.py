@@ -198,7 +198,7 @@ def entries(*rows):
 
 def test_markdown_shows_each_cell_once():
     rows = column(no_def=10, fgsm_at=300, pgd_at=6200, dr_0=70, dr_min_aux=5000, dr_oracle=9900)
-    page = results_markdown(entries(*rows), command="the command")
+    page = results_markdown(entries(*rows), [], command="the command")
     assert "| PGD AT | – / 76.82 | – / 60.70 | <u>**62.00**</u> / 57.07 (+4.93)<sup>1</sup> |" in page  # noqa: RUF001
     assert "| ε = min-aux | – / **97.56** | – / 66.85 | **50.00** / **61.88** (−11.88)<sup>1</sup> |" in page  # noqa: RUF001
     assert "| ε = oracle\\* |" in page
@@ -250,7 +250,7 @@ class Reader(HTMLParser):
 def test_the_html_page_stands_alone_and_can_be_reached_without_a_mouse():
     rows = [row_for(wanted, 5000) for wanted in TABLE.wanted]
     hostile = replace(rows[0].provenance, device='<script>alert("x")</script>')
-    page = results_html(entries(*rows[1:], replace(rows[0], provenance=hostile)), command="a <b> command")
+    page = results_html(entries(*rows[1:], replace(rows[0], provenance=hostile)), [], command="a <b> command")
     reader = Reader(page)
     assert not {"script", "link", "img", "iframe"} & set(reader.tags)
     assert "a &lt;b&gt; command" in page
@@ -274,6 +274,6 @@ def test_the_html_page_stands_alone_and_can_be_reached_without_a_mouse():
 
 
 def test_every_line_of_an_html_table_is_as_wide_as_its_head():
-    page = results_html(entries(), command="c")
+    page = results_html(entries(), [], command="c")
     for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
         assert len(set(Reader(table).widths)) == 1

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from matplotlib.container import BarContainer
 from matplotlib.text import Text
 from paper_samples import (
     TASKS,
@@ -14,19 +15,19 @@ from paper_samples import (
     sample_material,
     sample_rows,
     sample_views,
-    timing,
 )
 from PIL import Image
 
 from soap.errors import FileError, InputError
 from soap.evaluation import examples
 from soap.evaluation.gathered import Material
+from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
 from soap.evaluation.sweeps import BETAS
 from soap.report.drawing import DARK, LIGHT
-from soap.report.paper_figures import DRAWINGS, draw, panels
-from soap.report.paper_figures.training_time import comparable, seconds
+from soap.report.paper_figures import DRAWINGS, draw, gradients, panels
 
-NAMES = [*(f"figure-{k}" for k in range(1, 11)), *(f"ablation-{k}" for k in ("steps", "rotation", "radius", "leaking"))]
+ABLATIONS = ("steps", "rotation", "radius", "leaking", "gradients")
+NAMES = [*(f"figure-{k}" for k in range(1, 11)), *(f"ablation-{k}" for k in ABLATIONS)]
 
 ONE_OF_EACH = [name for name in NAMES if name not in ("figure-8", "figure-9")]
 """Figures 8 to 10 differ in their models alone, and are slow to draw; 10 has the longest words."""
@@ -175,27 +176,6 @@ def test_turns_and_views(full):
         assert np.array_equal(got, wanted)
 
 
-def test_bars_are_seconds_an_epoch(full):
-    axes = DRAWINGS["figure-7"](full, LIGHT).axes
-    assert [[bar.get_width() for bar in panel.patches] for panel in axes] == [
-        [1.0 + k + 10 * j for j in range(4 if k < 2 else 5)] for k in range(4)
-    ]
-    assert [label.get_text() for label in axes[2].get_yticklabels()] == [
-        "No Def", "FGSM AT", "PGD AT", "SOAP-RP", "SOAP-LC",
-    ]  # fmt: skip
-
-
-def test_timings_are_compared_on_one_machine_and_the_latest_count():
-    rows = [
-        timing("a", 1.0), timing("a", 2.0, date="2027"), timing("a", 3.0, date="2025"), timing("b", 4.0),
-        timing("a", 5.0, precision="bf16", date="2028"), timing("b", 6.0, device="another", date="2029"),
-        timing("c", 7.0), {**timing("a", 8.0, date="2030"), "what": "purify"},
-    ]  # fmt: skip
-    found = comparable(rows, ["a", "b"])
-    assert {model: seconds(row) for model, row in found.items()} == {"a": 2.0, "b": 4.0}
-    assert comparable([], ["a"]) == {}
-
-
 def test_cells_are_accuracies_and_the_stairs_part_those_that_cannot_reach(full):
     axes = DRAWINGS["ablation-steps"](full, LIGHT).axes[1]
     table = axes.images[0].get_array()
@@ -237,6 +217,27 @@ def test_either_loss_with_its_radius(full):
     accuracy, radius = DRAWINGS["ablation-rotation"](full, LIGHT).axes
     assert [bar.get_width() for bar in accuracy.patches] == pytest.approx([72, 100, 73, 31])
     assert [bar.get_width() for bar in radius.patches] == pytest.approx([9, 10, 4, 5])
+
+
+def test_three_bars_a_gradient_and_ours_on_a_band(full):
+    (axes,) = DRAWINGS["ablation-gradients"](full, LIGHT).axes
+    bars = [[bar.get_width() for bar in group] for group in axes.containers if isinstance(group, BarContainer)]
+    assert bars == [[pytest.approx(100 - 13 * k - 8 * j)] for k in range(7) for j in range(3)]
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches if bar.get_hatch()}) == 1
+    bold = [label.get_text() for label in axes.get_yticklabels() if label.get_fontweight() == "bold"]
+    assert [text.split()[0] for text in bold] == ['"stop"']
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["clean images", "under FGSM", "under PGD"]
+    assert tuple(gradients.LABELS) == VARIANTS
+    assert tuple(gradients.ATTACKS) == ATTACKS
+
+
+def test_gradients_that_are_not_measured_say_so(full):
+    rows = [row for row in sample_rows() if "gradient='exact" not in row.defence]
+    rows = [row for row in rows if (row.attack, row.defence.partition("gradient=")[2]) != ("fgsm", "'stop')")]
+    (axes,) = DRAWINGS["ablation-gradients"](dataclasses.replace(full, rows=rows), LIGHT).axes
+    absent = [text.get_position()[1] for text in axes.texts if text.get_text() == "not measured yet"]
+    assert absent == [1, 2, 3, 5]
+    assert len([group for group in axes.containers if isinstance(group, BarContainer)]) == 21 - 3 * 3 - 1
 
 
 def test_names_of_models():

@@ -19,6 +19,7 @@ from soap.report.paper_figures import (
     class_examples,
     decoded,
     fixed_radii,
+    gradients,
     heat_map,
     label_leaking,
     method,
@@ -45,6 +46,7 @@ DRAWINGS: dict[str, Drawing] = {
     "ablation-rotation": rotation_losses.draw,
     "ablation-radius": fixed_radii.draw,
     "ablation-leaking": label_leaking.draw,
+    "ablation-gradients": gradients.draw,
 }
 """By the names of `soap.paper.figures.FIGURES`."""
 

@@ -1,0 +1,83 @@
+"""Epochs of training on a clock of its own: what is timed, what is not, and who takes turns."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from soap import recipes
+from soap.bench import Rates
+from soap.bench.plain_training import PlainTraining
+from soap.bench.train import bench_train
+from soap.training.loop import _Run
+from soap.training.stepping import Stepper
+
+CPU = torch.device("cpu")
+RECIPE = replace(recipes.read("mnist-fcn-no-def"), data="mnist-mini")
+BATCH, STEPS = 2500, 4
+OURS, PLAIN, WEIGHTS = 2.0, 7.0, 1000.0
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What was done in turn; a step of ours takes 2 seconds, of the plain loop 7, and writing weights 1000."""
+    done, now = [], [0.0]
+
+    def taking(name, seconds, method):
+        def slow(*arguments, **settings):
+            now[0] += seconds
+            done.append(name)
+            return method(*arguments, **settings)
+
+        return slow
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(Stepper, "__call__", taking("ours", OURS, Stepper.__call__))
+    monkeypatch.setattr(PlainTraining, "_train_step", taking("plain", PLAIN, PlainTraining._train_step))
+    monkeypatch.setattr(_Run, "_save_weights", taking("weights", WEIGHTS, _Run._save_weights))
+    return done
+
+
+def measured(**settings):
+    return bench_train(RECIPE, Rates(operations=1e9, bytes=1e9), device=CPU, batch=BATCH, **settings)
+
+
+def test_alone_our_loop_runs_once_and_the_end_of_it_is_not_timed(told):
+    seen = []
+    row = measured(epochs=3, alone=True, watch=lambda *progress: seen.append(progress))
+    assert told == ["ours"] * 4 * STEPS + ["weights"]
+    seconds = row.paths["ours"].seconds
+    assert (seconds.mean, seconds.deviation, seconds.median) == (STEPS * OURS, 0, STEPS * OURS)
+    assert seconds.repeats == 3
+    assert row.paths["ours"].images_per_second == BATCH / OURS
+    assert seen == [("timing", k, 4) for k in (1, 2, 3, 4)]
+
+
+def test_beside_the_plain_loop_both_take_turns(told):
+    row = measured(epochs=2)
+    turns = [*(["ours"] * STEPS + ["plain"] * STEPS) * 3, "weights"]
+    assert told[-len(turns) :] == turns
+    assert row.paths["ours"].seconds.mean == STEPS * OURS
+    assert row.paths["plain"].seconds.mean == STEPS * PLAIN
+    assert row.paths["plain"].ratio == PLAIN / OURS
+    losses = row.agreement["plain"]
+    assert losses["epoch_loss_ours"] == pytest.approx(losses["epoch_loss_plain"], rel=1e-3)
+
+
+def test_shortened_epochs_are_scaled_alone_as_beside_the_plain_loop(told):
+    rows = [measured(epochs=1, steps=3, alone=alone) for alone in (True, False)]
+    for row in rows:
+        assert row.paths["ours"].seconds.mean == STEPS * OURS
+        assert row.notes[0] == "3 steps were timed and scaled to the 4 of an epoch."
+    assert rows[1].paths["plain"].seconds.mean == STEPS * PLAIN
+    assert list(rows[0].paths) == ["ours"]
+
+
+def test_every_model_is_compiled_from_a_clean_state(monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: done.append("reset"))
+    monkeypatch.setattr(torch, "compile", lambda losses: done.append("compile") or losses)
+    for _ in range(2):
+        row = measured(epochs=1, steps=3, alone=True, compiled=True)
+        assert row.case["compiled"] == "true"
+    assert done == ["reset", "compile"] * 2

@@ -1,0 +1,292 @@
+"""Every check in a made-up world where its claim holds, in one where it does not, and where a number is lacking."""
+
+from dataclasses import replace
+
+import pytest
+from claim_worlds import (
+    SECONDS,
+    as_rows,
+    as_tables,
+    attack_steps,
+    beta_row,
+    curve,
+    digits,
+    findings,
+    purified_row,
+    sweep_rows,
+    world,
+)
+
+from soap.paper import TABLES, Table
+from soap.paper.claims import CLAIMS
+from soap.paper.figures import TASKS
+from soap.paper.verdicts import OF_FIGURES, OF_TABLES, judge, judge_all
+from soap.paper.verdicts.numbers import PRINTED, number
+from soap.report.comparison import compare
+from soap.report.measured import epoch_seconds, numbers
+
+DR, RP, LC = TASKS
+T1, T2, T3, T4, T8, T9 = (f"table-{k}" for k in (1, 2, 3, 4, 8, 9))
+SMALL, LARGE = "resnet18", "wide-resnet28"
+
+SPOILT = {
+    "above-purifiers": {(T1, "defense-gan", "cnn", "df"): 81.0},
+    "fcn-above-adversarial-training": {(T1, "fgsm-at", "fcn", "fgsm"): 70.1},
+    "cnn-above-fgsm-training": {(T1, "fgsm-at", "cnn", "pgd"): 65.1},
+    "cnn-near-pgd-training": {(T1, "pgd-at", "cnn", "fgsm"): 80.1},
+    "cnn-near-defense-gan": {(T1, "defense-gan", "cnn", "pgd"): 75.1},
+    "best-clean-accuracy": {(T1, "pgd-at", "cnn", "none"): 95.1},
+    "labels-leak": {(T2, "fgsm-at", LARGE, "fgsm"): 59.9},
+    "rp-above-pixel-defend": {(T2, "pixel-defend", SMALL, "cw"): 80.1},
+    "rp-above-pgd-training-in-l2": {(T2, "pgd-at", SMALL, "df"): 80.1},
+    "rp-best-on-wide-network": {(T2, "fgsm-at", LARGE, "fgsm"): 71.1},
+    "lc-above-all": {(T2, "lc-min-aux", SMALL, "pgd"): 44.9},
+    "half-right-under-pgd": {(T2, "lc-min-aux", SMALL, "pgd"): 49.9, (T2, "pgd-at", SMALL, "pgd"): 30.0},
+    "far-above-in-l2": {(T2, "pgd-at", LARGE, "cw"): 70.1},
+    "cifar100-rp": {(T3, "pgd-at", LARGE, "pgd"): 65.1},
+    "cifar100-lc": {(T3, "fgsm-at", SMALL, "df"): 80.1},
+    "black-box-fcn": {(T4, "pgd-at", "fcn", "cnn"): 80.1},
+    "black-box-cnn": {(T4, "pgd-at", "cnn", "fcn"): 93.1},
+    "joint-training-helps-alone": {(T2, "rp-0", SMALL, attack): 1.2 for attack in ("fgsm", "pgd", "cw", "df")},
+    "l2-by-purification-alone": {(T2, "pgd-at", LARGE, attack): 42.6 for attack in ("cw", "df")},
+    "pgd-training-resists-l2": {
+        (table, row, "success", "pgd-at"): 99.5
+        for table, row in ((T8, "cw-fcn"), (T8, "cw-cnn"), (T8, "df-fcn"), (T9, "cw-resnet18"), (T9, "df-resnet18"))
+    },
+    "easy-before-purification": {
+        (T9, row, "success", "rp"): 94.9 for row in ("cw-resnet18", "df-resnet18", "cw-wide-resnet28")
+    },
+    "wide-lc-resists-deepfool": {(T9, "df-wide-resnet28", "success", "lc"): 50.0},
+}
+"""By claim: numbers of the made-up world that make it fail."""
+
+LACKING = {name: [next(iter(places))] for name, places in SPOILT.items()} | {
+    "l2-by-purification-alone": [(T2, "rp-min-aux", LARGE, "df")],
+    "pgd-training-resists-l2": [(T9,), (T8, "cw-fcn")],  # what is only typical can do without a few
+    "easy-before-purification": [(T9,)],
+}
+"""By claim: how the places of numbers begin without which it is open."""
+
+
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_claims_of_tables_both_ways_and_open(name):
+    check, whole = OF_TABLES[name], world()
+    good = check.judge(as_tables(whole))
+    assert good.held is True, good.evidence
+    assert set(good.told) == {"For it"}
+    bad = check.judge(as_tables(whole | SPOILT[name]))
+    assert bad.held is False, bad.evidence
+    assert bad.against
+    left = {
+        place: value
+        for place, value in whole.items()
+        if not any(place[: len(gone)] == gone for gone in LACKING[name])
+    }
+    lacking = check.judge(as_tables(left))
+    assert lacking.held is None, lacking.evidence
+    assert "Missing" in lacking.told
+    nothing = check.judge({})
+    assert nothing.held is None
+    assert set(nothing.told) == {"Missing"}
+
+
+def test_the_table_of_cases_has_every_claim_of_tables():
+    assert set(SPOILT) == set(LACKING) == set(OF_TABLES)
+
+
+def test_the_rest_of_a_claim_may_be_missing_once_part_of_it_fails():
+    only = {place: value for place, value in world().items() if place[:3] in {(T1, "dr-min-aux", "fcn")}}
+    numbers = only | {(T1, "fgsm-at", "fcn", "fgsm"): 80.57, (T1, "dr-min-aux", "fcn", "fgsm"): 66.85}
+    verdict = OF_TABLES["fcn-above-adversarial-training"].judge(as_tables(numbers))
+    assert verdict.held is False
+    assert verdict.evidence == (
+        "Against it: FCN, SOAP-DR: FGSM 66.85 against FGSM AT 80.57. "
+        "Missing: mnist-fcn-pgd-at (FGSM, PGD, CW, DF), mnist-fcn-fgsm-at (PGD, CW, DF)."
+    )
+
+
+def test_a_method_that_is_not_part_of_this_project_is_told_so():
+    verdict = OF_TABLES["cnn-near-defense-gan"].judge({})
+    assert "Missing: mnist-cnn-dr (FGSM, PGD), Defense-GAN (not part of this project)." in verdict.evidence
+
+
+def test_other_evidence_in_words():
+    tables = as_tables(world())
+    assert "CNN: 62.00 under FGSM against 60.00 without an attack" in OF_TABLES["labels-leak"].judge(tables).evidence
+    kept = OF_TABLES["l2-by-purification-alone"].judge(tables).evidence
+    assert "CNN: SOAP-DR 80.00 under CW and 80.00 under DF, of 95.00, PGD AT 60.00 under CW" in kept
+    typical = OF_TABLES["easy-before-purification"].judge(tables).evidence
+    assert typical == "For it: 11 of 12 cases, but not DF on Wide-ResNet-28 (SOAP-LC 20.00)."
+
+
+PRINTED_HOLDS = {
+    "above-purifiers": False,  # Defense-GAN is above SOAP-DR everywhere
+    "fcn-above-adversarial-training": False,  # FGSM AT under FGSM: 80.57 against 66.85
+    "cnn-above-fgsm-training": False,  # the same: 99.50 against 87.78
+    "cnn-near-pgd-training": True,
+    "cnn-near-defense-gan": True,
+    "best-clean-accuracy": False,  # PGD AT on the CNN: 98.97 against 98.94
+    "labels-leak": True,
+    "rp-above-pixel-defend": False,  # CW: 76.47 against 68.22
+    "rp-above-pgd-training-in-l2": True,
+    "rp-best-on-wide-network": False,  # FGSM AT under FGSM: 91.63 against 51.11
+    "lc-above-all": False,  # the same: 91.63 against 64.83
+    "half-right-under-pgd": True,
+    "far-above-in-l2": True,
+    "joint-training-helps-alone": False,  # SOAP-RP on ResNet-18: 4.97 against 5.42 on average
+    "cifar100-rp": True,
+    "cifar100-lc": False,  # FGSM AT under FGSM: 88.24 against 31.40
+    "l2-by-purification-alone": True,
+    "black-box-fcn": True,
+    "black-box-cnn": True,
+    "pgd-training-resists-l2": True,
+    "easy-before-purification": True,
+    "wide-lc-resists-deepfool": True,
+}
+
+
+def test_verdicts_by_the_papers_own_numbers():
+    """Looked up by hand in the paper's tables."""
+    assert {name: check.judge(PRINTED).held for name, check in OF_TABLES.items()} == PRINTED_HOLDS
+    assert number(PRINTED, T1, "dr-min-aux", "fcn", "pgd").value == 61.88
+
+
+def test_rows_reach_the_verdicts_through_the_tables_cells():
+    """Result rows, compared with the paper's cells, judge as the numbers themselves do; signs are shown."""
+    rows = as_rows(world())
+    shorter = replace(rows[0].provenance, training="1 epochs, seed 0, fp32")
+    rows = [
+        replace(row, provenance=shorter) if (row.model, row.attack) == ("mnist-fcn-pgd-at", "pgd") else row
+        for row in rows
+    ]
+    tables = [table for table in TABLES.values() if isinstance(table, Table)]
+    found = numbers([compare(table, rows, lambda table, place: None) for table in tables])
+    for name, check in OF_TABLES.items():
+        verdict = check.judge(found)
+        unmeasured = name in ("above-purifiers", "cnn-near-defense-gan", "rp-above-pixel-defend")
+        assert verdict.held is (None if unmeasured else True), (name, verdict.evidence)
+    assert "PGD 65.00 against PGD AT 45.00†" in OF_TABLES["fcn-above-adversarial-training"].judge(found).evidence
+
+
+# --- Figures ------------------------------------------------------------------------------------------------------
+
+ALL = sweep_rows()
+
+
+
+def without(kind):
+    return {key: row for key, row in ALL.items() if key[1] != kind}
+
+
+def beta(model, value, purified, percent):
+    return {"rows": ALL | {(model, "beta", value, purified): beta_row(model, value, purified, percent)}}
+
+
+NO_CURVES, NO_PICTURES = {"curves_of": []}, {"pictures": []}
+NO_BETAS = {"rows": {key: row for key, row in ALL.items() if key[1:3] != ("beta", 10.0)}}
+
+FIGURE_CASES = {
+    "loss-tells-attack": ({"curves_of": [curve(DR), curve(RP, clean=0.09), curve(LC)]}, NO_CURVES),
+    "elbow-at-attack-radius": ({"curves_of": [curve(DR, eps_adv=0.35), curve(RP), curve(LC)]}, NO_CURVES),
+    "decoder-sees-class-again": ({"pictures": [digits(back=range(5))]}, NO_PICTURES),
+    "over-estimation-helps": (
+        {"rows": ALL | {(LC, "radius", attack_steps(LC)): purified_row(LC, 57.1, eps=attack_steps(LC))}},
+        {"rows": without("radius")},
+    ),
+    "squared-error-for-rotation": (
+        {"rows": ALL | {(RP, "cross entropy"): replace(ALL[RP, "cross entropy"], measures={"mean_eps_pfy": 8 / 255})}},
+        {"rows": without("cross entropy")},
+    ),
+    "few-large-steps": (
+        {"rows": ALL | {(DR, "steps", 4): purified_row(DR, 59.1, gamma=1 / 4, steps=20)}},
+        {"rows": {key: row for key, row in ALL.items() if key != (LC, "steps", 2)}},
+    ),
+    "knowing-the-task-does-not-pay": (beta(DR, 0.01, True, 46.9), NO_BETAS),
+    "negative-beta-weakens": (beta(LC, -10.0, False, 33.9), NO_BETAS),
+    "positive-beta-rises": (beta(DR, 10.0, True, 63.9), NO_BETAS),
+    "positive-beta-stays": (beta(RP, 1.0, True, 53.1), NO_BETAS),
+    "small-overhead": (
+        {"seconds": SECONDS | {"cifar10-resnet18-rp": 1.6}},
+        {"seconds": {model: s for model, s in SECONDS.items() if model != "mnist-cnn-no-def"}},
+    ),
+    "small-networks-train-fast": (
+        {"seconds": SECONDS | {"mnist-fcn-pgd-at": 2.7}},
+        {"seconds": {model: s for model, s in SECONDS.items() if model != "mnist-fcn-dr"}},
+    ),
+    "large-networks-train-faster": (
+        {"seconds": SECONDS | {"mnist-cnn-dr": 1.1}},
+        {"seconds": {model: s for model, s in SECONDS.items() if model != "cifar10-wide-resnet28-pgd-at"}},
+    ),
+}
+"""By claim: what spoils it, and what leaves it open."""
+
+
+def test_the_table_of_cases_has_every_claim_of_figures():
+    assert set(FIGURE_CASES) == set(OF_FIGURES)
+
+
+@pytest.mark.parametrize("name", OF_FIGURES)
+def test_claims_of_figures_both_ways_and_open(name, tmp_path):
+    check, cases = OF_FIGURES[name], zip(("spoilt", "open"), FIGURE_CASES[name], strict=True)
+    folders = {case: tmp_path / case for case in ("good", "spoilt", "open")}
+    for folder in folders.values():
+        folder.mkdir()
+    good = check.judge(findings(folders["good"]))
+    assert good.held is True, good.evidence
+    assert set(good.told) == {"For it"}
+    spoilt, lacking = (check.judge(findings(folders[case], **changes)) for case, changes in cases)
+    assert spoilt.held is False, spoilt.evidence
+    assert spoilt.against
+    assert lacking.held is None, lacking.evidence
+    assert "Missing" in lacking.told
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("loss-tells-attack", "SOAP-DR: clean 0.2, attacked 1, purified 0.2 (1,000 images)"),
+        ("elbow-at-attack-radius", "SOAP-LC: elbow at 8/255, attack's radius 8/255 (1,000 images)"),
+        ("decoder-sees-class-again", "again: 0 1 2 3 4 5 6 7 8 9; then classified rightly: 0 1 2 3 4 5 6 7 8 9."),
+        ("over-estimation-helps", "SOAP-DR: 55.00 at 0.3, at best 58.00 slightly above, at 0.35 (1,000 images)"),
+        ("squared-error-for-rotation", "cross entropy chooses 4/255 on average, the attack 8/255; under PGD 60.00 by"),
+        ("few-large-steps", "SOAP-RP: 60.00 with 5 steps, 50.00 with 10 steps of 1/2 the size (1,000 images)"),
+        ("knowing-the-task-does-not-pay", "SOAP-DR: 50.00 at beta 0, at worst 50.00 at beta 0 (1,000 images)"),
+        ("negative-beta-weakens", "SOAP-DR: from 5.00 to 55.00 before purification (1,000 images), from 50.00 to"),
+        ("positive-beta-rises", "SOAP-LC: from 50.00 to 75.00 after purification (1,000 images)"),
+        ("positive-beta-stays", "SOAP-RP: 50.00 at beta 0, from 50.00 to 50.00 above it (1,000 images)"),
+        ("small-overhead", "mnist-fcn: SOAP-DR 1.40 s against No Def 1.00 s"),
+        ("small-networks-train-fast", "cifar10-resnet18: SOAP-RP 1.40 s against FGSM AT 1.20 s"),
+        ("large-networks-train-faster", "mnist-cnn: SOAP-DR 1.40 s against FGSM AT 1.20 s"),
+    ],
+)
+def test_evidence_of_figures_in_words(name, words, tmp_path):
+    assert words in OF_FIGURES[name].judge(findings(tmp_path)).evidence
+
+
+def test_a_fall_in_between_is_told(tmp_path):
+    verdict = OF_FIGURES["positive-beta-rises"].judge(findings(tmp_path, **beta(DR, 10.0, True, 63.9)))
+    told = "Against it: SOAP-DR: from 50.00 to 75.00 after purification, falling by 1.10 in between (1,000 images)."
+    assert verdict.evidence.startswith(told)
+
+
+def test_claims_are_judged_in_the_papers_order_and_descriptions_are_not(tmp_path):
+    known = findings(tmp_path)
+    judged = judge_all(known)
+    assert [one.claim.name for one in judged] == [name for name in CLAIMS if name in OF_TABLES | OF_FIGURES]
+    assert all(one.ours.held for one in judged)
+    assert {one.claim.name for one in judged if one.printed is not None} == set(OF_TABLES)
+    assert judge(CLAIMS["tasks-illustrated"], known) is None
+    leaking = judge(CLAIMS["labels-leak"], known)
+    assert (leaking.ours.held, leaking.printed.held) == (True, True)
+    assert "99.50 under FGSM against 98.78" in leaking.printed.evidence
+
+
+def test_seconds_are_those_of_the_figure():
+    row = {
+        "what": "train", "model": "mnist-fcn-dr",
+        "case": {"precision": "fp32", "compiled": "false", "batch": 128},
+        "paths": {"ours": {"seconds": {"median": 2.0, "mean": 3.0, "deviation": 0.0, "repeats": 30}}},
+        "provenance": {"device": "a GPU", "processor": "a CPU", "date": "2026"},
+    }  # fmt: skip
+    assert epoch_seconds([row, {**row, "what": "purify"}, {**row, "model": "other"}]) == {"mnist-fcn-dr": 3.0}
+    assert epoch_seconds([]) == {}

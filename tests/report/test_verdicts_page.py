@@ -1,0 +1,121 @@
+"""The paper's claims on the pages: those that did not hold first, each with its rule and both verdicts."""
+
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import pytest
+
+from soap.paper import TABLES
+from soap.report.comparison import SIGNS
+from soap.report.results_page import results_html, results_markdown
+from soap.report.verdicts import MARKS, TITLE, WORDS, by_the_paper, counted, grouped, signs_in, source
+
+
+@dataclass
+class Claim:
+    name: str
+    text: str
+    place: str = "section 4.1"
+    about: tuple[str, ...] = ("table-1", "figure-5")
+
+
+@dataclass
+class Verdict:
+    held: bool | None
+    against: str = ""
+    told: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def evidence(self):
+        return " ".join(f"{head}: {text}." for head, text in self.told.items())
+
+
+@dataclass
+class Judged:
+    claim: Claim
+    rule: str
+    ours: Verdict
+    printed: Verdict | None = None
+
+
+JUDGED = [
+    Judged(Claim("a", "It holds."), "one", Verdict(True, told={"For it": "1.00†"}), Verdict(True)),
+    Judged(Claim("b", "It is open."), "two", Verdict(None, told={"Missing": "rows"})),
+    Judged(
+        Claim("c", "It fails as |beta| <grows>."),
+        "three",
+        Verdict(False, against="2 < 3", told={"Against it": "2 < 3", "For it": "4"}),
+        Verdict(False, against="5 & 6"),
+    ),
+]
+LISTINGS = [table for table in TABLES.values() if not hasattr(table, "cells")]
+
+
+def test_counts_and_order():
+    assert [one.claim.name for own in grouped(JUDGED).values() for one in own] == ["c", "a", "b"]
+    assert counted(JUDGED) == "1 did not hold, 1 held, 1 not measured in full"
+    assert counted([]) == "0 did not hold, 0 held, 0 not measured in full"
+    assert len(set(MARKS.values())) == len(set(WORDS.values())) == 3  # colour is not the only sign
+
+
+def test_words():
+    assert source(JUDGED[0].claim) == "section 4.1; Table 1, Figure 5"
+    assert [by_the_paper(one) for one in JUDGED] == ["held", "no numbers printed", "did not hold: 5 & 6"]
+    assert signs_in(JUDGED) == f"† {SIGNS['†']}"
+    assert signs_in(JUDGED[1:]) == ""
+
+
+def test_markdown_lists_what_did_not_hold_first():
+    page = results_markdown(LISTINGS, JUDGED, command="c")
+    places = [page.index(text) for text in (f"## {TITLE}", "### ✗ Did not hold: 1", "### ✓ Held: 1", "### ○ Not meas")]
+    assert places == sorted(places)
+    assert places[-1] < page.index("## The tables, and what is missing")
+    assert "Of 3 claims: 1 did not hold, 1 held, 1 not measured in full." in page
+    line = (
+        "| It fails as \\|beta\\| <grows>. (section 4.1; Table 1, Figure 5) *Rule: three.* "
+        "| Against it: 2 < 3. For it: 4. | did not hold: 5 & 6 |"
+    )
+    assert line in page
+    assert f"† {SIGNS['†']}." in page
+    assert "### ✓" not in results_markdown(LISTINGS, JUDGED[1:], command="c")
+
+
+class Tags(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.counts = [], {}
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("judged", [JUDGED, JUDGED[:1], JUDGED[1:2], []], ids=len)
+def test_html_is_whole_whatever_was_judged(judged):
+    page = results_html(LISTINGS, judged, command="c")
+    tags = Tags(page).counts
+    regions = len(re.findall(r'<div class="scroll" role="region"[^>]*tabindex="0">', page))
+    assert regions == tags["table"] == 1 + len(LISTINGS) + len({one.ours.held for one in judged})
+    for held, own in grouped(judged).items():
+        assert f"{MARKS[held]} <b>{len(own)}</b> {WORDS[held]}" in page
+    for table in re.findall(r'<table class="claims">.*?</table>', page, re.DOTALL):
+        lines = [re.findall(r"<t[dh]\b", line) for line in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
+        assert {len(line) for line in lines} == {3}
+
+
+def test_html_escapes_links_and_folds_what_is_open():
+    whole = [*TABLES.values()][4:7]
+    page = results_html(whole, JUDGED, command="c")
+    assert "It fails as |beta| &lt;grows&gt;." in page
+    assert "<p><b>Against it:</b> 2 &lt; 3.</p><p><b>For it:</b> 4.</p>" in page
+    assert "did not hold: 5 &amp; 6" in page
+    assert '<a href="#table-1">Table 1</a>, Figure 5</span>' in page
+    assert page.index("Did not hold: 1</h3>") < page.index("Held: 1</h3>") < page.index("<details>")
+    assert "It is open." in page[page.index("<details>") : page.index("</details>")]
