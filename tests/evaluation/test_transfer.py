@@ -50,6 +50,18 @@ def test_measures_tell_how_strong_the_attack_was():
     assert rows["df"].measures["success"] == pytest.approx(hits.float().mean().item())
 
 
+def test_no_batch_is_larger_than_asked_for():
+    """Success was once counted on all images at once: on a GPU points on the boundary then fell on its other side."""
+    model, data, sizes = tiny_model(), images(), []
+    model.encoder.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
+    transfer(model, data, {"df": ATTACKS["df"]}, [], batch=10)
+    assert max(sizes) <= 10 * ATTACKS["df"].candidates
+    assert len(data) > 10
+    sizes.clear()
+    transfer(model, data, {"none": Clean()}, [], batch=10)
+    assert max(sizes) == 10
+
+
 def test_rows_already_in_the_store_are_not_measured_again(tmp_path):
     model, data, store = tiny_model(), images(), Store(tmp_path / "rows.jsonl")
     first = transfer(model, data, ATTACKS, [soap.Purifier(model)], store=store)
