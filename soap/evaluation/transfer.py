@@ -176,7 +176,8 @@ class Subject:
         }
         if isinstance(attack, MinimalL2):
             # In the batches of the attack: its points lie on the boundary, and other batches round otherwise.
-            parts = zip(*(rows.split(self.batch) for rows in (self.data.x, x_adv, self.data.y)), strict=True)
+            whole = (self.data.x, x_adv, self.data.y)
+            parts = zip(*(torch.split(rows, self.batch) for rows in whole), strict=True)
             with untouched(self.model):
                 hits = torch.cat([success(self.model, attack.radius, *part) for part in parts])
             measures["success"] = float(hits.float().mean())
