@@ -25,8 +25,11 @@ from soap.cli.options import (
 )
 from soap.cli.outputs import check_folder
 from soap.cli.shell import INTERRUPTED, Shell, command
+from soap.cli.suite import help_of_suites, run_suite, suite_names
 from soap.cli.tables import figure, percent, table
+from soap.errors import InputError
 from soap.evaluation import transfer
+from soap.evaluation.adaptive.evaluate import QUICK_STEPS, STEPS
 from soap.evaluation.transfer import BARE
 from soap.purify import Purifier
 from soap.report import UPPER_BOUND
@@ -36,6 +39,17 @@ from soap.results import Row, Store
 def evaluate(
     shell: Shell,
     model: ModelName,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite",
+            metavar="NAME",
+            help=f"Attack as one who knows the purifier, and check the figure: {help_of_suites()}. "
+            f"Takes --eps, --norm, --steps ({STEPS}, of quick {QUICK_STEPS}), --queries, --out and --require. "
+            "[dim]\\[default: transfer alone][/dim]",
+            autocompletion=suite_names,
+        ),
+    ] = None,
     data: DataName = None,
     split: Annotated[str, typer.Option("--split", metavar="NAME", help="test or train.")] = "test",
     attack: Annotated[
@@ -70,10 +84,48 @@ def evaluate(
     eps: AttackEps = None,
     step_size: AttackStepSize = None,
     steps: AttackSteps = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="The first N images only.")] = None,
+    norm: Annotated[
+        str | None,
+        typer.Option("--norm", metavar="NAME", help="With --suite: linf or l2. [dim]\\[default: linf][/dim]"),
+    ] = None,
+    queries: Annotated[
+        int | None,
+        typer.Option(
+            "--queries", metavar="N", min=1, help="With --suite: queries of Square. [dim]\\[default: 5000][/dim]"
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=1,
+            help="The first N images only. [dim]\\[default: all; with --suite 1000][/dim]",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="RUN",
+            help="With --suite: folder of the run, its images and its report. "
+            "[dim]\\[default: runs/MODEL-SUITE][/dim]",
+        ),
+    ] = None,
+    require: Annotated[
+        str | None,
+        typer.Option(
+            "--require", metavar="trusted", help="With --suite: exit code 3 unless the verdict is TRUSTED BOUND."
+        ),
+    ] = None,
     results: Annotated[
-        Path, typer.Option("--results", metavar="FILE", help="Rows are appended to this JSONL file.")
-    ] = Path("runs/results.jsonl"),
+        Path | None,
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help="Rows are appended to this JSONL file. [dim]\\[default: runs/results.jsonl][/dim]",
+        ),
+    ] = None,
     save_adversarial: Annotated[
         Path | None, typer.Option("--save-adversarial", metavar="DIR", help="Keep the attacked images, as .npz files.")
     ] = None,
@@ -81,10 +133,39 @@ def evaluate(
 ) -> None:
     """Measure accuracy under attack, of the bare classifier and behind the purifier.
 
-    Protocol transfer, that of the paper's tables: attack the bare classifier, then purify. Every figure is a row of
-    --results with its provenance, and is not measured twice. Ctrl-C stops after the batch under way and keeps the
-    rows that are done; a second one stops at once.
+    Without --suite, by the protocol transfer, that of the paper's tables: attack the bare classifier, then purify.
+    Every figure is a row of --results with its provenance, and is not measured twice. Ctrl-C stops after the batch
+    under way and keeps the rows that are done; a second one stops at once.
+
+    With --suite, by attackers who know the purifier, the worst of them image by image; 19 checks doubt the figure and
+    a verdict says what it is worth. `soap report` makes a page of the run, `soap verify` scores it again.
     """
+    own = {"--attack": attack, "--step-size": step_size, "--results": results, "--save-adversarial": save_adversarial}
+    suites = {"--norm": norm, "--queries": queries, "--out": out, "--require": require}
+    for name, value in (suites if suite is None else own).items():
+        if value is not None:
+            has, wants = ("no --suite", "add one") if suite is None else ("--suite", "leave out one of them")
+            raise InputError(f"{name} does not go with {has}; {wants}.")
+    if suite is not None:
+        run_suite(
+            shell,
+            model=model,
+            data=data,
+            split=split,
+            eps_pfy=eps_pfy or [],
+            gradient=gradient,
+            suite=suite,
+            eps=eps,
+            norm=norm,
+            steps=steps,
+            queries=queries,
+            limit=limit,
+            out=out,
+            require=require,
+            data_root=data_root,
+        )
+        return
+    results = results or Path("runs/results.jsonl")
     subject = zoo.load(model, device=shell.device, gradient=gradient)
     recipe = zoo.recipe(model)
     choices = eps_pfy or (["min-aux"] if subject.purifiable else [])

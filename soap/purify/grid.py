@@ -24,9 +24,13 @@ TRUNK = math.inf
 
 @dataclass(frozen=True, kw_only=True)
 class GridWalk:
-    """Where every radius (ascending) leads: end points, auxiliary losses there, and the loss at the start."""
+    """Where every radius (ascending) leads: end points, auxiliary losses there, and the loss at the start.
+
+    `trails[i]` are the points x_0 ... x_T of radius i; radii share them for as long as they walk one path.
+    """
 
     radii: Float[Tensor, "k"]
+    trails: tuple[tuple[Float[Tensor, "batch *shape"], ...], ...]
     points: Float[Tensor, "k batch *shape"]
     losses: Float[Tensor, "k batch"]
     loss_before: Float[Tensor, "batch"]
@@ -55,6 +59,7 @@ def walk_grid(
         return _paths(moving, t * step_size)
 
     points, loss_before = x.unsqueeze(0), None  # points: [paths, batch, ...]
+    trails: dict[float, list[Tensor]] = {radius: [x] * (1 if radius else steps + 1) for radius in radii}
     for t in range(1, steps + 1) if moving else ():
         losses, gradients = slope(loss, points.flatten(0, 1))
         loss_before = losses if loss_before is None else loss_before
@@ -69,6 +74,8 @@ def walk_grid(
             step_size=-step_size,
             bounds=bounds,
         ).reshape(len(here), *x.shape)
+        for radius in moving:
+            trails[radius].append(points[here.index(path(radius, t))])
 
     with torch.no_grad():
         losses = loss(points.flatten(0, 1)).reshape(points.shape[:2])
@@ -78,7 +85,8 @@ def walk_grid(
     stays = radii[0] == 0
     return GridWalk(
         radii=torch.cat([x.new_full((1,), radius) for radius in radii]),
-        points=torch.stack([x] * stays + [points[end] for end in ends]),
+        trails=tuple(map(tuple, trails.values())),
+        points=torch.stack([trail[-1] for trail in trails.values()]),
         losses=torch.stack([loss_before] * stays + [losses[end] for end in ends]),
         loss_before=loss_before,
     )

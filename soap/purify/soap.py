@@ -18,9 +18,9 @@ from soap.balls import Linf
 from soap.chunks import by_rows, bytes_kept
 from soap.descent import UNIT, Bounds, advance, slope
 from soap.errors import InputError
-from soap.graphs import forget, replayed
-from soap.isolation import untouched
-from soap.purify.grid import walk_grid, widest
+from soap.graphs import Function, forget, replayed
+from soap.isolation import borrowed, untouched
+from soap.purify.grid import GridWalk, walk_grid, widest
 from soap.shapes import Float, Int, Tensor
 
 SIDE_BY_SIDE = {"cpu": 160, "cuda": 1280}
@@ -117,6 +117,31 @@ class Purifier:
         with untouched(self.model):
             return self._purify(x.detach(), y)
 
+    def path(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "steps1 batch *shape"]:
+        """The iterates x_0 = x, x_1 ... x_T of every row at the radius chosen for it; the last is `purifier(x).x`.
+
+        They are the points that the choice of a radius visits anyway, so they cost what purifying costs.
+        """
+        return self.route(x)[0]
+
+    def route(
+        self, x: Float[Tensor, "batch *shape"]
+    ) -> tuple[Float[Tensor, "steps1 batch *shape"], Float[Tensor, "batch"]]:
+        """The iterates of `path`, and the radius of every row."""
+        if self.eps == "oracle":
+            raise InputError(
+                "eps='oracle' chooses by the label, so it is no defence and has no path; use eps='min-aux' or a radius."
+            )
+        validate.inputs(x, self.model, self.bounds)
+        with untouched(self.model):
+            path, eps = self._in_parts(self._follow, x.detach())
+        return path.transpose(0, 1).contiguous(), eps
+
+    def loss(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
+        """What purification descends, by the model in evaluation mode; ask for gradients with `torch.autograd.grad`."""
+        with borrowed(self.model):
+            return self._loss(x)
+
     def trajectory(
         self, x: Float[Tensor, "batch *shape"], eps: Float[Tensor, "batch"]
     ) -> Float[Tensor, "steps1 batch *shape"]:
@@ -143,19 +168,30 @@ class Purifier:
             return self.task.loss(self.model, x).to(x.dtype)
 
     def _purify(self, x: Tensor, y: Tensor | None) -> Purified:
-        if self.eps == "min-aux-batch":
-            parts = self._walk(x)
-        else:
-            walk = partial(replayed, self.model, (repr(self), self.bounds), self._walk)
-            inputs = (x,) if y is None else (x, y)
-            parts = by_rows(walk, *inputs, most=self._rows_at_once(x), free=partial(forget, self.model))
+        parts = self._in_parts(self._walk, *((x,) if y is None else (x, y)))
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
+
+    def _in_parts(self, walk: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """`walk(*inputs)`, replayed where that is possible, over as many rows at once as pay."""
+        if self.eps == "min-aux-batch":
+            return walk(*inputs)
+        replay = partial(replayed, self.model, (repr(self), self.bounds, walk.__name__), walk)
+        return by_rows(replay, *inputs, most=self._rows_at_once(inputs[0]), free=partial(forget, self.model))
 
     def _walk(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, ...]:
         """Images, radii, losses before and after, all [batch, ...]."""
-        walk = walk_grid(
-            self._loss, x, self.grid, step_size=self.step_size, steps=self.steps, bounds=self.bounds
-        )
+        walk, choice, rows = self._choose(x, y)
+        return walk.points[choice, rows], walk.radii[choice], walk.loss_before, walk.losses[choice, rows]
+
+    def _follow(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Iterates [batch, T + 1, ...] and radii [batch]."""
+        walk, choice, rows = self._choose(x)
+        points = [torch.stack(points)[choice, rows] for points in zip(*walk.trails, strict=True)]
+        return torch.stack(points, 1), walk.radii[choice]
+
+    def _choose(self, x: Tensor, y: Tensor | None = None) -> tuple[GridWalk, Tensor, Tensor]:
+        """The walk over the grid, and for every row the place of its radius there and its own number."""
+        walk = walk_grid(self._loss, x, self.grid, step_size=self.step_size, steps=self.steps, bounds=self.bounds)
         losses = walk.losses
         if self.eps == "min-aux-batch":
             losses = losses.mean(1, keepdim=True).expand_as(losses)
@@ -165,8 +201,7 @@ class Purifier:
                 labels = self.model(walk.points.flatten(0, 1)).argmax(1).reshape(walk.losses.shape)
             right = labels == y
             choice = torch.where(right.any(0), _first(right), choice)
-        rows = torch.arange(len(x), device=x.device)
-        return walk.points[choice, rows], walk.radii[choice], walk.loss_before, walk.losses[choice, rows]
+        return walk, choice, torch.arange(len(x), device=x.device)
 
     def _rows_at_once(self, x: Tensor) -> int:
         """How many images to take at once: no more than pays, and than keep the working set within `max_memory`.

@@ -7,11 +7,14 @@ import jinja2
 from matplotlib.figure import Figure
 
 from soap.errors import InputError
+from soap.evaluation.adaptive import Report
 from soap.evaluation.showcase import Showcase
 from soap.report.accuracy import TITLES, UPPER_BOUND, percent, under_attack
 from soap.report.digits import draw_digits
 from soap.report.drawing import DARK, LIGHT, Palette, svg
 from soap.report.losses import draw_radii, draw_steps
+from soap.report.run_figures.bars import draw_bars
+from soap.report.run_words import knowing_words
 from soap.results import Row
 
 
@@ -24,10 +27,13 @@ class Picture:
     alt: str
 
 
-def demo_page(rows: Sequence[Row], show: Showcase, *, attack: str, command: str, seconds: float) -> str:
-    """The page as text. Every figure in it comes from `rows` or `show`.
+def demo_page(
+    rows: Sequence[Row], show: Showcase, *, attack: str, command: str, seconds: float, knowing: Report | None = None
+) -> str:
+    """The page as text. Every figure in it comes from `rows`, `show` or `knowing`.
 
-    attack: the one among the rows' attacks that `show` shows. command, seconds: how the rows were made.
+    attack: the one among the rows' attacks that `show` shows. command, seconds: how the rows were made. knowing: what
+    attackers who know the purifier left, where they were tried.
     """
     lines = under_attack(rows)
     shown = next((line for line in lines if line.bare.attack == attack), None)
@@ -71,6 +77,8 @@ def demo_page(rows: Sequence[Row], show: Showcase, *, attack: str, command: str,
         radii=_picture(
             lambda p: draw_radii(show, p), f"Mean auxiliary loss: {levels}; purified with radius {by_radius}."
         ),
+        knowing=knowing and knowing_words(knowing),
+        bars=knowing and _picture(lambda p: draw_bars(knowing.summary, p), " ".join(knowing_words(knowing))),
         provenance=shown.bare.provenance,
         command=command,
         seconds=seconds,

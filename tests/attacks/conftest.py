@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from soap.attacks import (
+    APGD,
     FGSM,
     PGD,
     Attack,
     AuxiliaryAwarePGD,
     CarliniWagner,
     DeepFool,
+    Square,
     Substitute,
 )
 from soap.auxiliary import JointModel, Reconstruction
@@ -73,6 +75,13 @@ CASES = {
     "pgd-l2-random": Case(
         lambda _: PGD(eps=0.5, step_size=0.2, steps=3, norm="l2", start="random", restarts=2), L2(0.5)
     ),
+    "apgd-linf": Case(lambda _: APGD(eps=0.1, steps=6), Linf(0.1)),
+    "apgd-linf-leaving": Case(
+        lambda _: APGD(eps=0.1, steps=12, loss="dlr", start="zero", restarts=2, leave_when_fooled=True), Linf(0.1)
+    ),
+    "apgd-l2": Case(lambda _: APGD(eps=0.5, steps=6, norm="l2", loss="margin", restarts=2), L2(0.5)),
+    "apgd-l2-targeted": Case(lambda _: APGD(eps=0.5, steps=4, norm="l2", loss="targeted-dlr"), L2(0.5)),
+    "square": Case(lambda _: Square(eps=0.1, queries=12, restarts=2), Linf(0.1)),
     "cw": Case(lambda _: CarliniWagner(steps=12, search_steps=2, lr=0.1, initial_c=1.0), None),
     "cw-bounded": Case(lambda _: CarliniWagner(radius=0.2, steps=12, search_steps=2, lr=0.1, initial_c=1.0), L2(0.2)),
     "deepfool": Case(lambda _: DeepFool(steps=8), None),

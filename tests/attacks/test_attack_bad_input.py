@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from soap.attacks import (
+    APGD,
     FGSM,
     PGD,
     Attack,
     AuxiliaryAwarePGD,
     CarliniWagner,
     DeepFool,
+    Square,
     Substitute,
     Transfer,
 )
@@ -105,7 +107,7 @@ def test_models_without_a_gradient(
 ) -> None:
     model = wrap(new_model().eval())
     y = model(X).argmax(1)
-    if isinstance(attack, Transfer):  # it asks the model for nothing but labels
+    if isinstance(attack, Square | Transfer):  # they ask for logits or labels alone
         attack(model, X, y)
         return
     wanted = "JointModel" if isinstance(attack, AuxiliaryAwarePGD) else "differentiable in its input"
@@ -130,6 +132,23 @@ PLAIN = {"eps": 0.1, "step_size": 0.1, "steps": 1}
         (PGD, PLAIN | {"start": "noise"}, "start is 'noise', want one of 'zero', 'random'"),
         (PGD, PLAIN | {"keep": "first"}, "keep is 'first', want one of 'last', 'best'"),
         (PGD, PLAIN | {"loss": "mse"}, "loss is 'mse', want one of 'ce', 'margin'"),
+        (APGD, {"eps": -0.1}, "eps is -0.1, want a number of at least 0"),
+        (APGD, {"eps": 0.1, "steps": 0}, "steps is 0, want a whole number of at least 1"),
+        (APGD, {"eps": 0.1, "norm": "l1"}, "norm is 'l1', want one of 'linf', 'l2'"),
+        (APGD, {"eps": 0.1, "loss": "mse"}, "loss is 'mse', want one of 'ce', .*'targeted-dlr', 'targeted-margin'"),
+        (APGD, {"eps": 0.1, "targets": 0}, "targets is 0, want a whole number of at least 1"),
+        (APGD, {"eps": 0.1, "start": "noise"}, "start is 'noise', want one of 'zero', 'random'"),
+        (APGD, {"eps": 0.1, "restarts": 0}, "restarts is 0, want"),
+        (APGD, {"eps": 0.1, "rho": float("nan")}, "rho is nan, want"),
+        (APGD, {"eps": 0.1, "seed": -1}, "seed is -1, want"),
+        (Square, {"eps": float("inf")}, "eps is inf, want a number of at least 0"),
+        (Square, {"eps": 0.1, "queries": 0}, "queries is 0, want a whole number of at least 1"),
+        (Square, {"eps": 0.1, "norm": "l2"}, "norm is 'l2', but Square searches in 'linf' alone; take APGD"),
+        (Square, {"eps": 0.1, "p_init": 0.0}, "p_init is 0.0, want a share above 0 and at most 1"),
+        (Square, {"eps": 0.1, "p_init": 1.5}, "p_init is 1.5, want a share"),
+        (Square, {"eps": 0.1, "loss": "targeted-dlr"}, "loss is 'targeted-dlr', want one of 'ce'"),
+        (Square, {"eps": 0.1, "restarts": 0}, "restarts is 0, want"),
+        (Square, {"eps": 0.1, "seed": 0.5}, "seed is 0.5, want"),
         (CarliniWagner, {"radius": -1.0}, "radius is -1.0, want a number of at least 0"),
         (CarliniWagner, {"confidence": -1.0}, "confidence is -1.0, want"),
         (CarliniWagner, {"search_steps": 0}, "search_steps is 0, want"),
@@ -168,6 +187,26 @@ def test_an_auxiliary_aware_attack_needs_an_auxiliary_task(new_model: Callable[.
     joint.task = None
     with pytest.raises(InputError, match="small was trained without an auxiliary task"):
         attack(joint, X, Y)
+
+
+def test_a_square_needs_an_image() -> None:
+    with pytest.raises(InputError, match=r"shape \[3, 36\], but squares need images \[batch, channels"):
+        Square(eps=0.1)(nn.Linear(36, 4), X.flatten(1), Y)
+
+
+@pytest.mark.parametrize(
+    ("classes", "attack"),
+    [
+        (2, APGD(eps=0.1, loss="dlr")),
+        (3, APGD(eps=0.1, loss="targeted-dlr")),
+        (2, PGD(**PLAIN, loss="dlr")),
+        (2, Square(eps=0.1, loss="dlr")),
+    ],
+)
+def test_ratios_of_logits_need_classes_enough(classes: int, attack: Attack) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, classes))
+    with pytest.raises(InputError, match=f"{classes} classes apart, but the loss .* take 'margin' or 'ce'"):
+        attack(model, X, Y.clamp_max(1))
 
 
 def test_logits_are_looked_at_again_when_weights_change(new_model: Callable[..., JointModel]) -> None:

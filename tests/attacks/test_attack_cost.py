@@ -1,4 +1,4 @@
-"""What the smallest-perturbation attacks may not cost or depend on: waits for the device, the layout in memory."""
+"""What the longer attacks may not cost or depend on: waits for the device, the layout in memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from soap.attacks import CarliniWagner, DeepFool, carlini_wagner
+from soap.attacks import APGD, Attack, CarliniWagner, DeepFool, Square, carlini_wagner
+from soap.attacks.apgd_walk import checkpoints
 from soap.auxiliary import JointModel
 
 Problem = tuple[nn.Module, Tensor, Tensor]
@@ -69,6 +70,18 @@ def test_deepfool_waits_once_a_step(problem: Problem, recording: Any) -> None:
     assert counted == steps
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_apgd_waits_once_a_run_and_where_rows_may_leave(problem: Problem, norm: str) -> None:
+    settings = {"eps": 1e-3, "steps": 12, "norm": norm, "loss": "targeted-dlr"}  # fools nothing, so all runs are made
+    assert waits(lambda: APGD(**settings, restarts=2).perturb(*problem)) == 2 * 3
+    within_a_run = 2 * sum(step < 12 for step in checkpoints(12))  # who goes on, and who leaves
+    assert waits(lambda: APGD(**settings, targets=1, leave_when_fooled=True).perturb(*problem)) == 1 + within_a_run
+
+
+def test_square_waits_once_a_query(problem: Problem) -> None:
+    assert waits(lambda: Square(eps=1e-3, queries=20).perturb(*problem)) <= 20 + 2
+
+
 class Turned(nn.Module):
     """The same model, whose gradient comes back with the strides of a transposed image."""
 
@@ -81,8 +94,18 @@ class Turned(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("attack", [CarliniWagner(**QUICK), DeepFool(steps=8)], ids=["cw", "deepfool"])
-def test_the_layout_in_memory_changes_nothing(problem: Problem, attack: CarliniWagner | DeepFool) -> None:
+@pytest.mark.parametrize(
+    "attack",
+    [
+        CarliniWagner(**QUICK),
+        DeepFool(steps=8),
+        APGD(eps=0.05, steps=20),
+        APGD(eps=0.3, steps=20, norm="l2"),
+        Square(eps=0.05, queries=20),
+    ],
+    ids=["cw", "deepfool", "apgd-linf", "apgd-l2", "square"],
+)
+def test_the_layout_in_memory_changes_nothing(problem: Problem, attack: Attack) -> None:
     model, x, y = problem
     turned = x.mT.contiguous().mT
     assert torch.equal(turned, x)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from soap.attacks import Attack
+from soap.attacks import Attack, AuxiliaryAwarePGD
 from soap.auxiliary import JointModel
 from soap.balls import L2, Ball, row_norms
 
@@ -89,6 +89,19 @@ def test_results_do_not_depend_on_the_mode_of_the_call(
     with mode():
         there = attack(model, x.clone().requires_grad_(not torch.is_inference_mode_enabled()), y.int())
     assert torch.equal(plain, there)
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float64])
+def test_logits_may_be_of_another_precision(
+    attack: Attack, case: object, new_model: NewModel, precision: torch.dtype
+) -> None:
+    if isinstance(attack, AuxiliaryAwarePGD):
+        pytest.skip("it asks for a joint model, whose logits are its own")
+    model = new_model().eval()
+    x, y = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(4)
+    x_adv = attack(lambda images: model(images).to(precision), x, y)
+    assert x_adv.dtype == x.dtype
+    assert case.ball is None or (size(x_adv - x, case.ball) <= case.ball.eps + 1e-6).all()
 
 
 def test_the_same_call_gives_the_same_result(attack: Attack, new_model: NewModel) -> None:

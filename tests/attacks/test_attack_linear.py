@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from soap.attacks import FGSM, PGD, CarliniWagner, DeepFool, fooled, margin, success
+from soap.attacks import APGD, FGSM, PGD, Attack, CarliniWagner, DeepFool, fooled, margin, success
 from soap.balls import row_norms
 
 Problem = tuple[nn.Linear, Tensor, Tensor]
@@ -20,10 +20,10 @@ def gaps_and_directions(problem: Problem) -> tuple[Tensor, Tensor]:
     return gaps, directions.masked_fill(own[..., None], 1.0)
 
 
-def highest_margin(problem: Problem, order: float) -> tuple[Tensor, Tensor]:
-    """Of every row: the largest margin in the ball of radius EPS, and whether the runner-up class gives it."""
+def highest_margin(problem: Problem, order: float, eps: float = EPS) -> tuple[Tensor, Tensor]:
+    """Of every row: the largest margin in the ball of radius `eps`, and whether the runner-up class gives it."""
     gaps, directions = gaps_and_directions(problem)
-    reach = gaps + EPS * torch.linalg.vector_norm(directions, ord=order, dim=2)
+    reach = gaps + eps * torch.linalg.vector_norm(directions, ord=order, dim=2)
     return reach.amax(1), reach.argmax(1) == gaps.argmax(1)
 
 
@@ -32,10 +32,14 @@ def highest_margin(problem: Problem, order: float) -> tuple[Tensor, Tensor]:
     [
         (PGD(eps=EPS, step_size=EPS / 4, steps=10, loss="margin"), 1),
         (PGD(eps=EPS, step_size=EPS / 4, steps=10, loss="margin", norm="l2"), 2),
+        (APGD(eps=EPS, steps=20, loss="margin", start="zero"), 1),
+        (APGD(eps=EPS, steps=20, loss="margin", start="zero", norm="l2"), 2),
     ],
-    ids=["linf", "l2"],
+    ids=["pgd-linf", "pgd-l2", "apgd-linf", "apgd-l2"],
 )
-def test_pgd_reaches_the_highest_margin_of_its_ball(linear_problem: Problem, attack: PGD, dual: float) -> None:
+def test_climbers_reach_the_highest_margin_of_their_ball(
+    linear_problem: Problem, attack: PGD | APGD, dual: float
+) -> None:
     model, x, y = linear_problem
     reached = margin(model(attack(model, x, y)), y)
     highest, by_runner_up = highest_margin(linear_problem, dual)
@@ -52,14 +56,38 @@ def test_pgd_reaches_the_highest_margin_of_its_ball(linear_problem: Problem, att
         PGD(eps=EPS, step_size=EPS / 8, steps=8),
         PGD(eps=EPS, step_size=EPS / 8, steps=16, start="random", restarts=2),
         PGD(eps=EPS, step_size=EPS, steps=3, keep="best"),
+        APGD(eps=EPS, steps=20),
+        APGD(eps=EPS, steps=20, loss="targeted-margin", start="zero"),
     ],
-    ids=["fgsm", "pgd", "pgd-random", "pgd-best"],
+    ids=["fgsm", "pgd", "pgd-random", "pgd-best", "apgd", "apgd-targeted"],
 )
 @pytest.mark.parametrize("linear_problem", [2], indirect=True)
-def test_sign_attacks_gain_eps_times_the_l1_norm_on_two_classes(linear_problem: Problem, attack: FGSM | PGD) -> None:
+def test_sign_attacks_gain_eps_times_the_l1_norm_on_two_classes(linear_problem: Problem, attack: Attack) -> None:
     model, x, y = linear_problem
     gained = margin(model(attack(model, x, y)), y) - margin(model(x), y)
     assert torch.allclose(gained, EPS * (model.weight[0] - model.weight[1]).norm(1))
+
+
+@pytest.mark.parametrize(("norm", "dual", "eps"), [("linf", 1, 0.02), ("l2", 2, 0.05)])
+def test_targeted_apgd_finds_the_best_class_of_all(
+    linear_problem: Problem, norm: str, dual: float, eps: float
+) -> None:
+    model, x, y = linear_problem
+    x_adv = APGD(eps=eps, steps=40, norm=norm, loss="targeted-margin")(model, x, y)
+    highest, _ = highest_margin(linear_problem, dual, eps)
+    assert 0 < (highest > 0).sum() < len(x)
+    assert torch.equal(fooled(model, x_adv, y), highest > 0)
+    # Rows that were fooled left before all classes were tried; the others have seen the best one.
+    stands = highest <= 0
+    assert torch.allclose(margin(model(x_adv), y)[stands], highest[stands], atol=1e-6)
+
+
+@pytest.mark.parametrize("linear_problem", [2], indirect=True)
+def test_apgd_turns_to_the_gradient_from_a_random_start(linear_problem: Problem) -> None:
+    model, x, y = linear_problem
+    x_adv = APGD(eps=EPS, steps=60, norm="l2")(model, x, y)
+    gained = margin(model(x_adv), y) - margin(model(x), y)
+    assert torch.allclose(gained, EPS * (model.weight[0] - model.weight[1]).norm(2), atol=1e-6)
 
 
 def test_fgsm_steps_along_the_sign_of_the_cross_entropy_gradient(linear_problem: Problem) -> None:

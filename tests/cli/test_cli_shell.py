@@ -16,7 +16,7 @@ from soap.errors import FileError, InputError
 
 COMMANDS = [
     "demo", "predict", "attack", "purify", "evaluate", "train", "models", "data list", "data download", "data import",
-    "bench purify", "bench attack", "bench train", "reproduce",
+    "bench purify", "bench attack", "bench train", "reproduce", "report", "verify",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
 

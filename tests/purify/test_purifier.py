@@ -5,13 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import plain_min_aux, plain_purify
+from quadratic import quadratic
 from tiny import GRID, TASKS, attacked_digits, noise_images, state_of, tiny_model
-from torch import nn
 
 import soap
-from soap.auxiliary import AuxiliaryTask, JointLosses, JointModel
+from soap.auxiliary import JointModel
 from soap.isolation import untouched
-from soap.models import Network
 from soap.purify.soap import TIE
 
 BUNDLED = ("mnist-fcn-dr", "mnist-cnn-dr")
@@ -80,33 +79,6 @@ def test_the_trajectory_ends_at_the_purified_image(digits):
     assert share_equal(path[-1], out.x) >= 0.999
 
 
-class Quadratic(AuxiliaryTask):
-    """|x - target|^2: descending it leads straight to the target."""
-
-    def __init__(self, target: torch.Tensor) -> None:
-        super().__init__()
-        self.target = target
-        self.alpha = 1.0
-        self.gradients = self.losses_only = 0
-
-    def losses(self, model, x, y, generator) -> JointLosses:
-        raise NotImplementedError
-
-    def loss(self, model, x):
-        copies = len(x) // len(self.target)
-        if torch.is_grad_enabled():
-            self.gradients += copies
-        else:
-            self.losses_only += copies
-        return (x - self.target.repeat(copies, 1)).square().sum(1)
-
-
-def quadratic(target: torch.Tensor) -> JointModel:
-    shape = tuple(target.shape[1:])
-    network = Network(encoder=nn.Identity(), classifier=nn.Identity(), inputs=shape, features=shape, classes=shape[0])
-    return JointModel(network, Quadratic(target))
-
-
 @given(
     offsets=st.lists(st.integers(-8, 8), min_size=2, max_size=6),
     radius=st.floats(0.0, 0.5),
@@ -134,9 +106,10 @@ def test_a_quadratic_loss_leads_to_the_nearest_point_it_can_reach(offsets, radiu
         ((0.05, 0.1), 3, 1 + 2 + 2, 2),
     ],
 )
-def test_radii_share_their_work(grid, steps, gradients, further):
-    model = quadratic(torch.rand(3, 5))
-    soap.Purifier(model, eps="min-aux", step_size=0.1, steps=steps, grid=grid)(torch.rand(3, 5))
+@pytest.mark.parametrize("ask", [soap.Purifier.__call__, soap.Purifier.path], ids=["images", "path"])
+def test_radii_share_their_work(ask, grid, steps, gradients, further):
+    model, x = quadratic(torch.rand(3, 5)), torch.rand(3, 5)
+    ask(soap.Purifier(model, eps="min-aux", step_size=0.1, steps=steps, grid=grid), x)
     assert (model.auxiliary.gradients, model.auxiliary.losses_only) == (gradients, further)
 
 

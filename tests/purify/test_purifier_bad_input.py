@@ -24,6 +24,8 @@ BAD = [
     (lambda m, x: soap.Purifier(m)([0.5]), "got list"),
     (lambda m, x: soap.Purifier(m)(x, torch.tensor([0, 1])), "takes no labels"),
     (lambda m, x: soap.Purifier(m, eps="oracle")(x), "needs the labels"),
+    (lambda m, x: soap.Purifier(m, eps="oracle").path(x), "no defence and has no path; use eps='min-aux'"),
+    (lambda m, x: soap.Purifier(m).path(x - 2), r"want \[0, 1\]\."),
     (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0, 4])), r"labels span 0\.\.4"),
     (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0, -1])), r"labels span -1\.\.0"),
     (lambda m, x: soap.Purifier(m, eps="oracle")(x, torch.tensor([0.0, 1.0])), "want an int64 tensor"),

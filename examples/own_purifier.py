@@ -1,0 +1,32 @@
+"""Evaluate a defence of your own: a network, and a function from images to images that stands before it.
+
+    python examples/own_purifier.py
+
+The suite attacks as one who knows the function, and 19 checks doubt what is left. A purifier that also has a method
+`path(x)`, its iterates [T + 1, batch, ...], is attacked along its path, too.
+"""
+
+from pathlib import Path
+
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+import soap
+from soap.evaluation.adaptive import Target, Threat, evaluate, headline
+
+
+def smooth(x: Tensor) -> Tensor:
+    return (x + avg_pool2d(x, 3, stride=1, padding=1)) / 2  # half way to the mean of each pixel's neighbours
+
+
+def main(n: int = 100, suite: str = "full", out: Path = Path("runs/own-purifier"), **effort: int) -> str:
+    """One line: the worst case with its interval, and what it is worth."""
+    network = soap.load("mnist-fcn-no-def")  # any nn.Module from images to logits
+    digits = soap.data.load("mnist-mini").take(n)
+    target = Target.of_parts(network, smooth, name="smoothing")
+    report = evaluate(target, digits, Threat(eps=0.1), suite=suite, out=out, **effort)
+    return headline(report.summary, report.verdict)
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,120 @@
+"""A defence that purifies, as one attacks it who knows the purifier: BPDA at its end point and along its path.
+
+The derivative of a purifier's sign steps is zero almost everywhere, so the attacker puts another rule in its place.
+BPDA (Athalye et al. 2018) takes the purifier for the identity on the way back. Croce et al. (2022), whose evaluation
+of SOAP is the only one published, average that gradient over the iterates of the purification.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from soap.attacks.sight import Criterion, look
+from soap.errors import InputError
+from soap.isolation import borrowed, untouched
+from soap.shapes import Float, Tensor
+from soap.validate import describe
+
+Purify = Callable[[Tensor], object]
+"""Images to purified images of the same shape: a tensor, or something that has them as `.x`."""
+
+
+@runtime_checkable
+class Walks(Protocol):
+    """A purifier that tells the way it went."""
+
+    def __call__(self, x: Tensor) -> object:
+        """The purified images, as `Purify` has them."""
+
+    def path(self, x: Tensor) -> Tensor:
+        """The iterates x_0 = x, x_1 ... x_T, [T + 1, batch, ...]; the last are the purified images."""
+
+
+class Adaptive(nn.Module, ABC):
+    """`model` behind `purify`: logits of the whole defence, and an attacker's own rule for its gradient.
+
+    `forward` is differentiable with the purifier passed straight through, as in `soap.Defended`; attacks that ask by
+    `look` get the rule of the subclass. Whoever calls, the networks answer in evaluation mode and no parameter gets a
+    gradient.
+    """
+
+    def __init__(self, model: nn.Module, purify: Purify) -> None:
+        super().__init__()
+        self.model = model
+        self.purify = purify
+
+    def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
+        """Purify, then classify."""
+        with borrowed(self):
+            purified = self.purified(x)
+            if torch.is_grad_enabled() and x.requires_grad:
+                purified = purified + (x - x.detach())  # adds zero, and the identity's gradient
+            logits: Tensor = self.model(purified)
+            return logits
+
+    @abstractmethod
+    def look(
+        self, x: Float[Tensor, "batch *shape"], criterion: Criterion
+    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
+        """Logits of the whole defence, and a direction that should raise `criterion` of them."""
+
+    def purified(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
+        """The purified images, without a graph."""
+        with torch.enable_grad():  # a purifier may differentiate, and not everyone's asks for it
+            out = self.purify(x.detach())
+        images = out if isinstance(out, Tensor) else getattr(out, "x", out)
+        if not isinstance(images, Tensor) or images.shape != x.shape:
+            raise InputError(
+                f"the purifier returned {describe(images)}, want purified images of shape {list(x.shape)}, "
+                "as a tensor or as `.x` of what it returns."
+            )
+        return images.detach()
+
+
+class Bpda(Adaptive):
+    """The classifier's gradient at the purified point, the purifier taken for the identity (Athalye et al. 2018).
+
+    A look costs one purification, and one forward and backward pass of the classifier.
+    """
+
+    def look(
+        self, x: Float[Tensor, "batch *shape"], criterion: Criterion
+    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
+        """Logits, and the gradient of `criterion` at the purified point."""
+        with untouched(self):
+            return look(self.model, self.purified(x), criterion)
+
+
+class TrajectoryBpda(Adaptive):
+    """The classifier's gradient averaged over all iterates of the purification (Croce et al. 2022).
+
+    The mean is over x_0 ... x_T, the attacker's own point and the purified one included, at the radius that the
+    purifier chose for each image. A look costs one purification, and T + 1 forward and backward passes of the
+    classifier, one iterate after another.
+    """
+
+    purify: Walks
+
+    def __init__(self, model: nn.Module, purifier: Walks) -> None:
+        if not isinstance(purifier, Walks):
+            raise InputError(
+                f"got the purifier {describe(purifier)}, want one with a method path(x) that gives its iterates "
+                "[T + 1, batch, ...]; without it use Bpda."
+            )
+        super().__init__(model, purifier)
+
+    def look(
+        self, x: Float[Tensor, "batch *shape"], criterion: Criterion
+    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
+        """Logits at the purified point, and the mean gradient of `criterion` along the path to it."""
+        with untouched(self):
+            path = self.purify.path(x.detach())
+            if path.ndim != x.ndim + 1 or path.shape[1:] != x.shape:
+                raise InputError(
+                    f"the purifier's path is a {describe(path)}, want [T + 1, {', '.join(map(str, x.shape))}]."
+                )
+            seen = [look(self.model, point, criterion) for point in path]
+            return seen[-1][0], torch.stack([gradient for _, gradient in seen]).mean(0)

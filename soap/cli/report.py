@@ -1,0 +1,51 @@
+"""`soap report`: a run of the adaptive suite as one page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from soap import files
+from soap.cli.options import DataName, DataRoot
+from soap.cli.outputs import check_folder
+from soap.cli.runs import asked
+from soap.cli.shell import Shell, command
+from soap.cli.verify import RunName
+from soap.errors import FileError
+from soap.evaluation.adaptive.evaluate import read
+from soap.evaluation.adaptive.opened import opened
+
+
+def report(
+    shell: Shell,
+    run: RunName,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Where to write the page. [dim]\\[default: report.html in the run][/dim]"
+        ),
+    ] = None,
+    data: DataName = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Make one HTML page of a run: headline and verdict, figures, checks, images that broke it, provenance.
+
+    The model is not needed, the run's folder and its data set are enough. The page asks nothing of the network.
+    """
+    from soap.report.run_page import run_page  # not above: matplotlib takes its time
+
+    page = out or run / "report.html"
+    if page.is_dir():
+        raise FileError(f"{page}: it is a folder, want a file; name one, e.g. {page / 'report.html'}.")
+    wanted = asked(opened(run), data=data)
+    check_folder(page.parent)
+    images = wanted.images(data_root)
+    found = read(run, images)
+    files.write_text(page, run_page(found, images, command=wanted.command))
+    content = {"run": run, "page": page.absolute(), "verdict": found.verdict.name}
+    shell.result(content, f"The page: {page.absolute()}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "report", example="soap report runs/mnist-fcn-dr-quick --out report.html")(report)

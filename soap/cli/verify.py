@@ -1,0 +1,93 @@
+"""`soap verify`: does the report of a run hold?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from soap import engine
+from soap.cli.options import DataName, DataRoot
+from soap.cli.runs import asked
+from soap.cli.shell import INTERRUPTED, Shell, command
+from soap.cli.tables import table
+from soap.evaluation.adaptive.opened import opened
+from soap.evaluation.adaptive.verify import Compared, Verification
+from soap.evaluation.adaptive.verify import verify as score_again
+
+DOES_NOT_HOLD = 1
+
+RunName = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a run of `soap evaluate --suite`.", readable=False)
+]
+
+
+def verify(
+    shell: Shell,
+    run: RunName,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="NAME", help="A bundled model, or the path of a .safetensors file, "
+            "where the run's own lies elsewhere now.",
+        ),
+    ] = None,
+    data: DataName = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Score the stored images of a run again, and say whether its report holds.
+
+    Weights and data must be those of the run, every stored image must lie in the ball, and the figures must come out
+    again; another device may answer a few images differently, and they are counted. Exit code 1 if it does not hold.
+    """
+    folder = opened(run)
+    wanted = asked(folder, model=model, data=data)
+    target, images = wanted.target(shell), wanted.images(data_root).to(shell.device)
+    with engine.stoppable() as stop, shell.progress() as show:
+        found = score_again(target, images, run, watch=show, stop=stop)
+    if found is None:
+        shell.say("Stopped before all was scored: nothing can be said.")
+        raise typer.Exit(INTERRUPTED)
+    content = {
+        "run": run,
+        "holds": found.holds,
+        "problems": list(found.problems),
+        "answers": found.answers,
+        "changed": found.changed,
+        "figures": [
+            {
+                "protocol": one.name,
+                "defence": one.row.defence,
+                "n": one.row.n,
+                "reported": one.reported,
+                "found": one.found,
+                "holds": one.holds,
+            }
+            for one in found.figures
+        ],
+    }
+    shell.result(content, _view(found))
+    if not found.holds:
+        raise typer.Exit(DOES_NOT_HOLD)
+
+
+def _view(found: Verification) -> Group:
+    view = table("protocol", "behind", "reported, %", "found, %", "", right=("reported, %", "found, %"))
+    for one in found.figures:
+        behind = "nothing" if one.row.defence == "none" else "the defence"
+        reported = "-" if one.reported is None else _percent(one, one.reported)
+        view.add_row(one.name, behind, reported, _percent(one, one.found), "holds" if one.holds else "DOES NOT HOLD")
+    lines = [f"{found.changed:,} of {found.answers:,} stored answers come out otherwise now.", *found.problems]
+    end = "The report holds." if found.holds else "The report DOES NOT HOLD."
+    parts = ([view] if found.figures else []) + [Text(line) for line in (*lines, end)]
+    return Group(*parts)
+
+
+def _percent(one: Compared, correct: int) -> str:
+    return f"{100 * correct / one.row.n:.1f} ({correct:,} of {one.row.n:,})"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "verify", example="soap verify runs/mnist-fcn-dr-quick")(verify)

@@ -1,0 +1,139 @@
+"""Which attacks a suite makes: by protocol, the cheap ones first, each on what the ones before left standing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from soap import validate
+from soap.attacks import APGD, PGD, Attack, AutoAttack, AuxiliaryAwarePGD, Noise, Square
+from soap.auxiliary import JointModel
+from soap.errors import unknown
+from soap.evaluation.adaptive.target import BARE, BPDA, DEFENDED, TRAJECTORY, UNROLLED, Target
+
+PROTOCOLS = (
+    "noise",
+    "transfer",
+    "auxiliary-aware",
+    BPDA,
+    TRAJECTORY,
+    UNROLLED,
+    "autoattack",
+    "black-box",
+)
+SUITES = {"quick": ("noise", "transfer", TRAJECTORY), "full": PROTOCOLS}
+"""Suites by name; a protocol's own name is a suite, too."""
+
+ADAPTIVE = (BPDA, TRAJECTORY, UNROLLED)
+"""Protocols in which the attacker knows the purifier."""
+
+SCALES = (1.0, 3.0, 10.0)
+"""Of the surrogate: 0.1 and below do worse than an attack that does not know the purifier (MNIST FCN, by hand)."""
+BETAS = (-1.0, 0.1, 1.0, 10.0, 100.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threat:
+    """Where the attacker may go: a ball of radius `eps` in `norm` ("linf" or "l2"), inside [0, 1]."""
+
+    eps: float
+    norm: str = "linf"
+
+    def __post_init__(self) -> None:
+        validate.positive("eps", self.eps)
+        validate.choice("norm", self.norm, ("linf", "l2"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attack of a protocol on the model as `sight` names it; `scale` is the unrolled surrogate's."""
+
+    protocol: str
+    name: str
+    attack: Attack
+    sight: str
+    scale: float = 1.0
+
+    @property
+    def settings(self) -> str:
+        """What rows say of it."""
+        scale = f", scale={self.scale:g}" if self.sight == UNROLLED else ""
+        return f"{self.attack!r} on {self.sight}{scale}"
+
+
+def attempts(target: Target, threat: Threat, suite: str, *, steps: int = 100, queries: int = 5000) -> list[Attempt]:
+    """The attempts of a suite that make sense for the target, protocol by protocol.
+
+    steps: of every iterative attack. queries: of Square.
+    """
+    validate.at_least("steps", steps, 1)
+    validate.at_least("queries", queries, 1)
+    wanted = protocols(suite)
+    made = [
+        Attempt(protocol=protocol, name=name, attack=attack, sight=sight, scale=scale)
+        for protocol in wanted
+        for name, attack, sight, scale in _of(protocol, target, threat, steps, queries)
+    ]
+    return [attempt for attempt in made if target.sight(attempt.sight, attempt.scale) is not None]
+
+
+def protocols(suite: str) -> tuple[str, ...]:
+    """The protocols of a suite, in the order they are run."""
+    known = {**SUITES, **{name: (name,) for name in PROTOCOLS}}
+    if suite not in known:
+        raise unknown("suite", suite, known)
+    return known[suite]
+
+
+def left_out(target: Target, planned: Sequence[Attempt]) -> dict[str, str]:
+    """Protocols without an attempt, and why."""
+    done = {attempt.protocol for attempt in planned}
+    whys: dict[str, str] = {}
+    for protocol in PROTOCOLS:
+        if protocol in done:
+            continue
+        whys[protocol] = "not in this suite"
+        if protocol in ADAPTIVE and target.sight(protocol) is None:
+            whys[protocol] = "there is no purifier" if not target.purifies else "the purifier does not tell its steps"
+        if protocol == "auxiliary-aware" and not _joint(target):
+            whys[protocol] = "there is no auxiliary task"
+    return whys
+
+
+def _joint(target: Target) -> bool:
+    return isinstance(target.bare, JointModel) and target.bare.purifiable
+
+
+def _of(
+    protocol: str, target: Target, threat: Threat, steps: int, queries: int
+) -> list[tuple[str, Attack, str, float]]:
+    """(name, attack, sight, scale) of a protocol's attempts."""
+    eps, norm = threat.eps, threat.norm
+
+    # An attack on the defence itself is done with a row once it is fooled; one on the classifier is not, since what it
+    # found is purified afterwards.
+    knows = protocol in ADAPTIVE
+    apgd = partial(APGD, eps=eps, norm=norm, leave_when_fooled=knows)
+    losses = {
+        "ce": apgd(loss="ce", steps=steps),
+        "margin": apgd(loss="margin", steps=steps),
+        "targeted dlr": apgd(loss="targeted-dlr", targets=3, steps=steps),
+    }
+    if protocol == "noise":
+        return [("random points", Noise(eps=eps, norm=norm, draws=20), DEFENDED, 1.0)]
+    if protocol == "transfer":
+        pgd = PGD(eps=eps, norm=norm, step_size=eps / 4, steps=20)
+        return [("pgd", pgd, BARE, 1.0), *((f"apgd {name}", attack, BARE, 1.0) for name, attack in losses.items())]
+    if protocol == "auxiliary-aware":
+        if not _joint(target) or norm != "linf":
+            return []
+        aware = [AuxiliaryAwarePGD(eps=eps, step_size=eps / 10, steps=steps, beta=b, keep="best") for b in BETAS]
+        return [(f"beta {attack.beta:g}", attack, BARE, 1.0) for attack in aware]
+    if protocol in (BPDA, TRAJECTORY):
+        return [(f"apgd {name}", attack, protocol, 1.0) for name, attack in losses.items()]
+    if protocol == UNROLLED:
+        short = {name: apgd(loss=name, steps=-(-steps // 2)) for name in ("ce", "margin")}
+        return [(f"apgd {n}, scale {s:g}", a, UNROLLED, s) for s in SCALES for n, a in short.items()]
+    if protocol == "autoattack":
+        standard = AutoAttack(eps=eps, norm=norm)
+        return [("on the classifier", standard, BARE, 1.0), ("on the defence", standard, DEFENDED, 1.0)]
+    return [("square", Square(eps=eps, queries=queries), DEFENDED, 1.0)] if norm == "linf" else []

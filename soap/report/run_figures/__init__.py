@@ -1,0 +1,1 @@
+"""The figures of a run's page, one idea a file."""

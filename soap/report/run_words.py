@@ -1,0 +1,52 @@
+"""What a run of the adaptive suite says in words and figures, for pages and the command line alike."""
+
+from soap.evaluation.adaptive.evaluate import Report
+from soap.evaluation.adaptive.summary import Line, Summary
+from soap.evaluation.adaptive.verdict import headline
+from soap.results import wilson
+
+NORMS = {"linf": "Linf", "l2": "L2"}
+
+
+def right(line: Line) -> str:
+    """What the defence gets right in per cent, with its 95 % interval: '80.7 [78.1, 83.0]'."""
+    return _share(line.correct, line.n)
+
+
+def alone(line: Line) -> str:
+    """The same of the classifier alone on the same points; a dash where it cannot be told apart."""
+    return "-" if line.bare is None else _share(int(line.bare.sum()), line.n)
+
+
+def gain(line: Line) -> str:
+    """What the defence adds to the classifier on the same points, in points: '+3.1 [+1.0, +5.2]'."""
+    if line.gain is None:
+        return "-"
+    difference, low, high = (100 * part for part in line.gain)
+    return f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def threat_words(summary: Summary) -> str:
+    """Who attacked what, where."""
+    plan = summary.plan
+    radius = f"{NORMS.get(plan['threat']['norm'], plan['threat']['norm'])} radius {plan['threat']['eps']:.4g}"
+    behind = f" behind {plan['target']['defence']}" if plan["purifies"] else ""
+    where = f"{plan['data']['name']}/{plan['data']['split']}"
+    return f"{plan['target']['name']}{behind}, suite {plan['suite']}, {radius}, {summary.worst.n:,} images of {where}."
+
+
+def knowing_words(report: Report) -> list[str]:
+    """What an attacker who knows the purifier leaves, beside what one who does not leaves of the same images."""
+    summary, transfer = report.summary, report.summary.line("transfer")
+    unknowing = [] if transfer is None else [f"not knowing it {right(transfer).replace(' ', ' % ', 1)}"]
+    return [
+        f"An attacker who knows the purifier (quick suite): {headline(summary, report.verdict)}.",
+        f"On the same {summary.worst.n:,} images: clean {right(summary.clean).replace(' ', ' % ', 1)}, "
+        + ", ".join([*unknowing, f"knowing it {right(summary.worst).replace(' ', ' % ', 1)}"])
+        + ".",
+    ]
+
+
+def _share(correct: int, n: int) -> str:
+    low, high = wilson(correct, n)
+    return f"{100 * correct / n:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

@@ -1,0 +1,204 @@
+"""BPDA at the purified point and along the path, against autograd, closed forms and slow loops."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny import TASKS, attacked_digits, noise_images, state_of, tiny_model
+from torch import nn
+
+import soap
+from soap.attacks import PGD, cross_entropy, margin
+from soap.attacks.bpda import Bpda, TrajectoryBpda
+from soap.attacks.sight import Sighted, look
+from soap.bench.counting import Meter, counting_logits, counting_losses
+
+SIGHTS = (Bpda, TrajectoryBpda)
+
+
+def of(loss, y):
+    return lambda logits: loss(logits, y)
+
+
+def gradient_at(model, point, criterion):
+    point = point.detach().requires_grad_()
+    return torch.autograd.grad(criterion(model(point)).sum(), point)[0]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    model = soap.load("mnist-fcn-dr")
+    return model, *attacked_digits(model, 20)
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, margin])
+def test_bpda_is_autograd_through_the_defended_digits(digits, loss):
+    model, x, y = digits
+    purify = soap.Purifier(model)
+    point = x.clone().requires_grad_()
+    logits = soap.Defended(model, purify)(point)
+    (expected,) = torch.autograd.grad(loss(logits, y).sum(), point)
+    seen, direction = look(Bpda(model, purify), x, of(loss, y))
+    assert torch.equal(seen, logits)
+    torch.testing.assert_close(direction, expected)
+    through = x.clone().requires_grad_()  # for attacks that differentiate by themselves
+    torch.testing.assert_close(torch.autograd.grad(loss(Bpda(model, purify)(through), y).sum(), through)[0], expected)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("eps", ["min-aux", "min-aux-batch", 0.25])
+def test_the_trajectory_is_the_mean_of_a_slow_loop_over_its_iterates(task, eps):
+    """In float64, so that rounding does not flip the sign of a purifier's gradient near zero."""
+    model, y = tiny_model(task, dtype=torch.float64), torch.tensor([0, 1, 2])
+    x, purify = noise_images(3, dtype=torch.float64), soap.Purifier(model, eps)
+    iterates = purify.trajectory(x, purify(x).eps)
+    total = torch.zeros_like(x)
+    for points in iterates:
+        for row, image in enumerate(points):
+            total[row] += gradient_at(model, image[None], of(cross_entropy, y[row : row + 1]))[0]
+    logits, direction = look(TrajectoryBpda(model, purify), x, of(cross_entropy, y))
+    torch.testing.assert_close(direction, total / len(iterates))
+    assert torch.equal(logits, soap.Defended(model, purify)(x))
+
+
+class Towards(nn.Module):
+    """A purifier that goes straight to `target` in steps of `gamma`, at most `radius` far."""
+
+    def __init__(self, target, gamma=1 / 16, radius=3 / 16, steps=5):
+        super().__init__()
+        self.target, self.gamma, self.radius, self.steps = target, gamma, radius, steps
+
+    def path(self, x):
+        reach = [min(self.radius, t * self.gamma) for t in range(self.steps + 1)]
+        return torch.stack([x + (self.target - x).clamp(-r, r) for r in reach])
+
+    def forward(self, x):
+        return self.path(x)[-1]
+
+
+def test_on_a_known_purifier_and_a_known_criterion_the_directions_are_closed_forms():
+    """With the identity as classifier, |x|^2 at a point has the gradient 2x."""
+    x = torch.full((1, 5), 0.5, dtype=torch.float64)
+    delta = torch.tensor([[-8, -2, 0, 1, 8]], dtype=torch.float64) / 16
+    purify = Towards(x + delta)
+    steps = torch.tensor([0, 1, 2, 3, 3, 3], dtype=torch.float64) / 16
+    ways = [delta.clamp(-reach, reach) for reach in steps]
+    last = x + ways[-1]
+    squares = lambda logits: logits.square().sum(1)  # noqa: E731
+    for sight, expected in ((Bpda, 2 * last), (TrajectoryBpda, 2 * x + 2 * sum(ways) / 6)):
+        logits, direction = look(sight(nn.Identity(), purify), x, squares)
+        torch.testing.assert_close(logits, last)
+        torch.testing.assert_close(direction, expected)
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_nothing_else_changes_in_any_context(sight, context):
+    model = tiny_model(dtype=torch.float64)
+    expected = soap.Defended(model, soap.Purifier(model))(noise_images(3, dtype=torch.float64)).detach()
+    model.train().requires_grad_(True)
+    seen, y = sight(model, soap.Purifier(model)), torch.tensor([0, 1, 2])
+    before = state_of(model)
+    with context():
+        x = noise_images(3, dtype=torch.float64)
+        kept = x.clone()
+        logits, direction = seen.look(x, of(cross_entropy, y))
+        assert torch.equal(x, kept)
+        assert torch.equal(seen(x), logits)
+    assert torch.equal(logits, expected)  # in evaluation mode, as the defence is deployed
+    assert not direction.requires_grad
+    assert direction.abs().sum() > 0
+    assert state_of(model) == before
+    assert isinstance(seen, Sighted)
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_an_image_alone_and_in_a_batch_gives_the_same(sight):
+    model, y = tiny_model("rotation", dtype=torch.float64), torch.tensor([0, 1, 2])
+    x, seen = noise_images(3, dtype=torch.float64), sight(model, soap.Purifier(model))
+    together = seen.look(x, of(cross_entropy, y))
+    for row in range(3):
+        alone = seen.look(x[row : row + 1], of(cross_entropy, y[row : row + 1]))
+        torch.testing.assert_close((alone[0][0], alone[1][0]), (together[0][row], together[1][row]))
+
+
+def descends_without_asking(x):
+    """A researcher's purifier that relies on gradients being switched on, and returns a graph."""
+    point = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(point.square().sum(), point)
+    return (point - 0.1 * gradient).clamp(0, 1)
+
+
+@pytest.mark.parametrize("wrap", [lambda out: out, lambda out: SimpleNamespace(x=out)], ids=["tensor", "with-x"])
+def test_a_purifier_of_ones_own(wrap):
+    model, x, y = tiny_model(), noise_images(3), torch.tensor([0, 1, 2])
+    seen = Bpda(model, lambda x: wrap(descends_without_asking(x)))
+    with torch.no_grad():  # as inside an attack
+        logits, direction = seen.look(x, of(cross_entropy, y))
+    torch.testing.assert_close(logits, model(0.8 * x).detach())
+    torch.testing.assert_close(direction, gradient_at(model, 0.8 * x, of(cross_entropy, y)))
+
+
+def test_an_attack_that_knows_the_purifier_breaks_more_than_one_that_does_not(digits):
+    model = digits[0]
+    images = soap.data.load("mnist-mini").take(40)
+    robust, attack = Bpda(model, soap.Purifier(model)), PGD(eps=0.3, step_size=0.03, steps=20, keep="best")
+    adversarial = [attack(target, images.x, images.y) for target in (model, robust)]
+    transfer, adaptive = ((robust(x).argmax(1) == images.y).float().mean() for x in adversarial)
+    assert adaptive < transfer - 0.1
+
+
+@pytest.mark.parametrize(("sight", "passes"), [(Bpda, 1), (TrajectoryBpda, 6)])
+def test_a_look_costs_one_purification_and_the_classifiers_gradients(digits, sight, passes):
+    """On the paper's grid of 11 radii: 11 gradients and 5 further losses, whichever way the attacker looks."""
+    model, x, y = digits
+    losses, logits = Meter(x.device), Meter(x.device)
+    twin = counting_logits(counting_losses(model, losses), logits)
+    sight(twin, soap.Purifier(twin)).look(x, of(cross_entropy, y))
+    purification, classifier = losses.passes(len(x)), logits.passes(len(x))
+    assert (purification.forward, purification.backward) == (16, 11)
+    assert (classifier.forward, classifier.backward) == (passes, passes)
+
+
+class Strays(Towards):
+    """Its path lacks the batch."""
+
+    def path(self, x):
+        return super().path(x)[:, 0]
+
+
+BAD = [
+    (lambda m, x, c: Bpda(m, lambda x: None).look(x, c), "the purifier returned NoneType None, want purified images"),
+    (lambda m, x, c: Bpda(m, lambda x: x[:1])(x), r"float32 tensor of shape \[1, 1, 8, 8\].*of shape \[2, 1, 8, 8\]"),
+    (lambda m, x, c: Bpda(m, lambda x: SimpleNamespace(x=3))(x), "the purifier returned int 3"),
+    (lambda m, x, c: Bpda(m, soap.Purifier(m, "oracle")).look(x, c), "needs the labels"),
+    (lambda m, x, c: TrajectoryBpda(m, lambda x: x), r"want one with a method path\(x\).*use Bpda"),
+    (lambda m, x, c: TrajectoryBpda(m, soap.Purifier(m, "oracle")).look(x, c), "no defence and has no path"),
+    (lambda m, x, c: TrajectoryBpda(m, Strays(x)).look(x, c), r"path is a float32.*want \[T \+ 1, 2, 1, 8, 8\]"),
+    (lambda m, x, c: Bpda(m, soap.Purifier(m)).look(x * 255, c), "divide by 255"),
+    (lambda m, x, c: Bpda(m, lambda x: x).look(x, lambda logits: logits.detach().sum(1)), "carries no gradient"),
+]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("call", "message"), BAD, ids=range(len(BAD)))
+def test_bad_input_is_one_clear_error(call, message):
+    model = tiny_model()
+    before = state_of(model)
+    with pytest.raises(soap.InputError, match=message):
+        call(model, noise_images(2), of(cross_entropy, torch.tensor([0, 1])))
+    assert state_of(model) == before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_on_a_gpu_a_replayed_purifier_gives_the_same(sight, task):
+    model, x, y = tiny_model(task).cuda(), noise_images(6).cuda(), torch.arange(6, device="cuda") % 4
+    seen = sight(model, soap.Purifier(model))
+    model.recordable = True
+    fast = seen.look(x, of(cross_entropy, y))
+    model.recordable = False
+    plain = seen.look(x, of(cross_entropy, y))
+    assert torch.equal(fast[0], plain[0])
+    torch.testing.assert_close(fast[1], plain[1])

@@ -1,0 +1,87 @@
+"""Random points of the ball, and AutoAttack behind our call."""
+
+import builtins
+
+import pytest
+import torch
+from tiny import noise_images, tiny_model
+from torch import nn
+
+import soap
+from soap.attacks.autoattack import AutoAttack
+from soap.attacks.noise import Noise
+from soap.balls import row_norms
+
+
+class Threshold(nn.Module):
+    """Class 1 where the first pixel is above `at`: how likely a random point fools it is known."""
+
+    def __init__(self, at: float) -> None:
+        super().__init__()
+        self.at = at
+
+    def forward(self, x):
+        lead = x.flatten(1)[:, :1] - self.at
+        return torch.cat([-lead, lead], 1)
+
+
+def test_a_row_keeps_the_first_draw_that_fools():
+    x, y = torch.full((400, 1, 4, 4), 0.5), torch.zeros(400, dtype=torch.int64)
+    one = Noise(eps=0.2, draws=1)(Threshold(0.6), x, y)
+    many = Noise(eps=0.2, draws=30)(Threshold(0.6), x, y)
+    share = (one[:, 0, 0, 0] > 0.6).float().mean().item()
+    assert share == pytest.approx(0.25, abs=0.08)  # a quarter of [0.3, 0.7] lies above 0.6
+    assert (many[:, 0, 0, 0] > 0.6).float().mean() > 0.98  # 1 - 0.75^30
+    kept = one[:, 0, 0, 0] > 0.6
+    assert torch.equal(one[kept], many[kept])
+
+
+def _tilted() -> tuple[nn.Module, torch.Tensor, torch.Tensor, float]:
+    """Ten linear classes of which only the first two meet: the Linf distance to their boundary is known."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].bias.fill_(-50.0)
+        model[1].weight[0], model[1].weight[1] = 1.0, -1.0
+        model[1].bias[:2] = torch.tensor([-8.0, 8.0])
+    x = torch.full((6, 1, 4, 4), 0.5) + 0.1
+    return model, x, torch.zeros(6, dtype=torch.int64), 0.1  # logits +-16 * 0.1: all 16 pixels must sink by 0.1
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_points_are_in_the_ball_and_the_box(norm):
+    x = noise_images(20)
+    delta = Noise(eps=0.3, norm=norm, draws=3)(tiny_model(), x, torch.zeros(20, dtype=torch.int64)) - x
+    size = delta.flatten(1).abs().amax(1) if norm == "linf" else row_norms(delta)
+    assert (size <= 0.3 + 1e-6).all()
+    assert ((x + delta >= 0) & (x + delta <= 1)).all()
+    assert size.min() > 0
+
+
+@pytest.mark.parametrize("wrong", [{"eps": -1.0}, {"eps": 0.1, "norm": "l1"}, {"eps": 0.1, "draws": 0}])
+def test_noise_refuses(wrong):
+    with pytest.raises(soap.InputError):
+        Noise(**wrong)
+
+
+def test_autoattack_finds_what_lies_in_the_ball():
+    pytest.importorskip("pyautoattack")
+    model, x, y, reach = _tilted()
+    x_adv = AutoAttack(eps=reach * 1.05)(model, x, y)
+    assert (model(x_adv).argmax(1) != y).all()
+    assert ((x_adv - x).abs() <= reach * 1.05 + 1e-6).all()
+    untouched = AutoAttack(eps=reach * 0.95)(model, x, y)
+    assert (model(untouched).argmax(1) == y).all()
+
+
+def test_autoattack_says_how_to_install_it(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest, **further):
+        if name == "pyautoattack":
+            raise ImportError(name)
+        return real(name, *rest, **further)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(soap.InputError, match=r"soap-defense\[autoattack\]"):
+        AutoAttack(eps=0.1)(tiny_model(), noise_images(2), torch.zeros(2, dtype=torch.int64))

@@ -1,0 +1,201 @@
+"""Square: what it asks, how its squares shrink, and what it finds where the truth is known."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from soap.attacks import Square, cross_entropy, fooled, margin
+from soap.auxiliary import JointModel
+
+Problem = tuple[nn.Module, Tensor, Tensor]
+NewModel = Callable[..., JointModel]
+
+
+@pytest.fixture(scope="module")
+def problem(new_model: NewModel) -> Problem:
+    """A model in double precision and rows; the last two are misclassified as they are."""
+    model = new_model().double().eval()
+    x = 0.2 + 0.6 * torch.rand(16, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = model(x).argmax(1)
+    return model, x, torch.cat([y[:14], (y[14:] + 1) % 4])
+
+
+class Linear(nn.Module):
+    """Two classes, `lead` apart in the middle of the box; images of two channels, 4 x 3."""
+
+    def __init__(self, lead: float) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(2, 4, 3, dtype=torch.float64, generator=generator))
+        self.lead = lead
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            raise AssertionError("a black box was asked for a gradient")
+        height = ((x - 0.5) * self.weight).flatten(1).sum(1)
+        return torch.stack([self.lead - height, height], 1)
+
+
+def test_on_a_linear_model_it_finds_the_best_corner() -> None:
+    x = 0.5 + 0.01 * torch.randn(6, 2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y, eps = torch.zeros(6, dtype=torch.long), 0.05
+    model = Linear(lead=10.0)  # enough not to be fooled, not so much that cross-entropy vanishes
+    for loss in ("margin", "ce"):
+        x_adv = Square(eps=eps, queries=500, loss=loss)(model, x, y)
+        assert torch.allclose(x_adv, x + eps * model.weight.sign(), atol=1e-12)
+    reach = margin(model(x), y) + 10 + 2 * eps * model.weight.abs().sum()  # of a lead of 0
+    near = float(reach.median().detach())
+    model = Linear(lead=near)
+    x_adv = Square(eps=eps, queries=500)(model, x, y)
+    assert torch.equal(fooled(model, x_adv, y), reach > near)
+    assert 0 < fooled(model, x_adv, y).sum() < 6
+
+
+def test_it_starts_at_stripes_and_repaints_one_square_a_query(problem: Problem, recording: Any) -> None:
+    model, x, y = problem
+    x, y = x[:14], y[:14]
+    eps, queries = 1e-4, 60  # too near to fool: all rows stay to the end
+    attack = Square(eps=eps, queries=queries)
+    recorded = recording(model)
+    found = attack(recorded, x, y)
+    assert recorded.sizes == [8, 14, *[14] * queries]
+    stripes, proposals = recorded.asked[2], recorded.asked[3:]
+    signs = ((stripes - x) / eps).round()
+    assert torch.allclose(stripes, x + eps * signs, atol=1e-12)
+    assert (signs.abs() == 1).all()
+    assert (signs == signs[:, :, :1]).all()  # the same down a column
+    assert 0.3 < (signs[:, :, 0] > 0).double().mean() < 0.7
+    best, highest = stripes, margin(model(stripes), y)
+    corners = set()
+    for query, proposal in enumerate(proposals, start=1):
+        side = attack._side(query, 6, 6)
+        painted = ((proposal - x) / eps).round()
+        for row in range(14):
+            changed = (proposal[row, 0] - best[row, 0]).abs() > eps
+            if changed.any():
+                rows, columns = changed.nonzero().unbind(1)
+                # Some pixels had their colour already; those that changed have one colour and fit into one square.
+                assert int(rows.max() - rows.min()) < side
+                assert int(columns.max() - columns.min()) < side
+                assert len(painted[row, 0][changed].unique()) == 1
+                corners.add((side, int(rows.min()), int(columns.min())))
+        losses = margin(model(proposal), y)
+        better = losses > highest
+        best = torch.where(better[:, None, None, None], proposal, best)
+        highest = torch.where(better, losses, highest)
+    assert torch.equal(found, best)
+    places = {(row, column) for side, row, column in corners if side == 1}
+    assert {row for row, _ in places} == set(range(6))  # the last row and column can be reached, too
+    assert {column for _, column in places} == set(range(6))
+
+
+@pytest.mark.parametrize("queries", [100, 1000, 5000, 10_000])
+def test_squares_shrink_on_the_schedule_of_autoattack(queries: int) -> None:
+    theirs = pytest.importorskip("pyautoattack.square").SquareAttack(None, eps=0.1, n_queries=queries, p_init=0.8)
+    attack = Square(eps=0.1, queries=queries)
+    for query in range(1, queries, max(queries // 500, 1)):
+        covered = theirs.p_selection(query - 1)
+        assert attack._side(query, 28, 28) == max(round((covered * 28 * 28) ** 0.5), 1)
+
+
+def test_squares_of_the_first_and_the_last_query() -> None:
+    attack = Square(eps=0.1, queries=10_000)
+    assert attack._side(1, 32, 32) == 29  # sqrt(0.8 * 32 * 32) = 28.6
+    assert attack._side(11, 32, 32) == 29
+    assert attack._side(12, 32, 32) == 20  # half the area
+    assert attack._side(9_999, 32, 32) == 1
+    assert attack._side(1, 3, 200) == 3  # a square is no wider than the image
+
+
+def test_fooled_rows_leave_and_keep_the_point_that_fools(problem: Problem, recording: Any) -> None:
+    model, x, y = problem
+    recorded = recording(model)
+    x_adv = Square(eps=0.06, queries=80)(recorded, x, y)
+    wrong = fooled(model, x_adv, y)
+    assert torch.equal(x_adv[14:], x[14:])  # misclassified as they are: the first look is all they cost
+    sizes = recorded.sizes[2:]
+    assert sizes[0] == 14
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == 80
+    assert 0 < (~wrong).sum() < 14
+    for row in (wrong[:14]).nonzero()[:, 0]:
+        asked = [batch for batch in recorded.asked[2:] if (batch == x_adv[row]).flatten(1).all(1).any()]
+        assert len(asked) == 1  # the point that fooled was the row's last question
+
+
+def test_a_point_that_fools_is_taken_though_its_loss_is_lower() -> None:
+    def cliff(x: Tensor) -> Tensor:
+        """Nearly undecided among three classes; past 0.55 one of two is wrong, and the loss of class 0 is lower."""
+        undecided, wrong = x.new_tensor([0.01, 0.0, 0.0]), x.new_tensor([0.0, 0.02, -10.0])
+        return torch.where(x[:, 0, 0] > 0.55, wrong, undecided)
+
+    x, y = 0.5 + torch.arange(16).reshape(16, 1, 1, 1) / 1000, torch.zeros(16, dtype=torch.long)
+    stripes, x_adv = (Square(eps=0.1, queries=queries, loss="ce")(cliff, x, y) for queries in (1, 40))
+    assert 0 < fooled(cliff, stripes, y).sum() < 16
+    assert fooled(cliff, x_adv, y).all()
+    assert (cross_entropy(cliff(x_adv), y) < cross_entropy(cliff(x), y)).all()
+
+
+def test_the_search_ends_when_no_row_is_left(problem: Problem, recording: Any) -> None:
+    model, x, y = problem
+    recorded = recording(model)
+    assert fooled(model, Square(eps=0.6, queries=500)(recorded, x, y), y).all()
+    assert len(recorded.sizes) < 400
+    recorded = recording(model)
+    assert torch.equal(Square(eps=0.1)(recorded, x, (model(x).argmax(1) + 1) % 4), x)
+    assert recorded.sizes == [8, 16]
+
+
+def test_rows_alone_find_what_they_find_together(problem: Problem) -> None:
+    model, x, y = problem
+    attack = Square(eps=0.06, queries=60, restarts=2, seed=3)
+    together = attack(model, x, y)
+    for part in (slice(0, 1), slice(3, 10)):
+        assert torch.equal(attack(model, x[part], y[part]), together[part])
+
+
+def test_the_seed_chooses_the_squares(problem: Problem) -> None:
+    model, x, y = problem
+    one, same, other = (Square(eps=1e-3, queries=20, seed=seed)(model, x, y) for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 2**31),
+    eps=st.floats(0, 0.5),
+    queries=st.integers(1, 25),
+    loss=st.sampled_from(["ce", "margin", "dlr"]),
+    p_init=st.floats(0.01, 1),
+)
+def test_results_are_legal_and_never_worse(
+    new_model: NewModel, seed: int, eps: float, queries: int, loss: str, p_init: float
+) -> None:
+    model = new_model(seed % 100).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(5, 1, 6, 6, dtype=torch.float64, generator=generator)
+    y = torch.randint(4, (5,), generator=generator)
+
+    def search(**more: int) -> Tensor:
+        return Square(eps=eps, loss=loss, p_init=p_init, seed=seed, **{"queries": queries, **more})(model, x, y)
+
+    x_adv = search()
+    assert ((x_adv >= 0) & (x_adv <= 1)).all()
+    assert ((x_adv - x).abs() <= eps + 1e-12).all()
+    wrong = fooled(model, x_adv, y)
+    assert (wrong | ~fooled(model, x, y)).all()
+    assert (fooled(model, search(restarts=2), y) | ~wrong).all()
+    if loss == "ce":
+        assert (wrong | (cross_entropy(model(x_adv), y) >= cross_entropy(model(x), y) - 1e-12)).all()
+
+
+def test_a_model_that_answers_without_gradients_will_do(problem: Problem) -> None:
+    model, x, y = problem
+    attack = Square(eps=0.06, queries=30)
+    assert torch.equal(attack(torch.no_grad()(lambda images: model(images)), x, y), attack(model, x, y))

@@ -1,0 +1,247 @@
+"""The gradient through all purification steps: against finite differences and autograd without tricks."""
+
+import pytest
+import torch
+from tiny import TASKS, attacked_digits, noise_images, state_of, tiny_model
+
+import soap
+from soap.attacks import cross_entropy
+from soap.attacks.bpda import Bpda
+from soap.attacks.sight import Sighted, look
+from soap.attacks.unrolled import Unrollable, Unrolled
+from soap.auxiliary.consistency import GRADIENTS
+from soap.bench.counting import Meter, counting_features
+
+SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
+
+
+def of(y):
+    return lambda logits: cross_entropy(logits, y)
+
+
+def squares(logits):
+    return logits.square().sum(1)
+
+
+def double(task="reconstruction", gradient=None, **settings):
+    """A smooth model, images and labels in float64, so that rounding does not flip the sign of a gradient near zero."""
+    model = tiny_model(task, dtype=torch.float64)
+    if gradient is not None:
+        model.auxiliary.gradient = gradient
+    return model, soap.Purifier(model, **settings), noise_images(3, dtype=torch.float64), torch.tensor([0, 1, 2])
+
+
+def plain_steps(loss, x, eps, gamma, steps, scale, *, smooth, widths=None):
+    """All steps in one graph, and scale * r of each; `widths` fixes them, as the derivative takes them to be.
+
+    Sign steps to a clip's edge and back land on it but for rounding: `tie` leaves them inside.
+    """
+    point, used, tie = x, [], 0 if smooth else 1e-6
+    for t in range(steps):
+        live = point if point.requires_grad else point.detach().requires_grad_()
+        (g,) = torch.autograd.grad(loss(live).sum(), live, create_graph=True)
+        used.append(scale * g.detach().square().mean((1, 2, 3), keepdim=True).sqrt() if widths is None else widths[t])
+        s = (g / used[-1]).tanh()
+        s = s if smooth else s + (g.sign() - s).detach()
+        delta = live - gamma * s - x
+        point = x + torch.where(delta.abs() > eps + tie, eps * delta.sign(), delta)
+        point = torch.where(point > 1 + tie, 1, torch.where(point < -tie, 0, point))
+    return point, used
+
+
+FORMS = [(task, None) for task in TASKS[:2]] + [("consistency", gradient) for gradient in GRADIENTS]
+
+
+@pytest.mark.parametrize(("task", "gradient"), FORMS)
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_going_back_step_by_step_is_autograd_through_the_whole_walk(task, gradient, smooth, scale):
+    model, purify, x, y = double(task, gradient, grid=(0.0, 0.07, 0.25), step_size=0.1)
+    logits, direction = look(Unrolled(model, purify, scale=scale, smooth=smooth), x, of(y))
+    point, eps = x.clone().requires_grad_(), purify(x).eps[:, None, None, None]
+    end, _ = plain_steps(purify.loss, point, eps, 0.1, 5, scale, smooth=smooth)
+    torch.testing.assert_close(logits, model(end).detach())
+    torch.testing.assert_close(direction, torch.autograd.grad(cross_entropy(model(end), y).sum(), point)[0])
+    assert not torch.allclose(direction, look(Bpda(model, purify), x, of(y))[1])
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("radius", [0.02, 0.15, 0.5])
+def test_the_gradient_of_the_smooth_walk_is_its_central_difference(task, radius):
+    gradient = "exact" if task == "consistency" else None  # of a gradient that is not true there is no such check
+    model, purify, x, y = double(task, gradient, eps=radius, step_size=0.05, steps=4)
+    seen, eps = Unrolled(model, purify, smooth=True), torch.full((3, 1, 1, 1), radius, dtype=torch.float64)
+    logits, direction = seen.look(x, of(y))
+    end, widths = plain_steps(purify.loss, x, eps, 0.05, 4, 1.0, smooth=True)
+    torch.testing.assert_close(logits, model(end))
+    torch.testing.assert_close(seen(x), model(end))
+
+    def value(point):
+        end, _ = plain_steps(purify.loss, point, eps, 0.05, 4, 1.0, smooth=True, widths=widths)
+        return cross_entropy(model(end), y)
+
+    generator, h = torch.Generator().manual_seed(0), 1e-6
+    for _ in range(8):
+        way = torch.randn(x.shape, dtype=torch.float64, generator=generator)
+        numeric = (value(x + h * way) - value(x - h * way)) / (2 * h)
+        torch.testing.assert_close((direction * way).sum((1, 2, 3)), numeric, atol=1e-8, rtol=1e-5)
+
+
+class Kept:
+    """Bytes that autograd holds for later, now and at most."""
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    def hold(self, tensor):
+        return _Held(self, tensor)
+
+    def __enter__(self):
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self.hold, lambda held: held.tensor)
+        self.hooks.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.hooks.__exit__(*error)
+
+
+class _Held:
+    def __init__(self, kept, tensor):
+        self.kept, self.tensor, self.bytes = kept, tensor, tensor.nbytes
+        kept.now += self.bytes
+        kept.most = max(kept.most, kept.now)
+
+    def __del__(self):
+        self.kept.now -= self.bytes
+
+
+def most_kept(work):
+    with Kept() as kept:
+        work()
+    return kept.most
+
+
+def test_memory_does_not_grow_with_the_number_of_steps():
+    def measured(steps):
+        """Of our way back, and of autograd through the whole walk."""
+        model, purify, x, y = double(eps=0.5, step_size=0.05, steps=steps)
+        point, eps = x.clone().requires_grad_(), torch.full((3, 1, 1, 1), 0.5, dtype=torch.float64)
+        ours = most_kept(lambda: Unrolled(model, purify).look(x, of(y)))
+        return ours, most_kept(lambda: plain_steps(purify.loss, point, eps, 0.05, steps, 1.0, smooth=False))
+
+    (few, few_plain), (many, many_plain) = measured(2), measured(8)
+    assert many == few > 0
+    assert many_plain > 3 * few_plain  # so the count would have seen it
+
+
+def test_a_stand_in_of_any_width_gives_a_finite_gradient_for_digits():
+    model = soap.load("mnist-fcn-dr")
+    x, y = attacked_digits(model, 20)
+    purify = soap.Purifier(model)
+    expected = soap.Defended(model, purify)(x)
+    for scale in SCALES:
+        logits, direction = look(Unrolled(model, purify, scale=scale), x, of(y))
+        assert torch.equal(logits, expected)
+        assert torch.isfinite(direction).all()
+        assert (direction.abs().flatten(1).amax(1) > 0).all()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_so_wide_a_stand_in_that_it_is_flat_leaves_bpda_where_no_pixel_leaves_the_range(task):
+    model, purify, x, y = double(task, grid=(0.0, 0.1, 0.25))
+    x = 0.3 + 0.4 * x
+    expected = Bpda(model, purify).look(x, of(y))
+    torch.testing.assert_close(Unrolled(model, purify, scale=1e9).look(x, of(y)), expected)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_nothing_else_changes_in_any_context(context, smooth):
+    model, purify, _, y = double("consistency")
+    expected = soap.Defended(model, purify)(noise_images(3, dtype=torch.float64)).detach()
+    model.train().requires_grad_(True)
+    seen = Unrolled(model, purify, smooth=smooth)
+    before = state_of(model)
+    with context():
+        x = noise_images(3, dtype=torch.float64)
+        kept = x.clone()
+        logits, direction = seen.look(x, of(y))
+        assert torch.equal(x, kept)
+        assert torch.equal(seen(x), logits)
+    assert torch.equal(logits, expected) is not smooth
+    assert not direction.requires_grad
+    assert state_of(model) == before
+    assert isinstance(seen, Sighted)
+    assert isinstance(purify, Unrollable)
+
+
+def test_an_image_alone_and_in_a_batch_gives_the_same():
+    model, purify, x, y = double("rotation")
+    seen = Unrolled(model, purify)
+    together = seen.look(x, of(y))
+    for row in range(3):
+        alone = seen.look(x[row : row + 1], of(y[row : row + 1]))
+        torch.testing.assert_close((alone[0][0], alone[1][0]), (together[0][row], together[1][row]))
+
+
+def test_memory_running_out_halves_the_part_and_changes_nothing(monkeypatch):
+    model, purify, x, y = double()
+    path, whole = purify.route(x), Unrolled(model, purify).look(x, of(y))
+    loss, sizes = purify.loss, []
+
+    def scarce(points):
+        sizes.append(len(points))
+        if len(points) > 1:
+            raise torch.OutOfMemoryError("no room")
+        return loss(points)
+
+    monkeypatch.setattr(purify, "route", lambda x: path)
+    monkeypatch.setattr(purify, "loss", scarce)
+    torch.testing.assert_close(Unrolled(model, purify).look(x, of(y)), whole)
+    assert max(sizes) == 3
+
+
+def test_a_look_costs_one_purification_and_goes_back_through_each_step_twice():
+    """On the paper's grid, passes of the encoder: 11 gradients and 5 losses, the classifier's, and T steps of one
+    forward pass, its gradient, and the way back through both."""
+    model = soap.load("mnist-fcn-dr")
+    x, y = attacked_digits(model, 10)
+    meter = Meter(x.device)
+    twin = counting_features(model, meter)
+    meter.restart()
+    Unrolled(twin, soap.Purifier(twin)).look(x, of(y))
+    passes = meter.passes(len(x))
+    assert (passes.forward, passes.backward) == (16 + 1 + 5, 11 + 1 + 5 * 2)
+
+
+BAD = [
+    (lambda m: Unrolled(m, lambda x: x), r"want one with step_size, steps, bounds, loss\(x\).*use Bpda"),
+    (lambda m: Unrolled(m, soap.Purifier(m), scale=0.0), "scale is 0.0, want a number above 0"),
+    (lambda m: Unrolled(m, soap.Purifier(m), scale=float("nan")), "scale is nan"),
+    (lambda m: Unrolled(m, soap.Purifier(m, "oracle")).look(noise_images(2), squares), "no defence and has no path"),
+    (lambda m: Unrolled(m, soap.Purifier(m)).look(noise_images(2) * 255, squares), "divide by 255"),
+    (lambda m: Unrolled(m, soap.Purifier(m)).look(noise_images(2), lambda z: z.detach().sum(1)), "no gradient"),
+]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("call", "message"), BAD, ids=range(len(BAD)))
+def test_bad_input_is_one_clear_error(call, message):
+    model = tiny_model()
+    before = state_of(model)
+    with pytest.raises(soap.InputError, match=message):
+        call(model)
+    assert state_of(model) == before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", TASKS)
+def test_on_a_gpu_a_replayed_purifier_gives_the_same(task):
+    model, x, y = tiny_model(task).cuda(), noise_images(6).cuda(), torch.arange(6, device="cuda") % 4
+    seen = Unrolled(model, soap.Purifier(model))
+    model.recordable = True
+    fast = seen.look(x, of(y))
+    model.recordable = False
+    plain = seen.look(x, of(y))
+    assert torch.equal(fast[0], plain[0])
+    torch.testing.assert_close(fast[1], plain[1])

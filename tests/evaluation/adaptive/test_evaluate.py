@@ -1,0 +1,205 @@
+"""The whole evaluation: what it keeps, that a killed run ends with the same bits, and what it says of bad folders."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import small_runs
+import torch
+from small_runs import EFFORT, THREAT, change_batch, change_json, content, images, run, target
+from torch import nn
+
+import soap
+from soap.attacks import APGD
+from soap.errors import FileError, InputError
+from soap.evaluation.adaptive import Target, evaluate, headline, read
+from soap.evaluation.adaptive.summary import rows
+from soap.evaluation.adaptive.verdict import NOTHING, UPPER
+from soap.results import Store
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_git():
+    """Spares asking git for every plan."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOAP_COMMIT", "test")
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished run; tests that change it copy it first."""
+    out = tmp_path_factory.mktemp("run") / "quick"
+    return run(out)
+
+
+@pytest.fixture
+def copied(done, tmp_path):
+    return shutil.copytree(done.folder.path, tmp_path / "copy")
+
+
+def stopping(after):
+    """A `stop` that says yes from its so-many-th question on."""
+    questions = iter(range(10**6))
+    return lambda: next(questions) >= after
+
+
+def test_the_figures_are_plain_counts_of_the_stored_images(done):
+    model, data = target(), images()
+    standing = model.defended(data.x).argmax(1) == data.y
+    assert done.summary.clean.correct == int(standing.sum())
+    for index in range(len(done.summary.plan["attempts"])):
+        for number in range(2):
+            batch = done.folder.batch(index, number)
+            if len(batch.rows):
+                answers = model.defended(torch.from_numpy(batch.x)).argmax(1)
+                standing[batch.rows] &= answers == data.y[batch.rows]
+    assert done.summary.worst.correct == int(standing.sum())
+    assert 0 < done.summary.worst.correct < done.summary.clean.correct
+
+
+def test_what_is_kept(done):
+    out = done.folder.path
+    assert {path.name for path in out.iterdir()} == {
+        "run.json", "clean", "attempts", "facts", "rows.jsonl", "seal.json", "findings.json"
+    }  # fmt: skip
+    kept = json.loads((out / "findings.json").read_text())
+    assert kept["verdict"] == {"name": UPPER, "reasons": list(done.verdict.reasons)}
+    assert [one["number"] for one in kept["findings"]] == [one.number for one in done.findings] == [*range(1, 20)]
+    assert Store(done.folder.rows).read() == rows(done.summary)
+    assert UPPER in headline(done.summary, done.verdict)
+
+
+@pytest.mark.parametrize("after", [1, 12])
+def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bits(done, tmp_path, after):
+    stops = 0
+    while run(tmp_path / "again", stop=stopping(after + stops)) is None:
+        stops += 1
+        assert stops < 100
+    assert stops > 0
+    assert content(tmp_path / "again") == content(done.folder.path)
+
+
+def test_a_finished_run_is_not_run_again(copied, monkeypatch):
+    before = content(copied)
+    stamps = {path: path.stat().st_mtime_ns for path in copied.rglob("*.npz")}
+
+    def forbidden(*_):
+        raise AssertionError("the attack ran again")
+
+    monkeypatch.setattr(APGD, "perturb", forbidden)
+    assert run(copied).verdict.name == UPPER
+    assert content(copied) == before
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("*.npz")} == stamps
+
+
+def test_the_report_is_read_back_from_the_folder_alone(done):
+    again = read(done.folder.path, images())
+    assert (again.verdict, again.findings) == (done.verdict, done.findings)
+    for one, other in zip(again.summary.protocols, done.summary.protocols, strict=True):
+        assert np.array_equal(one.defended, other.defended)
+        assert one.gain == other.gain
+
+
+def test_a_better_verdict_cannot_be_written_into_the_folder(copied):
+    change_json(copied / "findings.json", lambda kept: kept["verdict"].update(name="TRUSTED BOUND", reasons=[]))
+    assert read(copied, images()).verdict.name == UPPER
+
+
+def test_another_plan_needs_another_folder(copied):
+    with pytest.raises(InputError, match="holds another run"):
+        run(copied, seed=1)
+    with pytest.raises(InputError, match="did you mean quick"):
+        run(copied, suite="quik")
+
+
+def test_what_the_caller_asked_for_is_kept(tmp_path):
+    report = run(tmp_path / "run", suite="noise", asked={"command": "this one"})
+    assert report.folder.fact("asked") == {"command": "this one"}
+    assert [line.protocol for line in report.summary.protocols] == ["noise"]
+
+
+def test_probabilities_are_no_robustness_number(tmp_path):
+    data = images()
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Softmax(1))
+    with torch.no_grad():
+        data.y.copy_(network(data.x).argmax(1))
+    report = evaluate(
+        Target.of_module(network, name="softmax"), data, THREAT, suite="transfer", out=tmp_path, **EFFORT
+    )
+    assert report.verdict.name == NOTHING
+    assert "no figure" in headline(report.summary, report.verdict)
+
+
+def test_a_model_without_a_purifier(tmp_path):
+    model = small_runs.tiny_model()
+    report = evaluate(Target.of_model(model), images(), THREAT, suite="transfer", out=tmp_path, **EFFORT)
+    assert {row.defence for row in rows(report.summary)} == {"none"}
+    assert len(rows(report.summary)) == 3
+
+
+def truncate(out):
+    path = out / "attempts" / "01" / "0000.npz"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def words_for_answers(out):
+    path = out / "attempts" / "00" / "0000.npz"
+    with np.load(path) as arrays:
+        changed = {**arrays, "bare": arrays["bare"].astype(str)}
+    np.savez(path, **changed)
+
+
+HOSTILE = {
+    "a cut batch": (truncate, "0000.npz: cannot be read"),
+    "no plan": (lambda out: (out / "run.json").unlink(), "no such file"),
+    "a plan that is no JSON": (lambda out: (out / "run.json").write_text("{"), "name the folder of a run"),
+    "a list for a plan": (lambda out: (out / "run.json").write_text("[]"), "not a plan"),
+    "another schema": (lambda out: change_json(out / "run.json", lambda p: p.update(schema="x")), "not a plan"),
+    "no threat": (lambda out: change_json(out / "run.json", lambda p: p.pop("threat")), "its threat"),
+    "words for a radius": (
+        lambda out: change_json(out / "run.json", lambda p: p["threat"].update(eps="x")), "its threat.eps"
+    ),
+    "no batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch=0)), "its batch"),
+    "a true batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch=True)), "its batch"),
+    "words for attempts": (lambda out: change_json(out / "run.json", lambda p: p.update(attempts="x")), "attempts"),
+    "half an attempt": (
+        lambda out: change_json(out / "run.json", lambda p: p["attempts"][1].pop("protocol")), "attempts[1].protocol"
+    ),
+    "half a provenance": (
+        lambda out: change_json(out / "run.json", lambda p: p["provenance"].pop("seed")), "provenance.seed"
+    ),
+    "too much provenance": (
+        lambda out: change_json(out / "run.json", lambda p: p["provenance"].update(more=1)), "its provenance"
+    ),
+    "no clean batch": (lambda out: (out / "clean" / "0001.npz").unlink(), "nothing to report yet"),
+    "rows beyond the data": (
+        lambda out: change_batch(out, 0, 0, lambda b: {"rows": b.rows + 100}), "attempts/00/0000 do not fit"
+    ),
+    "rows that are twice there": (
+        lambda out: change_batch(out, 0, 0, lambda b: {"rows": np.zeros_like(b.rows)}), "do not fit"
+    ),
+    "images of another shape": (lambda out: change_batch(out, 0, 0, lambda b: {"x": b.x[:, :, 1:]}), "do not fit"),
+    "too few answers": (lambda out: change_batch(out, 0, 0, lambda b: {"defended": b.defended[1:]}), "do not fit"),
+    "answers in words": (words_for_answers, "do not fit"),
+    "a fact that is none": (lambda out: (out / "facts" / "gradient.json").write_text("{}"), "facts"),
+    "a fact that is no JSON": (lambda out: (out / "facts" / "gradient.json").write_text("{"), "gradient.json"),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_folder_that_was_tampered_with_is_one_clear_error(copied, case):
+    tamper, said = HOSTILE[case]
+    tamper(copied)
+    with pytest.raises(FileError) as error:
+        read(copied, images())
+    assert said in str(error.value)
+
+
+def test_the_data_must_be_that_of_the_run(done):
+    with pytest.raises(InputError, match="name the data of the run"):
+        read(done.folder.path, images(10))
+    with pytest.raises(InputError, match="name the data of the run"):
+        read(done.folder.path, soap.data.load("mnist-mini").take(11))

@@ -1,0 +1,204 @@
+"""A report is scored again: what holds, and every way in which one can be made not to."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from small_runs import change_batch, change_json, images, run, seal_again, target
+from tiny import tiny_model
+
+import soap
+from soap.data.dataset import dataset
+from soap.errors import FileError
+from soap.evaluation.adaptive import RunFolder, Target, verify
+from soap.evaluation.adaptive.verify import Compared
+from soap.results import Store
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_git():
+    """Spares asking git for every plan."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOAP_COMMIT", "test")
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "transfer"
+    report = run(out, suite="transfer")
+    assert 0 < report.summary.worst.correct < report.summary.clean.correct
+    return out
+
+
+@pytest.fixture
+def out(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def broken_row(out):
+    """(attempt, batch, place) of an image that the defence got wrong after an attempt."""
+    y = images().y.numpy()
+    for attempt in range(4):
+        for number in range(2):
+            batch = RunFolder(out).batch(attempt, number)
+            wrong = np.flatnonzero(batch.defended != y[batch.rows])
+            if len(wrong):
+                return attempt, number, int(wrong[0])
+    raise AssertionError("nothing was broken")
+
+
+def test_an_honest_run_holds(out):
+    found = verify(target(), images(), out)
+    assert found.holds
+    assert (found.problems, found.changed) == ((), 0)
+    assert found.answers >= 11
+    rows = {(row.attack, row.defence): row.correct for row in Store(out / "rows.jsonl").read()}
+    assert {(one.row.attack, one.row.defence): one.found for one in found.figures} == rows
+    assert [one.name for one in found.figures[::2]] == ["clean", "transfer", "worst"]
+
+
+def test_the_model_and_the_files_are_left_alone(out):
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    ours = target()
+    weights = {name: value.clone() for name, value in ours.defended.state_dict().items()}
+    verify(ours, images(), out)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert all(torch.equal(value, weights[name]) for name, value in ours.defended.state_dict().items())
+
+
+def test_it_can_be_stopped(out):
+    assert verify(target(), images(), out, stop=lambda: True) is None
+
+
+def put_back(out):
+    """Replace an image that broke the defence by the clean one, as if it had stood."""
+    attempt, number, place = broken_row(out)
+
+    def change(batch):
+        x, defended = batch.x.copy(), batch.defended.copy()
+        x[place] = images().x[batch.rows[place]].numpy()
+        defended[place] = images().y[batch.rows[place]]
+        return {"x": x, "defended": defended}
+
+    change_batch(out, attempt, number, change)
+
+
+def test_a_changed_image_is_noticed_by_the_seal(out):
+    put_back(out)
+    found = verify(target(), images(), out)
+    assert not found.holds
+    assert any("was changed after the run" in problem for problem in found.problems)
+
+
+def test_a_changed_image_under_a_forged_seal_is_noticed_by_the_figures(out):
+    put_back(out)
+    seal_again(out)
+    found = verify(target(), images(), out)
+    assert not found.holds
+    assert found.problems == ()
+    assert [one.name for one in found.figures if not one.holds and one.row.defence != "none"] == ["transfer", "worst"]
+
+
+def test_answers_that_were_not_given_are_counted(out):
+    attempt, number, _ = broken_row(out)
+    change_batch(out, attempt, number, lambda batch: {"defended": images().y.numpy()[batch.rows]})
+    seal_again(out)
+    found = verify(target(), images(), out)
+    assert found.changed >= 1
+    assert found.holds  # the rows are those of the images, whatever the batch says of them
+
+
+def test_a_better_row_is_noticed(out):
+    lines = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    lines[-2]["correct"] += 1
+    (out / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = verify(target(), images(), out)
+    assert [one.name for one in found.figures if not one.holds] == ["worst"]
+
+
+def test_other_weights_are_noticed_and_not_scored(out):
+    model = tiny_model(seed=1)
+    found = verify(Target.of_model(model, soap.Purifier(model, 0.1)), images(), out)
+    assert not found.holds
+    assert found.figures == ()
+    assert "the weights of the run" in found.problems[0]
+
+
+def test_another_defence_is_noticed(out):
+    model = tiny_model()
+    found = verify(Target.of_model(model, soap.Purifier(model, 0.2)), images(), out)
+    assert ["defence" in problem for problem in found.problems] == [True]
+
+
+def test_other_images_are_noticed(out):
+    data = images()
+    other = dataset("noise", "test", data.x.numpy()[::-1].copy(), data.y.numpy()[::-1].copy(), data.classes)
+    found = verify(target(), other, out)
+    assert not found.holds
+    assert "the data of the run" in found.problems[0]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -0.01, 1.01, "outside"])
+def test_an_illegal_image_is_noticed(out, value):
+    clean = images().x.numpy()
+
+    def change(batch):
+        x = batch.x.copy()
+        middle = clean[batch.rows[1], 0, 0, 0]
+        x[1, 0, 0, 0] = (middle + 0.021 if middle < 0.5 else middle - 0.021) if value == "outside" else value
+        return {"x": x}
+
+    change_batch(out, 0, 1, change)
+    seal_again(out)
+    found = verify(target(), images(), out)
+    row = RunFolder(out).batch(0, 1).rows[1]
+    said = f"attempts/00/0001: 1 images are not in the ball of linf radius 0.02; the first is image {row}."
+    assert not found.holds
+    assert found.problems == (said,)
+
+
+def test_rounding_of_the_norm_is_no_crime(out):
+    clean = images().x.numpy()
+
+    def change(batch):
+        x = batch.x.copy()
+        x[0] = np.clip(clean[batch.rows[0]] + 0.0200005, 0, 1)
+        return {"x": x}
+
+    change_batch(out, 0, 0, change)
+    seal_again(out)
+    assert not any("ball" in problem for problem in verify(target(), images(), out).problems)
+
+
+def test_an_unfinished_run_does_not_hold(out):
+    (out / "attempts" / "01" / "0001.npz").unlink()
+    (out / "seal.json").unlink()
+    found = verify(target(), images(), out)
+    assert not found.holds
+    assert "attempts/01/0001 is missing" in found.problems[0]
+    assert "no seal" in found.problems[1]
+
+
+def test_arrays_that_do_not_fit_are_told_not_scored(out):
+    change_batch(out, 0, 0, lambda batch: {"rows": batch.rows + 1000})
+    found = verify(target(), images(), out)
+    assert "attempts/00/0000: its arrays do not fit the 11 images" in found.problems[0]
+    assert found.figures == ()
+
+
+def test_damaged_files_are_errors(out):
+    (out / "seal.json").write_text("[]")
+    with pytest.raises(FileError, match=r"seal\.json"):
+        verify(target(), images(), out)
+    change_json(out / "run.json", lambda plan: plan.pop("data"))
+    with pytest.raises(FileError, match="its data"):
+        verify(target(), images(), out)
+
+
+@pytest.mark.parametrize(("reported", "holds"), [(500, True), (505, True), (495, True), (506, False), (None, False)])
+def test_half_a_point_is_rounding_and_no_more(out, reported, holds):
+    row = Store(out / "rows.jsonl").read()[0]
+    assert Compared(row=type(row)(**{**vars(row), "n": 1000, "correct": 500}), reported=reported).holds == holds

@@ -1,0 +1,190 @@
+"""The page of a run: self-contained, well-formed, small, and nothing but a view of the run's files."""
+
+import base64
+import html
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from run_samples import LOSSES, RADII, sample_images, sample_run
+from test_report_page import Walk
+
+from soap.errors import FileError
+from soap.evaluation.adaptive.broken import broken
+from soap.report.drawing import DARK, LIGHT, svg
+from soap.report.run_figures.bars import draw_bars
+from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
+from soap.report.run_figures.gallery import gallery
+from soap.report.run_page import MEANING, run_page
+from soap.report.run_words import alone, gain, right
+from soap.results import wilson
+
+
+@pytest.fixture(scope="module")
+def data():
+    return sample_images()
+
+
+@pytest.fixture(scope="module")
+def report(data, tmp_path_factory):
+    return sample_run(tmp_path_factory.mktemp("page") / "run", data)
+
+
+@pytest.fixture(scope="module")
+def text(report, data):
+    return run_page(report, data, command="soap evaluate some-model --suite full")
+
+
+@pytest.fixture(scope="module")
+def walk(text):
+    return Walk(text)
+
+
+def addresses(walk):
+    return [a[key] for _, a in walk.elements for key in ("src", "srcset", "href", "action", "data") if a.get(key)]
+
+
+def test_it_is_well_formed(text, walk):
+    assert text.lstrip().startswith("<!DOCTYPE html>")
+    assert walk.faults == []
+    assert [tag for tag, _ in walk.elements].count("h1") == 1
+    assert all(attributes.get("alt") for tag, attributes in walk.elements if tag == "img")
+
+
+def test_it_asks_nothing_of_the_network(text, walk):
+    assert len(addresses(walk)) == 3 * 2 + 12 * 3
+    assert all(re.match(r"data:image/(svg\+xml|png);base64,", address) for address in addresses(walk))
+    assert not re.search(r"https?:|url\(|@import|<script|<link", text)
+
+
+def test_headline_and_verdict_come_first(report, walk):
+    low, high = wilson(5, 20)
+    wanted = f"25.0 % [{100 * low:.1f}, {100 * high:.1f}] of 20 images stand against the worst of all attacks"
+    assert wanted in walk.text
+    assert walk.text.index(report.verdict.name) < walk.text.index("Protocol by protocol")
+    assert MEANING[report.verdict.name] in walk.text
+    assert all(reason in walk.text for reason in report.verdict.reasons)
+
+
+def test_every_figure_of_the_table_is_the_summary_s(report, walk):
+    lines = (report.summary.clean, *report.summary.protocols, report.summary.worst)
+    assert [line.correct for line in lines] == [20, 12, 5, 5]
+    for line in lines:
+        assert f"{line.protocol} {right(line)} {alone(line)} {gain(line)} {line.seconds:.1f}" in walk.text
+    assert "unrolled (not in this suite)" in walk.text
+
+
+def test_every_check_is_there_with_its_words(report, walk):
+    assert len(report.findings) == 19
+    for one in report.findings:
+        assert f"{one.number}. {one.name}: {one.figure}" in walk.text
+        assert " ".join(one.said.split()) in walk.text
+
+
+def test_the_pictures_are_those_of_the_run(report, walk):
+    radii, losses = radius_curve(report.folder), loss_curve(report.folder)
+    for element, key, palette in (("img", "src", LIGHT), ("source", "srcset", DARK)):
+        drawn = [a[key] for tag, a in walk.elements if tag == element and "svg" in a[key]]
+        assert drawn == [
+            svg(draw_bars(report.summary, palette)), svg(draw_radii(radii, palette)), svg(draw_losses(losses, palette))
+        ]  # fmt: skip
+    spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
+    assert "0.05: 75.0 %" in spoken
+    assert "Mean loss from 0.5 to 2 and images standing from 100.0 % to 25.0 % in 2 steps" in spoken
+    assert "At radius 1: 0.0 %" in walk.text
+
+
+def decoded(address):
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(address.split(",")[1]))))
+
+
+def test_the_gallery_shows_what_broke_it(report, data, walk):
+    assert "15 images were right when clean and fell" in walk.text
+    found = broken(report.folder, data, 12)
+    assert [one.row for one in found] == [*range(5, 17)]
+    assert {one.row: one.attempt for one in found} == {
+        row: "bpda, apgd ce" if row < 12 else "transfer, apgd ce" for row in range(5, 17)
+    }
+    pictures = [a["src"] for tag, a in walk.elements if tag == "img" and "png" in a["src"]]
+    for k, one in enumerate(found):
+        clean, attacked, difference = map(decoded, pictures[3 * k : 3 * k + 3])
+        assert np.array_equal(clean, (data.x[one.row] * 255).round().byte().permute(1, 2, 0).numpy())
+        assert np.abs(attacked.astype(int) - clean - 0.05 * 255).max() <= 1
+        assert (difference == 255).all()  # every value went up by the largest change
+        assert f"Image {one.row}, cat , is answered dog" in walk.text
+
+
+def test_grey_images_and_others(data, tmp_path):
+    grey = sample_images(channels=1)
+    shown = gallery(broken(sample_run(tmp_path / "grey", grey).folder, grey, 3), ("cat", "dog"))
+    assert decoded(shown[0].clean).shape == (6, 6)
+    odd = sample_images(channels=2)
+    report = sample_run(tmp_path / "odd", odd)
+    assert "they are not pictures" in run_page(report, odd, command="")
+
+
+def test_nothing_broken_and_no_curves(data, tmp_path):
+    report = sample_run(tmp_path / "run", data, facts={}, standing={"transfer": 20})
+    walk = Walk(run_page(report, data, command=""))
+    assert walk.faults == []
+    assert "no image that was right when clean fell" in walk.text
+    assert "Along the attack" not in walk.text
+    assert "Command" not in walk.text
+
+
+def test_a_probe_that_could_not_be_made_draws_nothing(data, tmp_path):
+    problem = {"problem": "no", "impossible": True}
+    report = sample_run(tmp_path / "run", data, facts={"radii": problem, "loss-curve": problem})
+    assert (radius_curve(report.folder), loss_curve(report.folder)) == (None, None)
+
+
+def test_a_network_alone_has_no_classifier_beside_it(data, tmp_path):
+    report = sample_run(tmp_path / "run", data, purifies=False)
+    walk = Walk(run_page(report, data, command=""))
+    assert walk.faults == []
+    assert "classifier alone" not in walk.text
+
+
+@pytest.mark.parametrize(
+    "hostile", ["<script>alert(1)</script>", '"><img src=http://x onerror=y>', "a&b", "{{ 7 * 7 }}"]
+)
+def test_hostile_names_are_text(tmp_path, hostile):
+    data = sample_images(classes=(hostile, "dog"))
+    page = run_page(sample_run(tmp_path / "run", data, name=hostile), data, command=f"soap evaluate {hostile}")
+    walk = Walk(page)
+    assert walk.faults == []
+    assert len([tag for tag, _ in walk.elements if tag == "script"]) == 0
+    assert len([tag for tag, _ in walk.elements if tag == "img"]) == 3 + 36
+    assert html.escape(hostile) in page.replace("&#34;", "&quot;")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("radii", {"eps": []}),
+        ("radii", {"eps": [0.0]}),
+        ("radii", {"accuracy": "all"}),
+        ("radii", {"images": 0}),
+        ("loss-curve", {"loss": [1.0, None, 2.0]}),
+        ("loss-curve", {"standing": [True, False, True]}),
+    ],
+)
+def test_facts_that_no_probe_wrote_are_refused(data, tmp_path, name, change):
+    report = sample_run(tmp_path / "run", data)
+    good = {"radii": RADII, "loss-curve": LOSSES}[name]
+    (report.folder.path / "facts" / f"{name}.json").write_text(json.dumps({**good, **change}))
+    with pytest.raises(FileError, match=f"{name}.json"):
+        run_page(report, data, command="")
+
+
+def test_images_of_noise_stay_a_small_page(tmp_path):
+    data = sample_images(side=32, n=100)  # noise is what PNG packs worst; of more images no more are shown
+    page = run_page(sample_run(tmp_path / "run", data), data, command="")
+    assert len(page.encode()) < 1.5e6
+
+
+def test_the_same_run_gives_the_same_page(report, data, text):
+    assert run_page(report, data, command="soap evaluate some-model --suite full") == text
