@@ -21,7 +21,7 @@ DIRECTIONS = 32
 IMAGES = 8
 STEP = {torch.float64: 1e-5, torch.float32: 1e-3}
 SMOOTH = {torch.float64: 1e-4, torch.float32: 1e-2}
-"""Slopes over a step and over half of it, ahead and behind, that differ by less (relative) say that the loss is smooth."""
+"""Slopes over a step and half of it, ahead and behind, that differ by less (relative) say that the loss is smooth."""
 
 RULES = {
     BPDA: "BPDA: the purifier is taken for the identity on the way back",
