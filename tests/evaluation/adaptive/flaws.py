@@ -47,7 +47,7 @@ class AddedNoise(nn.Module):
         self.net = linear()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net(x + 0.1 * torch.randn_like(x))
+        return self.net(x + 0.02 * torch.randn_like(x))
 
 
 class SoftmaxOutput(nn.Module):
