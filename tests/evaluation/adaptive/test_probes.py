@@ -184,10 +184,14 @@ def test_a_linear_net_at_every_radius(norm, tmp_path):
     assert run.folder.fact("unbounded")["eps"] == (1 if norm == "linf" else 28)
 
 
-def test_a_loss_curve_rises_and_images_fall(tmp_path):
-    run = judged(linear(), tmp_path, "loss-curve", attack=APGD(eps=THREAT.eps, steps=6, start="zero"))
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_loss_curve_rises_and_images_fall(tmp_path, leave):
+    """Images that left the attack once left the mean, too, and the curve fell and jumped."""
+    attack = APGD(eps=THREAT.eps, steps=12, start="zero", leave_when_fooled=leave)
+    run = judged(linear(), tmp_path, "loss-curve", attack=attack)
     found = run.folder.fact("loss-curve")
-    assert len(found["loss"]) == len(found["standing"]) == 7
+    assert len(found["loss"]) == len(found["standing"]) == 13
+    assert min(found["loss"][1:]) >= found["loss"][0]
     assert found["loss"][-1] > found["loss"][0]
     assert found["standing"][0] == 1
     assert all(after <= before for before, after in zip(found["standing"], found["standing"][1:], strict=False))

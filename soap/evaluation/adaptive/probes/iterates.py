@@ -37,12 +37,14 @@ def best_kept(subject: Subject) -> dict[str, Any]:
 
 
 def loss_curve(subject: Subject) -> dict[str, Any]:
-    """Mean loss and share of unbroken images after every step of the attack."""
+    """Mean loss and share of unbroken images after every step; an image that left keeps the loss it left with."""
     trace = _walked(subject).trace
     if trace is None:
         raise ImpossibleError(f"{type(subject.strongest.attack).__name__} does not tell its losses step by step")
-    finite = torch.where(torch.isfinite(trace.loss_curve), trace.loss_curve, torch.nan)
-    means = finite.nanmean(1).nan_to_num()
+    losses = list(trace.loss_curve.nan_to_num(nan=torch.nan, posinf=torch.nan, neginf=torch.nan))
+    for step in range(1, len(losses)):
+        losses[step] = torch.where(losses[step].isnan(), losses[step - 1], losses[step])
+    means = torch.stack(losses).nanmean(1).nan_to_num()
     steps = torch.arange(len(means), device=means.device)
     hit = trace.fooled_at
     standing = ((hit < 0) | (hit > steps[:, None])).double().mean(1)
