@@ -149,3 +149,12 @@ def linear_problem(request: pytest.FixtureRequest) -> tuple[nn.Linear, Tensor, T
     model = linear(request.param)
     x = 0.5 + 0.1 * torch.randn(40, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return model, x, model(x).argmax(1)
+
+
+@pytest.fixture(scope="module")
+def problem(new_model: Callable[..., JointModel]) -> tuple[nn.Module, Tensor, Tensor]:
+    """A model in double precision and rows; the last two are misclassified as they are."""
+    model = new_model().double().eval()
+    x = torch.rand(16, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = model(x).argmax(1)
+    return model, x, torch.cat([y[:14], (y[14:] + 1) % 4])

@@ -1,6 +1,6 @@
 """Honest networks on small digits, trained in closed form, and the call that has a suite judge them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import soap
+from soap.attacks import APGD, Attack
 from soap.data import Dataset
 from soap.evaluation.adaptive.attempts import Attempt, Threat, attempts
 from soap.evaluation.adaptive.checks import FAIL, WARN, Finding, findings
@@ -19,6 +20,7 @@ from soap.evaluation.adaptive.summary import Summary, summarise
 from soap.evaluation.adaptive.target import Target
 
 THREAT = Threat(eps=0.02)
+BY_NAME = {probe.name: probe for probe in PROBES}
 
 
 @cache
@@ -107,3 +109,24 @@ def judge(
 def quick_and(*checks: int) -> tuple[Probe, ...]:
     """The probes of the quick suite, and those of further checks."""
     return (*of_suite("quick"), *(probe for probe in PROBES if probe.check in checks))
+
+
+def judged(net: nn.Module, out: Path, *names: str, attack: Attack | None = None, threat: Threat = THREAT) -> Judged:
+    """One attack on the net, and the named probes."""
+    attack = attack or APGD(eps=threat.eps, norm=threat.norm, steps=4)
+    return judge(
+        Target.of_module(net, name="net"), out,
+        planned=[Attempt(protocol="transfer", name="the attack", attack=attack, sight="bare")],
+        probes=[BY_NAME[name] for name in names], threat=threat,
+    )  # fmt: skip
+
+
+class Changed(nn.Module):
+    """The linear net after `before`."""
+
+    def __init__(self, before: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.net, self.before = linear(), before
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(self.before(x))

@@ -1,13 +1,12 @@
 """Probes against what is known: closed forms, counted calls, models made to be caught."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from flaws import with_noise
-from small_nets import THREAT, Judged, digits, judge, linear, quick_and
+from small_nets import BY_NAME, THREAT, Changed, digits, judge, judged, linear, quick_and
 from torch import Tensor, nn
 from torch.autograd import grad
 
@@ -16,37 +15,13 @@ from soap.attacks.sight import look
 from soap.data.dataset import dataset
 from soap.errors import InputError
 from soap.evaluation.adaptive.attackable import Attackable, attackable
-from soap.evaluation.adaptive.attempts import Attempt, Threat, attempts
+from soap.evaluation.adaptive.attempts import Threat, attempts
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.probes import PROBES, of_suite, run_probes
-from soap.evaluation.adaptive.probes.gradients import _compare
 from soap.evaluation.adaptive.probes.inference import first_layer, passes, watched
 from soap.evaluation.adaptive.probes.nearest import Nearest
 from soap.evaluation.adaptive.suite import run_attempts
 from soap.evaluation.adaptive.target import Target
-
-BY_NAME = {probe.name: probe for probe in PROBES}
-
-
-def judged(net: nn.Module, out, *names: str, attack: Attack | None = None, threat: Threat = THREAT) -> Judged:
-    """One attack on the net, and the named probes."""
-    attack = attack or APGD(eps=threat.eps, norm=threat.norm, steps=4)
-    return judge(
-        Target.of_module(net, name="net"), out,
-        planned=[Attempt(protocol="transfer", name="the attack", attack=attack, sight="bare")],
-        probes=[BY_NAME[name] for name in names], threat=threat,
-    )  # fmt: skip
-
-
-class Changed(nn.Module):
-    """The linear net after `before`."""
-
-    def __init__(self, before: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.net, self.before = linear(), before
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(self.before(x))
 
 
 def test_the_quick_suite_makes_the_cheap_probes_alone():
@@ -125,36 +100,6 @@ def test_passes_are_counted_by_rows():
     with torch.no_grad():
         counted = passes(layer, three_views, x)
     assert (counted.forward, counted.backward) == (3, 2)
-
-
-def test_a_straight_through_gradient_is_told_from_a_true_one(tmp_path):
-    def squashed(x: Tensor) -> Tensor:
-        return x + ((3 * x).tanh() - x).detach()
-
-    true = judged(Changed(torch.tanh), tmp_path / "true", "optimisation", "differences")
-    false = judged(Changed(squashed), tmp_path / "false", "optimisation", "differences")
-    assert true.folder.fact("differences")["error"] < 1e-6
-    assert true.folder.fact("differences")["directions"] == 32
-    assert false.folder.fact("differences")["error"] > 0.1
-    assert 6 in false.flagged()
-    assert 6 not in true.flagged()
-
-
-def test_a_model_that_knows_single_precision_alone_is_compared_in_it(tmp_path):
-    fixed = linear()[-1].weight.detach().clone()  # not a parameter: `double()` does not reach it
-    net = Changed(lambda x: x.tanh())
-    net.net = nn.Sequential(nn.Flatten(), nn.Module())
-    net.net[1].forward = lambda x: x @ fixed.T
-    net.scale = nn.Parameter(torch.ones(()))
-    found = judged(net, tmp_path, "optimisation", "differences").folder.fact("differences")
-    assert found["precision"] == "float32"
-    assert found["error"] < 0.05
-
-
-def test_gradients_that_are_not_finite_are_counted(tmp_path):
-    run = judged(Changed(lambda x: (x - x.detach()).abs().sqrt() + x), tmp_path, "gradient")
-    assert run.folder.fact("gradient")["attacked"]["not_finite"] == 30
-    assert 5 in run.flagged()
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -333,19 +278,3 @@ def test_data_of_one_class_and_flat_inputs(tmp_path):
     run = judge(target, tmp_path, planned=planned, probes=PROBES, data=data, threat=threat)
     facts = {probe.name: run.folder.fact(probe.name) for probe in PROBES}
     assert not any("problem" in fact for fact in facts.values()), facts
-
-
-def test_a_kink_beside_the_point_is_not_taken_for_a_wrong_gradient():
-    """Both central differences straddle it alike, so it once passed for a smooth place (seen on a ResNet)."""
-
-    class Kinked(nn.Module):
-        def forward(self, x):
-            u = (x - 0.5).flatten(1).sum(1, keepdim=True)
-            return torch.cat([torch.relu(u + 1e-9), -u], 1)
-
-    x = torch.full((3, 1, 2, 2), 0.5, dtype=torch.float64)
-    found = _compare(Kinked(), x, torch.zeros(3, dtype=torch.int64), 0)
-    assert found["images_with_gradient"] == 3
-    assert found["error"] is None
-    away = _compare(Kinked(), x + 0.1, torch.zeros(3, dtype=torch.int64), 0)
-    assert away["error"] < 1e-6
