@@ -3,6 +3,7 @@
 The package `pyautoattack` is an extra: `pip install "soap-defense[autoattack]"`.
 """
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,9 @@ from soap.errors import InputError
 from soap.shapes import Tensor
 
 NORMS = {"linf": "Linf", "l2": "L2"}
+
+# Its warnings (randomised, dynamic ...) are checks of ours, too; without a handler Python would print them.
+logging.getLogger("auto-attack").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, kw_only=True)

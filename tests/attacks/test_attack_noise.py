@@ -1,6 +1,8 @@
 """Random points of the ball, and AutoAttack behind our call."""
 
 import builtins
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -72,6 +74,28 @@ def test_autoattack_finds_what_lies_in_the_ball():
     assert ((x_adv - x).abs() <= reach * 1.05 + 1e-6).all()
     untouched = AutoAttack(eps=reach * 0.95)(model, x, y)
     assert (model(untouched).argmax(1) == y).all()
+
+
+TRIAL = """
+import torch
+from soap.attacks import AutoAttack
+
+class Optimises(torch.nn.Linear):
+    def forward(self, x):
+        with torch.enable_grad():
+            torch.autograd.grad(super().forward(x.detach().requires_grad_()).sum(), x.new_ones(1, requires_grad=True),
+                                allow_unused=True)
+        return super().forward(x)
+
+AutoAttack(eps=0.9)(Optimises(16, 10), torch.rand(4, 16), torch.zeros(4, dtype=torch.int64))
+"""
+
+
+def test_autoattack_prints_nothing():
+    """In a process of its own: pytest listens to logs, and Python prints those that nobody listens to."""
+    pytest.importorskip("pyautoattack")
+    done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, timeout=300, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_autoattack_says_how_to_install_it(monkeypatch):
