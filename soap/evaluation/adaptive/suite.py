@@ -6,7 +6,7 @@ scored again by the whole defence, and by the bare classifier beside it.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,7 @@ def plan(
     seed: int,
 ) -> dict[str, Any]:
     """All that the result depends on, as JSON; two runs of the same plan are the same run."""
+    provenance = gather(target.defended, data, seed=seed, batch=batch)
     return {
         "target": {"name": target.name, "defence": target.label, "eps_pfy": target.eps_pfy},
         "threat": asdict(threat),
@@ -116,8 +117,8 @@ def plan(
         "purifies": target.purifies,
         "batch": batch,
         "seed": seed,
-        "weights_sha256": gather(target.defended, data, seed=seed, batch=batch).weights_sha256,
-        "provenance": asdict(gather(target.defended, data, seed=seed, batch=batch)),
+        "weights_sha256": provenance.weights_sha256,
+        "provenance": asdict(provenance),
     }
 
 
@@ -157,12 +158,6 @@ def clean_labels(folder: RunFolder, n: int) -> tuple[Labels, Labels]:
         if part is not None:
             defended[part.rows], bare[part.rows] = part.defended, part.bare
     return defended, bare
-
-
-def worst(found: Mapping[str, Outcome]) -> npt.NDArray[np.bool_]:
-    """Which images stand against every protocol."""
-    standing: npt.NDArray[np.bool_] = np.logical_and.reduce([outcome.standing for outcome in found.values()])
-    return standing
 
 
 def _clean(target: Target, data: Dataset, number: int, batch: int) -> Attacked:
