@@ -71,6 +71,17 @@ def timed_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Inside, cuDNN takes none of the algorithms that add up in whatever order their threads arrive."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
+
+
 def seed_for(seed: int, *counters: int) -> int:
     """A seed for one step of one run: random draws then depend on the counters, not on what came before."""
     mixed = seed & 0xFFFFFFFFFFFFFFFF

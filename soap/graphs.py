@@ -49,7 +49,8 @@ def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) 
     with _one_at_a_time:
         known = _recordings.setdefault(owner, {})
         shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in padded)
-        full_key = (key, shapes, _storage(owner), torch.backends.cudnn.allow_tf32)
+        algorithms = (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic)
+        full_key = (key, shapes, _storage(owner), algorithms)
         if full_key not in known:
             while len(known) >= MOST:
                 known.pop(next(iter(known)))

@@ -48,7 +48,9 @@ class APGD(Attack):
       coordinate is `eps` (Linf), a Gaussian direction of length `eps` (L2), then clipped to [0, 1]. "zero" is the
       image itself; further restarts are random.
     - Rows that are fooled by one run do not enter the next. With `leave_when_fooled` they leave a run, too, at its next
-      checkpoint, and images that are misclassified as they are never enter: the same rows are fooled for less.
+      checkpoint, and images that are misclassified as they are never enter: the same rows are fooled for less. Before
+      a row leaves, the model is asked about its point again, beside those that would leave with it: rounding differs
+      from batch to batch, and a defence that steps by signs makes other answers of it.
 
     Starts are drawn from `seed` and the row's own values (`soap.attacks.draws`), so that rows do not depend on each
     other, nor on how they are split into batches.
@@ -129,17 +131,25 @@ class APGD(Attack):
                 walk.move(ball, first=step == 1)
             logits, gradient = look(model, walk.x, criterion)
             walk.see(logits, gradient, criterion(logits), step=step)
+            if self.leave_when_fooled and (step in checks or step == self.steps):
+                _look_again(model, walk)
+                standing = walk.fooled_at < 0
+                going, leaving = standing.nonzero()[:, 0], (~standing).nonzero()[:, 0]
+                if len(leaving):
+                    yield walk.only(leaving)
+                    walk = walk.only(going)
+                if len(going) == 0:
+                    return
             if step in checks and step < self.steps:
-                if self.leave_when_fooled:
-                    standing = walk.fooled_at < 0
-                    going, leaving = standing.nonzero()[:, 0], (~standing).nonzero()[:, 0]
-                    if len(leaving):
-                        yield walk.only(leaving)
-                        walk = walk.only(going)
-                    if len(going) == 0:
-                        return
                 walk.adapt(self.rho * checks[step])
         yield walk
+
+
+def _look_again(model: Model, walk: Walk) -> None:
+    """Ask about the points that fool once more, in a batch of their own; those that do no longer are forgotten."""
+    fooled = (walk.fooled_at >= 0).nonzero()[:, 0]
+    if len(fooled):
+        walk.forget(fooled[model(walk.found[fooled]).argmax(1) == walk.y[fooled]])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,6 +132,10 @@ class Walk(Found):
         self.height = torch.where(wins, loss, self.height)
         self.fooled_at = torch.where(fools & (self.fooled_at < 0), step, self.fooled_at)
 
+    def forget(self, rows: Tensor) -> None:
+        """Give up what these rows have found."""
+        self.found[rows], self.height[rows], self.fooled_at[rows] = self.origin[rows], -torch.inf, -1
+
     def adapt(self, few: float) -> None:
         """At a checkpoint: halve the step and go back to the top where the walk no longer climbs."""
         oscillates = self.rises <= few  # condition 1, with the authors' code's `at most` for the paper's `less than`

@@ -91,7 +91,7 @@ def evaluate(
     queries: Annotated[
         int | None,
         typer.Option(
-            "--queries", metavar="N", min=1, help="With --suite: queries of Square. [dim]\\[default: 5000][/dim]"
+            "--queries", metavar="N", min=1, help="With --suite: queries of Square. [dim]\\[default: 1000][/dim]"
         ),
     ] = None,
     limit: Annotated[

@@ -20,7 +20,7 @@ from soap.cli.tables import table
 from soap.errors import InputError
 from soap.evaluation.adaptive.attempts import PROTOCOLS, SUITES, Threat, protocols
 from soap.evaluation.adaptive.checks import FAIL, WARN
-from soap.evaluation.adaptive.evaluate import Report, evaluate, usual_steps
+from soap.evaluation.adaptive.evaluate import QUERIES, Report, evaluate, usual_steps
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.summary import Line, Summary, rows, summarise
 from soap.evaluation.adaptive.verdict import TRUSTED, headline
@@ -78,7 +78,7 @@ def run_suite(
     )
     options = {
         "steps": usual_steps(suite) if steps is None else steps,
-        "queries": 5000 if queries is None else queries,
+        "queries": QUERIES if queries is None else queries,
         "batch": shell.batch,
         "seed": shell.seed,
     }

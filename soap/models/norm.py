@@ -61,7 +61,7 @@ class _Frozen(torch.autograd.Function):
         eps: float,
         rectify: bool,
     ) -> Tensor:
-        if kernels is not None and x.is_cuda:
+        if _by_kernel(x):
             out = kernels.forward(x, summand, weight, bias, mean, var, eps, rectify=rectify)
         else:
             out = F.batch_norm(x, mean, var, weight, bias, eps=eps)
@@ -77,10 +77,15 @@ class _Frozen(torch.autograd.Function):
         out, weight, var = ctx.saved_tensors
         constants = (None,) * 6
         split = ctx.needs_input_grad[1]
-        if kernels is not None and gradient.is_cuda and not torch.is_grad_enabled():  # enabled: it is differentiated
+        if _by_kernel(gradient) and not torch.is_grad_enabled():  # enabled: it is differentiated
             return *kernels.backward(gradient, out, weight, var, ctx.eps, split=split), *constants
         passed = gradient if out is None else torch.ops.aten.threshold_backward(gradient, out, 0)
         scale = (weight * (var + ctx.eps).rsqrt()).to(gradient.dtype).reshape(-1, 1, 1)
         if split or out is None:  # `passed` is another's, too
             return passed * scale, passed if split else None, *constants
         return passed.mul_(scale), None, *constants
+
+
+def _by_kernel(x: Tensor) -> bool:
+    """Whether the one-pass kernels do it; they reckon in single precision."""
+    return kernels is not None and x.is_cuda and x.dtype != torch.float64

@@ -97,6 +97,22 @@ def test_rows_that_leave_when_fooled_are_the_same_rows_for_less(problem: Problem
     assert max(hasty.sizes[2:]) == 14
 
 
+def test_a_row_that_fools_beside_others_alone_does_not_leave() -> None:
+    class Fickle(nn.Module):
+        """Wrong past 0.55 in a batch of three, past 0.58 in a smaller one: rounding, writ large."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([torch.zeros_like(x[:, :1]), x[:, :1] - (0.55 if len(x) == 3 else 0.58)], 1)
+
+    model, x, y = Fickle(), torch.tensor([[0.5], [0.465], [0.1]]), torch.tensor([0, 0, 0])
+    attack = APGD(eps=0.1, steps=20, loss="margin", start="zero", leave_when_fooled=True)
+    trace = attack.trace(model, x, y)
+    assert trace.fooled_at[0] >= 0  # at 0.6 wrong in any batch
+    assert trace.fooled_at[1] == -1  # at 0.565 in the whole batch alone
+    assert not fooled(model, trace.x[1:2], y[1:2]).any()
+    assert replace(attack, leave_when_fooled=False).trace(model, x, y).fooled_at[1] >= 0
+
+
 @settings(max_examples=15)
 @given(
     seed=st.integers(0, 2**31),

@@ -74,7 +74,7 @@ def test_deepfool_waits_once_a_step(problem: Problem, recording: Any) -> None:
 def test_apgd_waits_once_a_run_and_where_rows_may_leave(problem: Problem, norm: str) -> None:
     settings = {"eps": 1e-3, "steps": 12, "norm": norm, "loss": "targeted-dlr"}  # fools nothing, so all runs are made
     assert waits(lambda: APGD(**settings, restarts=2).perturb(*problem)) == 2 * 3
-    within_a_run = 2 * sum(step < 12 for step in checkpoints(12))  # who goes on, and who leaves
+    within_a_run = 3 * len({*checkpoints(12), 12})  # who is looked at again, who goes on, and who leaves
     assert waits(lambda: APGD(**settings, targets=1, leave_when_fooled=True).perturb(*problem)) == 1 + within_a_run
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from soap import files
+from soap import engine, files
 from soap.data import Dataset
 from soap.errors import FileError, SoapError
 from soap.evaluation.adaptive.attempts import Threat, attempts
@@ -23,6 +23,9 @@ from soap.results import Store
 
 STEPS, QUICK_STEPS = 100, 30
 """Steps of every iterative attack where the caller names none; the quick suite is to take two minutes, not ten."""
+
+QUERIES = 1000
+"""Of Square, where the caller names none; AutoAttack's own asks 5,000 times about what its other attacks leave."""
 
 FINDINGS = "findings.json"
 ASKED = "asked"
@@ -46,7 +49,7 @@ def evaluate(
     suite: str = "full",
     out: Path,
     steps: int | None = None,
-    queries: int = 5000,
+    queries: int = QUERIES,
     batch: int = 250,
     seed: int = 0,
     asked: Mapping[str, object] | None = None,
@@ -64,12 +67,14 @@ def evaluate(
     folder.begin(plan(target, data, threat, planned, suite=suite, batch=batch, seed=seed))
     if asked is not None:
         folder.note(ASKED, dict(asked))
-    if run_attempts(
-        target, data, threat, planned, suite=suite, out=out, batch=batch, seed=seed, watch=watch, stop=stop
-    ) is None:
-        return None
-    if not run_probes(target, data, threat, planned, folder, suite=suite, seed=seed, watch=watch, stop=stop):
-        return None
+    with engine.repeatable():
+        done = run_attempts(
+            target, data, threat, planned, suite=suite, out=out, batch=batch, seed=seed, watch=watch, stop=stop
+        )
+        if done is None:
+            return None
+        if not run_probes(target, data, threat, planned, folder, suite=suite, seed=seed, watch=watch, stop=stop):
+            return None
     seal(folder)
     report = _judged(folder, data)
     store = Store(folder.rows)

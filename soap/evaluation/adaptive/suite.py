@@ -35,13 +35,15 @@ class Outcome:
     """A protocol's result. standing: which images are still classified rightly, after all its attempts, [n].
 
     x: the last point of every image: what broke it, or what the last attempt that met it made of it; the clean image
-    where none did. bare: what the classifier alone says of that point.
+    where none did. bare: what the classifier alone says of that point. after: the share of all images that stood when
+    each of its attempts was done.
     """
 
     protocol: str
     standing: npt.NDArray[np.bool_]
     x: npt.NDArray[np.float32]
     bare: Labels
+    after: dict[str, float]
     seconds: float
 
 
@@ -138,15 +140,18 @@ def outcomes(folder: RunFolder, data: Dataset) -> dict[str, Outcome]:
     for index, one in enumerate(content["attempts"]):
         by_protocol.setdefault(one["protocol"], []).append(index)
     for protocol, indices in by_protocol.items():
-        parts = [folder.batch(index, number) for index in indices for number in range(count)]
-        if any(part is None for part in parts):
-            continue
-        alive, x, said, seconds = standing.copy(), data.x.cpu().numpy().copy(), bare.copy(), 0.0
-        for part in (part for part in parts if part is not None):
-            x[part.rows], said[part.rows] = part.x, part.bare
-            alive[part.rows] &= part.defended == y[part.rows]
-            seconds += part.seconds
-        found[protocol] = Outcome(protocol=protocol, standing=alive, x=x, bare=said, seconds=seconds)
+        parts = {(index, number): folder.batch(index, number) for index in indices for number in range(count)}
+        alive, x, said = standing.copy(), data.x.cpu().numpy().copy(), bare.copy()
+        after, seconds = {}, 0.0
+        for (index, _), batched in parts.items():
+            if batched is None:
+                break
+            x[batched.rows], said[batched.rows] = batched.x, batched.bare
+            alive[batched.rows] &= batched.defended == y[batched.rows]
+            after[content["attempts"][index]["name"]] = float(alive.mean())
+            seconds += batched.seconds
+        else:
+            found[protocol] = Outcome(protocol=protocol, standing=alive, x=x, bare=said, after=after, seconds=seconds)
     return found
 
 

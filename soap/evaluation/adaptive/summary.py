@@ -112,6 +112,8 @@ def rows(summary: Summary) -> list[Row]:
     said |= {CLEAN: "Clean()", WORST: f"the worst of {', '.join(settings)}"}
     made = []
     for line in (summary.clean, *summary.protocols, summary.worst):
+        outcome = summary.outcomes.get(line.protocol)
+        after = {f"after {name}": share for name, share in outcome.after.items()} if outcome else {}
         masks = {plan["target"]["defence"]: line.defended}
         if line.bare is not None and plan["purifies"]:
             masks["none"] = line.bare
@@ -128,6 +130,7 @@ def rows(summary: Summary) -> list[Row]:
                     n=line.n,
                     correct=int(right.sum()),
                     seconds=round(line.seconds, 3),
+                    measures={} if defence == "none" and plan["purifies"] else after,
                     provenance=Provenance(**plan["provenance"]),
                 )
             )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from soap import engine
 from soap.data import Dataset
 from soap.evaluation.adaptive.folder import Attacked, RunFolder
 from soap.evaluation.adaptive.opened import fits, opened
@@ -160,7 +161,7 @@ def _scored(target: Target, batch: Attacked, data: Dataset, *, clean: bool) -> A
     if len(batch.rows) == 0:
         return batch
     x = data.x[torch.from_numpy(batch.rows)] if clean else torch.from_numpy(batch.x).to(data.x.device)
-    with untouched(target.defended):
+    with untouched(target.defended), engine.repeatable():
         defended, bare = target.answers(x)
     return replace(batch, defended=defended.cpu().numpy(), bare=bare.cpu().numpy())
 

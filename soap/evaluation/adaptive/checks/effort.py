@@ -13,6 +13,8 @@ def best_iterate(evidence: Evidence) -> Answer:
     if not evidence.fact("determinism")["deterministic"]:
         return not_run("The defence draws at random (check 3), so a point that broke it once need not do so again.")
     figure = f"{found['lost']} of {found['broken_on_the_way']} images broken on the way were given back unbroken"
+    if found.get("doubtful"):
+        figure += f"; {found['doubtful']} broke in one batch and not in another"
     if found["lost"] > MOVES * found["images"]:
         return warned(figure, "The attack returns another iterate than its best.")
     return passed(figure, "The attack keeps its best iterate.")
