@@ -1,0 +1,39 @@
+"""docs/adaptive.md is what the committed runs say, and nothing in them leads out of the repository."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER
+from soap.results import Store
+
+ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("render", ROOT / "tools" / "render_adaptive.py")
+tool = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tool)
+
+
+def test_the_page_is_rendered_from_the_committed_runs():
+    page = tool.PAGE.read_text(encoding="utf-8")
+    assert tool.rendered(page) == page, "adaptive.md is stale: run python tools/render_adaptive.py"
+
+
+def test_every_run_is_there_with_its_worst_case_and_verdict():
+    runs = tool.runs()
+    assert {run.name for run in runs} == {path.name for path in tool.RUNS.iterdir() if path.is_dir()}
+    text = tool.figures(runs)
+    for run in runs:
+        worst = run.rows["worst"]
+        assert run.verdict in (TRUSTED, UPPER, NOTHING)
+        assert worst.correct <= min(row.correct for row in run.rows.values())
+        (line,) = re.findall(rf"^\| \[{run.name}\].*$", text, re.MULTILINE)
+        assert line.split(" | ")[-2:] == [f"{100 * worst.accuracy:.1f}", f"{run.verdict} |"]
+
+
+def test_a_report_is_beside_every_run_and_names_its_command():
+    for folder in (path for path in tool.RUNS.iterdir() if path.is_dir()):
+        command = json.loads((folder / "facts" / "asked.json").read_text(encoding="utf-8"))["command"]
+        assert re.fullmatch(r"soap evaluate \S+ --suite full .* --out runs/\S+", command)
+        assert command.split(" --")[0] in (folder / "report.html").read_text(encoding="utf-8")
+        assert all(row.provenance.commit for row in Store(folder / "rows.jsonl").read())

@@ -1,0 +1,75 @@
+"""Render the figures of docs/adaptive.md from the runs under results/adaptive.
+
+    python tools/render_adaptive.py
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from soap.evaluation.adaptive.attempts import PROTOCOLS
+from soap.report import with_section
+from soap.results import Row, Store
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, RUNS = ROOT / "docs" / "adaptive.md", ROOT / "results" / "adaptive"
+COLUMNS = ("clean", *PROTOCOLS, "worst")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A committed run: its rows of the defence by protocol, the verdict and its reasons, and the command."""
+
+    name: str
+    rows: dict[str, Row]
+    verdict: str
+    reasons: list[str]
+    command: str
+
+
+def runs(folder: Path = RUNS) -> list[Run]:
+    """All committed runs, by name."""
+    return [_run(path.parent) for path in sorted(folder.glob("*/findings.json"))]
+
+
+def _run(folder: Path) -> Run:
+    verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]
+    rows = Store(folder / "rows.jsonl").read()
+    defended = {row.defence for row in rows if row.defence != "none"} or {"none"}
+    return Run(
+        name=folder.name,
+        rows={row.attack.rpartition(": ")[2]: row for row in rows if row.defence in defended},
+        verdict=verdict["name"],
+        reasons=verdict["reasons"],
+        command=json.loads((folder / "facts" / "asked.json").read_text(encoding="utf-8"))["command"],
+    )
+
+
+def figures(found: list[Run]) -> str:
+    """A table of all runs, then what each verdict rests on."""
+    lines = [["run", *COLUMNS, "verdict"], ["---"] * (len(COLUMNS) + 2)]
+    for run in found:
+        link = f"[{run.name}](../results/adaptive/{run.name}/report.html)"
+        lines.append([link, *(_cell(run.rows.get(name)) for name in COLUMNS), run.verdict])
+    parts = ["\n".join(f"| {' | '.join(line)} |" for line in lines), "Per cent right."]
+    for run in found:
+        row = run.rows["worst"]
+        low, high = row.interval
+        where = f"{row.provenance.device}, commit {row.provenance.commit[:7]}, {row.provenance.date[:10]}"
+        worst = f"worst {100 * row.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {row.n:,} images"
+        why = f" {'; '.join(run.reasons)}." if run.reasons else ""
+        parts.append(f"**{run.name}**: {worst}, {run.verdict}.{why} {where}: `{run.command}`")
+    return "\n\n".join(parts)
+
+
+def _cell(row: Row | None) -> str:
+    return "" if row is None else f"{100 * row.accuracy:.1f}"
+
+
+def rendered(document: str) -> str:
+    """The page with its figures as the runs have them."""
+    return with_section(document, "figures", figures(runs()))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
