@@ -12,6 +12,7 @@ from soap.attacks.minimal import MinimalL2, success
 from soap.attacks.noise import Noise
 from soap.attacks.pgd import FGSM, PGD
 from soap.attacks.square import Square
+from soap.attacks.stolen import StolenCopy
 from soap.attacks.substitute import Substitute, Transfer
 from soap.attacks.unrolled import Unrolled
 
@@ -29,6 +30,7 @@ __all__ = [
     "Model",
     "Noise",
     "Square",
+    "StolenCopy",
     "Substitute",
     "Trace",
     "TrajectoryBpda",

@@ -30,7 +30,7 @@ class Walks(Protocol):
         """The purified images, as `Purify` has them."""
 
     def path(self, x: Tensor) -> Tensor:
-        """The iterates x_0 = x, x_1 ... x_T, [T + 1, batch, ...]; the last are the purified images."""
+        """The iterates x_0 (`x` or a start near it), x_1 ... x_T, [T + 1, batch, ...]; the last are purified."""
 
 
 class Adaptive(nn.Module, ABC):

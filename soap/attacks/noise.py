@@ -7,13 +7,17 @@ import torch
 from soap import validate
 from soap.attacks.attack import Attack, Model
 from soap.attacks.pgd import BALLS
-from soap.balls import Ball
+from soap.balls import L2
+from soap.draws import streams, uniform
 from soap.shapes import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Attack):
-    """Up to `draws` random points for every row; a row keeps the first that fools, else the last."""
+    """Up to `draws` random points for every row; a row keeps the first that fools, else the last.
+
+    Drawn from `seed` and the row's own values (`soap.draws`): rows do not depend on each other.
+    """
 
     eps: float
     norm: str = "linf"
@@ -27,14 +31,21 @@ class Noise(Attack):
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """Draw for the rows that still stand."""
-        generator = torch.Generator(x.device).manual_seed(self.seed)
-        ball: Ball = BALLS[self.norm](self.eps)
         found, standing = x.clone(), torch.arange(len(x), device=x.device)
-        for _ in range(self.draws):
+        for draw in range(self.draws):
             at = x[standing]
-            point = (at + ball.random_start(at, generator)).clamp(0, 1)
+            point = (at + self._inside(at, draw)).clamp(0, 1)
             found[standing] = point
             standing = standing[model(point).argmax(1) == y[standing]]
             if len(standing) == 0:
                 break
         return found
+
+    def _inside(self, x: Tensor, draw: int) -> Tensor:
+        """A point of the ball for every row, uniformly, from the row's own stream."""
+        size = x[0].numel()
+        drawn = uniform(streams(x, self.seed, draw), size + 1).to(x.dtype)
+        flat = 2 * drawn[:, :size] - 1
+        if self.norm == "l2":  # a Gaussian direction at radius eps * u^(1/d)
+            flat = L2(self.eps).steepest(flat.erfinv()) * drawn[:, size:] ** (1 / size)
+        return self.eps * flat.reshape(x.shape)

@@ -51,7 +51,10 @@ class Unrollable(Protocol):
         """What the steps descend, [batch], twice differentiable in `x`."""
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The iterates x_0 = x ... x_T, [T + 1, batch, ...], and the radius of every row, [batch]."""
+        """The iterates x_0 ... x_T, [T + 1, batch, ...], and the radius of every row, [batch].
+
+        x_0 is `x` or a start of the purifier's own: `x` moved by what is taken as a constant.
+        """
 
 
 class Unrolled(Adaptive):
@@ -110,7 +113,7 @@ class Unrolled(Adaptive):
         path, eps = self.purify.route(x)
         if not self.smooth:
             return path, eps
-        points = [x]
+        points = [path[0]]
         for _ in range(self.purify.steps):
             points.append(self._in_parts(self._forth, points[-1], x, eps)[0])
         return torch.stack(points), eps

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soap.attacks import APGD, Attack, Square
-from soap.attacks.draws import streams, uniform
 from soap.auxiliary import JointModel
+from soap.draws import streams, uniform
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from soap import validate
-from soap.attacks import APGD, PGD, Attack, AutoAttack, AuxiliaryAwarePGD, Noise, Square
+from soap.attacks import APGD, PGD, Attack, AutoAttack, AuxiliaryAwarePGD, Noise, Square, StolenCopy
 from soap.auxiliary import JointModel
 from soap.errors import unknown
 from soap.evaluation.adaptive.target import BARE, BPDA, DEFENDED, TRAJECTORY, UNROLLED, Target
@@ -64,10 +64,13 @@ RESTARTS = 3
 """Of the attacks that know the purifier, but in the quick suite; on SOAP-LC one left half a point more than two."""
 
 
-def attempts(target: Target, threat: Threat, suite: str, *, steps: int = 100, queries: int = 1000) -> list[Attempt]:
+def attempts(
+    target: Target, threat: Threat, suite: str, *, steps: int = 100, queries: int = 1000, images: bool = True
+) -> list[Attempt]:
     """The attempts of a suite that make sense for the target, protocol by protocol.
 
-    steps: of every iterative attack. queries: of Square.
+    steps: of every iterative attack. queries: of Square and of the substitute. images: whether inputs have channels,
+    height and width; Square, which AutoAttack makes too, paints squares on nothing else.
     """
     validate.at_least("steps", steps, 1)
     validate.at_least("queries", queries, 1)
@@ -77,7 +80,12 @@ def attempts(target: Target, threat: Threat, suite: str, *, steps: int = 100, qu
         for protocol in wanted
         for name, attack, sight, scale in _of(protocol, target, threat, steps, queries, restarts)
     ]
-    return [attempt for attempt in made if target.sight(attempt.sight, attempt.scale) is not None]
+    return [
+        attempt
+        for attempt in made
+        if target.sight(attempt.sight, attempt.scale) is not None
+        and (images or not isinstance(attempt.attack, (AutoAttack, Square)))
+    ]
 
 
 def protocols(suite: str) -> tuple[str, ...]:
@@ -88,14 +96,14 @@ def protocols(suite: str) -> tuple[str, ...]:
     return known[suite]
 
 
-def left_out(target: Target, planned: Sequence[Attempt]) -> dict[str, str]:
-    """Protocols without an attempt, and why."""
+def left_out(target: Target, planned: Sequence[Attempt], *, images: bool = True) -> dict[str, str]:
+    """Protocols without an attempt, and why; `images` as in `attempts`."""
     done = {attempt.protocol for attempt in planned}
     whys: dict[str, str] = {}
     for protocol in PROTOCOLS:
         if protocol in done:
             continue
-        whys[protocol] = "not in this suite"
+        whys[protocol] = "not in this suite" if images or protocol != "autoattack" else "it is for images alone"
         if protocol in ADAPTIVE and target.sight(protocol) is None:
             whys[protocol] = "there is no purifier" if not target.purifies else "the purifier does not tell its steps"
         if protocol == "auxiliary-aware" and not _joint(target):
@@ -141,4 +149,6 @@ def _of(
     if protocol == "autoattack":
         standard = AutoAttack(eps=eps, norm=norm)
         return [("on the classifier", standard, BARE, 1.0), ("on the defence", standard, DEFENDED, 1.0)]
-    return [("square", Square(eps=eps, queries=queries), DEFENDED, 1.0)] if norm == "linf" else []
+    copied = StolenCopy(eps=eps, norm=norm, queries=max(2, queries), steps=steps)
+    square = [("square", Square(eps=eps, queries=queries), DEFENDED, 1.0)] if norm == "linf" else []
+    return [("substitute", copied, DEFENDED, 1.0), *square]

@@ -25,7 +25,7 @@ STEPS, QUICK_STEPS = 100, 30
 """Steps of every iterative attack where the caller names none; the quick suite is to take two minutes, not ten."""
 
 QUERIES = 1000
-"""Of Square, where the caller names none; AutoAttack's own asks 5,000 times about what its other attacks leave."""
+"""Of Square and the substitute where none are named; AutoAttack's own Square asks 5,000 times about what is left."""
 
 FINDINGS = "findings.json"
 ASKED = "asked"
@@ -60,10 +60,12 @@ def evaluate(
 
     Everything is kept in the folder `out`; None when asked to stop, and the same call then goes on and ends with the
     same bits. suite: "quick", "full", or a protocol. steps: of every iterative attack; None for `usual_steps`.
-    queries: of Square. asked: what the caller wants kept beside the run, e.g. the command; a report shows it.
+    queries: of Square and of the substitute. asked: what the caller wants kept beside the run, e.g. the command; a
+    report shows it.
     """
     folder = RunFolder(out)
-    planned = attempts(target, threat, suite, steps=usual_steps(suite) if steps is None else steps, queries=queries)
+    steps, images = usual_steps(suite) if steps is None else steps, data.x.ndim == 4
+    planned = attempts(target, threat, suite, steps=steps, queries=queries, images=images)
     folder.begin(plan(target, data, threat, planned, suite=suite, batch=batch, seed=seed))
     if asked is not None:
         folder.note(ASKED, dict(asked))

@@ -54,6 +54,12 @@ def test_what_a_target_does_not_have_is_left_out_and_told():
     assert left_out(parts, attempts(parts, THREAT, "full"))["unrolled"] == "the purifier does not tell its steps"
 
 
+def test_rows_that_are_no_images_are_spared_what_paints_squares(target):
+    planned = attempts(target, THREAT, "full", steps=4, queries=10, images=False)
+    assert [one.name for one in planned if one.protocol == "black-box"] == ["substitute"]
+    assert left_out(target, planned, images=False) == {"autoattack": "it is for images alone"}
+
+
 def test_a_suite_that_is_not_known_is_refused(target):
     with pytest.raises(soap.InputError, match="full"):
         attempts(target, THREAT, "fuller")
