@@ -14,7 +14,7 @@ from soap import attacks, auxiliary, data, evaluation, models, purify, recipes, 
 from soap.auxiliary import JointModel
 from soap.errors import FileError, InputError, SoapError
 from soap.purify import Defended, Purified, Purifier
-from soap.zoo import load
+from soap.zoo import load, load_prior
 
 __all__ = [
     "Defended",
@@ -29,6 +29,7 @@ __all__ = [
     "data",
     "evaluation",
     "load",
+    "load_prior",
     "models",
     "purify",
     "recipes",

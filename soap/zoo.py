@@ -1,21 +1,32 @@
-"""Trained models by name: weights, with the recipe that made them inside and their measured rows beside them."""
+"""Trained models by name: weights, with the recipe that made them inside and their measured rows beside them.
+
+Generative models, which purifiers use, lie in the same folder and have names of their own.
+"""
 
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from soap import engine, recipes, validate
 from soap.auxiliary import JointModel
 from soap.auxiliary.consistency import GRADIENTS
 from soap.errors import FileError, InputError, unknown
-from soap.recipes import Recipe
+from soap.recipes import Recipe, generative
+from soap.recipes.generative import GenerativeRecipe
+from soap.shapes import Tensor
 
 
 def names() -> list[str]:
-    """The bundled models."""
-    return sorted(path.stem for path in folder().glob("*.safetensors"))
+    """The bundled classifiers."""
+    return sorted(_bundled() - {*generative.names()})
+
+
+def prior_names() -> list[str]:
+    """The bundled generative models."""
+    return sorted(_bundled() & {*generative.names()})
 
 
 def folder() -> Path:
@@ -24,16 +35,16 @@ def folder() -> Path:
 
 
 def weights_path(name: str | Path) -> Path:
-    """The weights' file of a bundled model, or the path itself."""
+    """The weights' file of a bundled model of either sort, or the path itself."""
     if str(name).endswith(".safetensors"):
         return Path(name)
-    if str(name) not in names():
-        if str(name) in recipes.names():
+    if str(name) not in _bundled():
+        if str(name) in (*recipes.names(), *generative.names()):
             raise InputError(
                 f"{name} is a recipe whose weights are not bundled; train them with `soap train {name}`, "
                 "then give the path of last.safetensors."
             )
-        raise unknown("model", str(name), names())
+        raise unknown("model", str(name), _bundled())
     return folder() / f"{name}.safetensors"
 
 
@@ -63,23 +74,86 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
     try:
         model = recipes.build(plan)
     except InputError as error:
-        raise FileError(f"{path}: the recipe inside does not build ({error}).") from error
-    wanted = model.state_dict()
-    for key in sorted({*wanted, *tensors}):
-        got, want = (list(part[key].shape) if key in part else "nothing" for part in (tensors, wanted))
-        if got != want:
-            raise FileError(f"{path}: tensor {key!r} is {got}, want {want}: weights and recipe do not belong together.")
-    model.load_state_dict(tensors)
+        raise _does_not_build(path, error) from error
+    _fill(model, tensors, path)
     schedule = plan.training
     precision = metadata.get("precision", "fp32")
     model.training_note = f"{schedule.epochs} epochs, seed {schedule.seed}, {precision}"
     return model.to(engine.pick_device(str(device))).eval()
 
 
+def is_prior(name: str | Path) -> bool:
+    """Whether a model's weights are those of a generative one."""
+    path = weights_path(name)
+    return generative.is_generative(_text(path, engine.load_tensors(path)[1]))
+
+
+def prior_recipe(name: str | Path) -> GenerativeRecipe:
+    """The recipe inside a generative model's weights."""
+    path = weights_path(name)
+    return _prior_recipe(path, engine.load_tensors(path)[1])
+
+
+def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
+    """A trained generative model in evaluation mode: a bundled one by name, or any by the path of its file.
+
+    It carries its recipe's `name` and, as `purification`, the settings of the purifier that uses it:
+    `soap.purify.DefenseGAN(prior, **prior.purification)`.
+    """
+    path = weights_path(name)
+    tensors, metadata = engine.load_tensors(path)
+    plan = _prior_recipe(path, metadata)
+    try:
+        model = generative.build(plan)
+    except InputError as error:
+        raise _does_not_build(path, error) from error
+    _fill(model, tensors, path)
+    return model.to(engine.pick_device(str(device))).eval()
+
+
+def _bundled() -> set[str]:
+    return {path.stem for path in folder().glob("*.safetensors")}
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Put the file's weights into the model that its recipe builds, if they belong there."""
+    wanted = model.state_dict()
+    for key in sorted({*wanted, *tensors}):
+        got, want = (list(part[key].shape) if key in part else "nothing" for part in (tensors, wanted))
+        if got != want:
+            raise FileError(f"{path}: tensor {key!r} is {got}, want {want}: weights and recipe do not belong together.")
+    model.load_state_dict(tensors)
+
+
 def _recipe(path: Path, metadata: dict[str, str]) -> Recipe:
+    text = _text(path, metadata)
+    if generative.is_generative(text):
+        raise InputError(
+            f"{path} holds a generative model, want a classifier; purify with it by `soap purify --with`, "
+            "or load it by soap.zoo.load_prior."
+        )
+    try:
+        return recipes.parse(text, str(path))
+    except InputError as error:
+        raise _does_not_build(path, error) from error
+
+
+def _prior_recipe(path: Path, metadata: dict[str, str]) -> GenerativeRecipe:
+    text = _text(path, metadata)
+    try:
+        if generative.is_generative(text):
+            return generative.parse(text, str(path))
+        recipes.parse(text, str(path))
+    except InputError as error:
+        raise _does_not_build(path, error) from error
+    raise InputError(f"{path} holds a classifier, want a generative model: one of `soap train defense-gan-mnist`, say.")
+
+
+def _text(path: Path, metadata: dict[str, str]) -> str:
     if "recipe" not in metadata:
         raise FileError(f"{path}: holds no recipe; want weights written by `soap train`.")
-    try:
-        return recipes.parse(metadata["recipe"], str(path))
-    except InputError as error:
-        raise FileError(f"{path}: the recipe inside does not build ({error}).") from error
+    return metadata["recipe"]
+
+
+def _does_not_build(path: Path, error: InputError) -> FileError:
+    return FileError(f"{path}: the recipe inside does not build ({error}).")

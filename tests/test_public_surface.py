@@ -6,7 +6,7 @@ import soap
 
 PUBLIC = {
     "Defended", "FileError", "InputError", "JointModel", "Purified", "Purifier", "SoapError", "attacks", "auxiliary",
-    "data", "evaluation", "load", "models", "purify", "recipes", "training", "zoo",
+    "data", "evaluation", "load", "load_prior", "models", "purify", "recipes", "training", "zoo",
 }  # fmt: skip
 
 

@@ -10,10 +10,11 @@ from rich.text import Text
 
 from soap import engine, files, recipes, zoo
 from soap.cli.options import OneModel
+from soap.cli.purifiers import way_of
 from soap.cli.shell import Shell, command
 from soap.cli.tables import figure, size, table
 from soap.evaluation import PAPER, fingerprint
-from soap.recipes import Recipe
+from soap.recipes import Recipe, generative
 from soap.report import UPPER_BOUND
 from soap.results import Row, Store
 
@@ -86,7 +87,10 @@ def models(shell: Shell, model: OneModel = None) -> None:
     know the purifier, so they are upper bounds.
     """
     if model is not None:
-        _show_card(shell, model, read(model))
+        if zoo.is_prior(model):
+            _show_prior(shell, prior_card(model))
+        else:
+            _show_card(shell, model, read(model))
         return
     cards = [read(name) for name in zoo.names()]
     columns = tuple(f"{title}, %" for title in HEADLINES.values())
@@ -102,12 +106,46 @@ def models(shell: Shell, model: OneModel = None) -> None:
             *(figure(row).replace(" ", "\n", 1) for row in rows),
             ", ".join(f"{n:,}" for n in counts) or "-",
         )
-    others = [name for name in recipes.names() if name not in zoo.names()]
-    content = {"models": [card.as_json() for card in cards], "recipes": recipes.names()}
-    shell.result(content, view)
+    priors = [prior_card(name) for name in zoo.prior_names()]
+    purifiers = table("generative model", "kind", "parameters", "size", "purify by", right=("parameters", "size"))
+    for prior in priors:
+        numbers = (f"{prior['parameters']:,}", size(prior["bytes"]))
+        purifiers.add_row(prior["name"], prior["kind"], *numbers, f"--with {prior['purifier']}")
+    bundled = {*zoo.names(), *zoo.prior_names()}
+    others = [name for name in (*recipes.names(), *generative.names()) if name not in bundled]
+    content = {
+        "models": [card.as_json() for card in cards],
+        "recipes": recipes.names(),
+        "priors": priors,
+        "prior_recipes": generative.names(),
+    }
+    shell.result(content, Group(view, purifiers) if priors else view)
     shell.say(f"Figures: accuracy purified by min-aux, with 95 % intervals. {UPPER_BOUND}")
     named = f": {', '.join(others)}." if shell.verbose else "; `soap models -v` names them."
     shell.say(f"{len(others)} more can be trained with `soap train RECIPE`{named}")
+
+
+def prior_card(name: str) -> dict[str, Any]:
+    """What a generative model is: its kind and size, and the purifier that uses it."""
+    recipe, path = zoo.prior_recipe(name), zoo.weights_path(name)
+    return {
+        "name": recipe.name,
+        "file": path,
+        "bytes": path.stat().st_size,
+        "kind": recipe.kind,
+        "data": recipe.data,
+        "parameters": sum(parameter.numel() for parameter in zoo.load_prior(name).parameters()),
+        "purifier": way_of(recipe),
+        "file_sha256": files.sha256(path),
+        "recipe": recipe.text,
+    }
+
+
+def _show_prior(shell: Shell, card: dict[str, Any]) -> None:
+    facts = {**card, "purifier": f"--with {card['purifier']}"}
+    text = str(facts.pop("recipe")).rstrip()
+    width = max(map(len, facts))
+    shell.result(card, "\n".join([*(f"{key:<{width}}  {value}" for key, value in facts.items()), "", text]))
 
 
 KNOWN = {"data": "sha256 of its training data", "epoch": "epochs trained", "weights": "which weights"}

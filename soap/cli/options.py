@@ -79,7 +79,7 @@ RecipeName = Annotated[
     typer.Argument(
         metavar="RECIPE",
         help="A bundled recipe (`soap models -v` names them), or the path of a .toml file.",
-        autocompletion=_completing(recipes.names, ".toml"),
+        autocompletion=_completing(lambda: [*recipes.names(), *recipes.generative.names()], ".toml"),
     ),
 ]
 PublishedName = Annotated[

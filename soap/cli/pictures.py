@@ -1,23 +1,37 @@
 """The user's own pictures in: image files, folders of them, and .npz files, as the model takes them."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from soap import files, validate
-from soap.auxiliary import JointModel
 from soap.data.folder import COLOUR_MODES, GREY_MODES, SUFFIXES
 from soap.errors import FileError, InputError
 from soap.shapes import Float, Int, Tensor
 
 SHEET = "side-by-side.png"
 """The picture that `soap attack` and `soap purify` draw; left out when a folder is read."""
+
+
+@runtime_checkable
+class TakesImages(Protocol):
+    """A model as far as pictures are concerned: what it is called, the images it takes, and where its weights are."""
+
+    name: str
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Channels, height and width."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Its weights."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +58,7 @@ class Pictures:
         return [f"{self.path}[{k}]" for k in range(len(self.x))] if self.is_archive else [str(self.path)]
 
 
-def read(paths: Sequence[Path], model: JointModel, *, classes: Sequence[str] = (), resize: bool) -> list[Pictures]:
+def read(paths: Sequence[Path], model: TakesImages, *, classes: Sequence[str] = (), resize: bool) -> list[Pictures]:
     """All images that `paths` name, checked against the model.
 
     Colour becomes grey, or grey RGB, as the model wants; another size is an error unless `resize` is set. Labels
@@ -73,7 +87,7 @@ def _images(folder: Path) -> list[Path]:
     return images
 
 
-def _in_folder(path: Path, folder: Path, model: JointModel, classes: Sequence[str], resize: bool) -> Pictures:
+def _in_folder(path: Path, folder: Path, model: TakesImages, classes: Sequence[str], resize: bool) -> Pictures:
     x = _image(path, model, resize)
     place = path.relative_to(folder).with_suffix(".png")
     if path.parent.name not in classes:
@@ -82,7 +96,7 @@ def _in_folder(path: Path, folder: Path, model: JointModel, classes: Sequence[st
     return Pictures(path=path, place=place, x=x, y=label, told="its folder")
 
 
-def _image(path: Path, model: JointModel, resize: bool) -> Tensor:
+def _image(path: Path, model: TakesImages, resize: bool) -> Tensor:
     """One image file as [1, channels, height, width]."""
     from PIL import Image, ImageOps
 
@@ -110,7 +124,7 @@ def _image(path: Path, model: JointModel, resize: bool) -> Tensor:
     return torch.from_numpy(pixels).float().div(255)[None].to(_device(model))
 
 
-def _archive(path: Path, model: JointModel) -> Pictures:
+def _archive(path: Path, model: TakesImages) -> Pictures:
     """The x of an .npz, and its y if it has one; pickles in it are never opened."""
     with files.explained(path):
         content = path.read_bytes()
@@ -132,7 +146,7 @@ def _archive(path: Path, model: JointModel) -> Pictures:
     return Pictures(path=path, place=Path(path.name), x=x, y=y, told="the file's y")
 
 
-def _inputs(x: npt.NDArray[Any], model: JointModel) -> Tensor:
+def _inputs(x: npt.NDArray[Any], model: TakesImages) -> Tensor:
     """Bytes or floats, [n, h, w], [n, c, h, w] or [n, h, w, c], as float [n, c, h, w]."""
     if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
         raise InputError(f"x is {x.dtype}, want uint8 (0 to 255) or floats in [0, 1].")
@@ -146,13 +160,13 @@ def _inputs(x: npt.NDArray[Any], model: JointModel) -> Tensor:
     return images
 
 
-def _labels(y: npt.NDArray[Any], x: Tensor, model: JointModel) -> Tensor:
+def _labels(y: npt.NDArray[Any], x: Tensor, model: TakesImages) -> Tensor:
     if not np.issubdtype(y.dtype, np.integer):
         raise InputError(f"y is {y.dtype}, want whole numbers: one class an image.")
     labels = torch.from_numpy(y.astype(np.int64)).to(x.device)
-    validate.labels(labels, x, model.classes)
+    validate.labels(labels, x, getattr(model, "classes", None))  # a generative model has none
     return labels
 
 
-def _device(model: JointModel) -> torch.device:
+def _device(model: TakesImages) -> torch.device:
     return next(model.parameters()).device

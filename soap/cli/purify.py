@@ -1,12 +1,13 @@
 """`soap purify`: pictures in, purified pictures out."""
 
+from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from soap.cli import outputs, pictures, sheet, subject
-from soap.cli.options import Force, ModelName, Out, PictureFiles, Resize, number, radius
+from soap.cli import outputs, pictures, purifiers, sheet, subject
+from soap.cli.options import Force, ModelName, Out, Resize, number, radius
 from soap.cli.shell import Shell, command
 from soap.cli.tables import table
 from soap.errors import InputError
@@ -17,11 +18,41 @@ from soap.purify import Purifier
 def purify(
     shell: Shell,
     model: ModelName,
-    files: PictureFiles,
     out: Out,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILES...",
+            help="Image files (PNG, JPEG, ...), folders of them, or .npz files with x.",
+            readable=False,  # reading finds out, with exit code 1 as for every other file
+        ),
+    ] = None,
+    purifier_name: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="NAME",
+            help="Purify by a generative model, without a classifier: defense-gan or pixeldefend. "
+            "There is no MODEL then: all that is named are FILES.",
+            autocompletion=lambda incomplete: [name for name in purifiers.WAYS if name.startswith(incomplete)],
+        ),
+    ] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            metavar="PATH",
+            help="The generative model's .safetensors file. [dim]\\[default: the bundled one][/dim]",
+        ),
+    ] = None,
     eps_pfy: Annotated[
-        str, typer.Option("--eps-pfy", metavar="CHOICE", help="Radius: min-aux (chosen for each picture), or a number.")
-    ] = "min-aux",
+        str | None,
+        typer.Option(
+            "--eps-pfy",
+            metavar="CHOICE",
+            help="Radius: min-aux (chosen for each picture), or a number. [dim]\\[default: min-aux][/dim]",
+        ),
+    ] = None,
     step_size: Annotated[
         float | None,
         typer.Option("--step-size", metavar="X", parser=number, help="Gamma. [dim]\\[default: the model's own][/dim]"),
@@ -35,10 +66,24 @@ def purify(
     """Purify pictures: walk down the auxiliary loss inside a small ball, and write what comes out.
 
     Image files become 8-bit PNG files, rounded towards the input; an .npz stays an .npz of floats. Answers and losses
-    are those of the files as written. side-by-side.png shows the first pictures: input, purified, and the difference.
+    are those of the files as written (with --with, losses are those that the purifier reports). side-by-side.png shows
+    the first pictures: input, purified, and the difference.
     """
+    files = files or []
+    if purifier_name is not None:
+        given = {"eps": None if eps_pfy is None else radius(eps_pfy), "step_size": step_size, "steps": steps}
+        settings = {key: value for key, value in given.items() if value is not None}
+        everything = [Path(model), *files]
+        purifiers.purify(
+            shell, purifier_name, everything, out, prior=prior, settings=settings, resize=resize, force=force
+        )
+        return
+    if prior is not None:
+        raise InputError("--prior is the generative model of --with; add --with, or leave it out.")
+    if not files:
+        raise InputError(f"no pictures: name FILES after the model {model}; without one, add --with defense-gan.")
     who = subject.load(shell, model)
-    eps = radius(eps_pfy)
+    eps = radius(eps_pfy or "min-aux")
     if eps == "oracle":
         raise InputError("--eps-pfy oracle needs the true labels: it is a bound, not a defence; see `soap evaluate`.")
     purifier = Purifier(who.model, eps, step_size=step_size, steps=steps)

@@ -1,5 +1,6 @@
 """The model a command works with: its recipe, what its classes are called, and what it says to images."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,7 +11,7 @@ from soap.auxiliary import JointModel
 from soap.cli.shell import Shell
 from soap.cli.tables import class_names, percent
 from soap.isolation import untouched
-from soap.purify import Purified, Purifier
+from soap.purify import Purified
 from soap.recipes import Recipe
 from soap.shapes import Float, Tensor
 
@@ -56,7 +57,7 @@ def load(shell: Shell, name: str) -> Subject:
     return Subject(model=model, recipe=recipe, classes=class_names(recipe, model.classes))
 
 
-def purified(shell: Shell, purifier: Purifier, x: Float[Tensor, "n *shape"]) -> Purified:
+def purified(shell: Shell, purifier: Callable[[Tensor], Purified], x: Float[Tensor, "n *shape"]) -> Purified:
     """All images purified, a batch at a time, behind a progress bar."""
     parts: list[Purified] = []
     with shell.progress() as show:

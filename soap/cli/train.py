@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +11,13 @@ from soap import data as library
 from soap import engine, recipes, validate
 from soap.cli.options import DataName, DataRoot, RecipeName
 from soap.cli.outputs import check_folder
+from soap.cli.purifiers import way_of
 from soap.cli.shell import INTERRUPTED, Shell, command
 from soap.cli.tables import percent
 from soap.errors import InputError
-from soap.training import Progress, checkpoint
+from soap.recipes import generative
+from soap.recipes.generative import GenerativeRecipe
+from soap.training import GenerativeProgress, Progress, Standing, checkpoint
 
 
 def train(
@@ -43,26 +46,28 @@ def train(
 ) -> None:
     """Train a model by a recipe.
 
-    The folder gets best.safetensors and last.safetensors with the recipe inside, metrics.jsonl, recipe.toml and a
-    checkpoint. Ctrl-C saves a checkpoint and stops (a second one stops at once); --resume then goes on as if nothing
-    had happened. The batch size is the recipe's.
+    The folder gets last.safetensors, and for a classifier best.safetensors, with the recipe inside, metrics.jsonl,
+    recipe.toml and a checkpoint. Ctrl-C saves a checkpoint and stops (a second one stops at once); --resume then goes
+    on as if nothing had happened. The batch size is the recipe's.
     """
     validate.choice("precision", precision, engine.PRECISIONS)
-    plan = recipes.revised(recipes.read(recipe), data=data, epochs=epochs, seed=seed)
+    plan = recipes.find(recipe)
+    kitchen: Any = generative if isinstance(plan, GenerativeRecipe) else recipes  # both know revised, noted and make
+    plan = kitchen.revised(plan, data=data, epochs=epochs, seed=seed)
     folder = out or Path("runs") / plan.name
     _check_run(folder, resume)
     images = library.load(plan.data, "train", root=data_root).take(limit)
     if limit is not None:
-        plan = recipes.noted(plan, f"Trained on the first {limit} images of the training split alone.")
+        plan = kitchen.noted(plan, f"Trained on the first {limit} images of the training split alone.")
     with engine.stoppable() as stop, shell.progress() as show:
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: Standing) -> None:
             show("training", progress.step, progress.steps, describe(progress))
             if progress.step % (progress.steps // progress.epochs) == 0:
                 left = str(timedelta(seconds=round(progress.seconds_left)))
                 shell.say(f"{describe(progress)}, {left} left", level=1)
 
-        done = recipes.make(
+        done = kitchen.make(
             plan,
             images,
             out=folder,
@@ -73,24 +78,31 @@ def train(
             watch=watch,
             stop=stop,
         )
-    best, last = folder / "best.safetensors", folder / "last.safetensors"
-    content = {**asdict(done), "recipe": plan.name, "weights": {"best": best, "last": last}}
+    kept = ("last",) if isinstance(plan, GenerativeRecipe) else ("best", "last")
+    weights = {which: folder / f"{which}.safetensors" for which in kept}
+    content = {**asdict(done), "recipe": plan.name, "weights": weights}
     if not done.finished:
         shell.result({**content, "weights": None}, f"stopped at step {done.step:,}")
         shell.say("A checkpoint is saved: run the same command again with --resume to go on.")
         raise typer.Exit(INTERRUPTED)
-    shell.result(content, f"best weights: {best}\nlast weights: {last}")
+    shell.result(content, "\n".join(f"{which} weights: {path}" for which, path in weights.items()))
     where = f" --data-root {data_root}" if data_root else ""
-    shell.say(f"Next: soap evaluate {last} --attack pgd{where}")
+    if isinstance(plan, GenerativeRecipe):
+        shell.say(f"Next: soap purify --with {way_of(plan)} --prior {weights['last']} PICTURES --out purified")
+    else:
+        shell.say(f"Next: soap evaluate {weights['last']} --attack pgd{where}")
 
 
-def describe(progress: Progress) -> str:
+def describe(progress: Standing) -> str:
     """Where the run stands, in a line."""
-    held = "" if progress.holdout is None else f" (held out {percent(progress.holdout)})"
-    return (
-        f"epoch {progress.epoch}/{progress.epochs}, loss {progress.classification:.3f}, aux {progress.auxiliary:.4f}, "
-        f"accuracy {percent(progress.accuracy)}{held}, {progress.images_per_second:,.0f} images/s"
-    )
+    said = ""
+    if isinstance(progress, Progress):
+        held = "" if progress.holdout is None else f" (held out {percent(progress.holdout)})"
+        said = f"loss {progress.classification:.3f}, aux {progress.auxiliary:.4f}, "
+        said += f"accuracy {percent(progress.accuracy)}{held}, "
+    elif isinstance(progress, GenerativeProgress):
+        said = "".join(f"{name} {value:.4g}, " for name, value in progress.metrics.items())
+    return f"epoch {progress.epoch}/{progress.epochs}, {said}{progress.images_per_second:,.0f} images/s"
 
 
 def _check_run(folder: Path, resume: bool) -> None:

@@ -1,4 +1,4 @@
-"""The networks of the paper, by name: encoder f, classifier g, and decoders h."""
+"""The networks of the paper, by name: encoder f, classifier g, decoders h, and a generator with its critic."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,7 @@ from soap.models.fcn import fcn
 from soap.models.network import Network
 from soap.models.normalisation import Normalise
 from soap.models.resnet import resnet18
+from soap.models.wgan import Critic, Generator
 from soap.models.wide_resnet import wide_resnet28
 
 ARCHITECTURES: dict[str, Callable[..., Network]] = {
@@ -31,6 +32,8 @@ def build(name: str, **options: Any) -> Network:
 __all__ = [
     "ARCHITECTURES",
     "DECODERS",
+    "Critic",
+    "Generator",
     "Network",
     "Normalise",
     "build",

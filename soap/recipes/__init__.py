@@ -1,11 +1,13 @@
-"""Recipes: one TOML file a model of the paper, by name or by path."""
+"""Recipes: one TOML file a model of the paper, by name or by path; `generative` has those without labels."""
 
 from importlib import resources
 from pathlib import Path
 
 from soap import files
 from soap.errors import unknown
+from soap.recipes import generative
 from soap.recipes.building import build
+from soap.recipes.generative import GenerativeRecipe
 from soap.recipes.making import make
 from soap.recipes.naming import defence
 from soap.recipes.recipe import Recipe, parse
@@ -30,4 +32,17 @@ def read(name: str | Path) -> Recipe:
     return parse(file.read_text(encoding="utf-8"), f"recipe {name}")
 
 
-__all__ = ["Recipe", "build", "defence", "make", "names", "noted", "parse", "read", "revised"]
+def find(name: str | Path) -> Recipe | GenerativeRecipe:
+    """A recipe of either sort, by name or by the path of its .toml file."""
+    if str(name) in generative.names():
+        return generative.read(name)
+    if not str(name).endswith(".toml"):
+        if str(name) not in names():
+            raise unknown("recipe", str(name), (*names(), *generative.names()))
+        return read(name)
+    with files.explained(Path(name)):
+        text = Path(name).read_text(encoding="utf-8")
+    return generative.parse(text, str(name)) if generative.is_generative(text) else parse(text, str(name))
+
+
+__all__ = ["Recipe", "build", "defence", "find", "generative", "make", "names", "noted", "parse", "read", "revised"]

@@ -13,7 +13,8 @@ from soap.auxiliary.rotation import TURNS
 from soap.errors import call_with, unknown
 from soap.isolation import same_random_state
 from soap.models import DECODERS, Network
-from soap.recipes.recipe import Recipe, plain
+from soap.recipes.reading import plain
+from soap.recipes.recipe import Recipe
 
 
 def build(recipe: Recipe) -> JointModel:

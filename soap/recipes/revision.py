@@ -21,11 +21,11 @@ def revised(recipe: Recipe, *, data: str | None = None, epochs: int | None = Non
     wanted = replace(recipe, data=recipe.data if data is None else data, training=schedule)
     text = recipe.text
     if wanted.data != recipe.data:
-        text = _rewritten(text, "", "data", json.dumps(wanted.data, ensure_ascii=False))
+        text = rewritten(text, "", "data", json.dumps(wanted.data, ensure_ascii=False))
     if schedule.epochs != recipe.training.epochs:
-        text = _rewritten(text, "training", "epochs", str(schedule.epochs))
+        text = rewritten(text, "training", "epochs", str(schedule.epochs))
     if schedule.seed != recipe.training.seed:
-        text = _rewritten(text, "training", "seed", str(schedule.seed))
+        text = rewritten(text, "training", "seed", str(schedule.seed))
     try:
         written = parse(text, recipe.name)
     except InputError:
@@ -43,7 +43,7 @@ def noted(recipe: Recipe, remark: str) -> Recipe:
     return replace(recipe, text=f"# {remark}\n{recipe.text}")
 
 
-def _rewritten(text: str, section: str, key: str, value: str) -> str:
+def rewritten(text: str, section: str, key: str, value: str) -> str:
     """The TOML with `key = value` in `section` ("" is the part before the first one)."""
     lines = text.split("\n")
     headers = [place for place, line in enumerate(lines) if re.match(r"\s*\[", line)]

@@ -1,0 +1,121 @@
+"""PixelDefend (Song et al. 2018): an image moved towards what a generative model finds likely, pixel by pixel.
+
+Pixels are visited in raster order and their channels one after another; each takes the most likely value within eps
+of its own, given the purified ones before it.
+"""
+
+import math
+
+import torch
+
+from soap import engine, validate
+from soap.chunks import by_rows
+from soap.errors import InputError
+from soap.isolation import untouched
+from soap.models.logistic_mixture import LogisticMixture, centred
+from soap.models.pixel_walk import fill
+from soap.models.pixelcnn import PixelCNN
+from soap.purify.soap import Purified
+from soap.shapes import Float, Int, Tensor
+
+SIDE_BY_SIDE = {"cpu": 64, "cuda": 2500}
+"""Images walked at once at most: on a GPU a pixel's few hundred kernels cost the same for one image and for many."""
+
+WHOLE_AT_ONCE = 256
+"""Images passed whole through the model at once at most: more are no faster, and take a lot of memory."""
+
+
+class PixelDefend:
+    """`purify(x)` moves every channel of every pixel to its most likely level within `eps` of the input's.
+
+    The input is rounded to the model's levels (8 bits) first, and `eps` counts from there; it is cut to whole levels.
+    Ties go to the level nearest to the input's, then to the lower. In the result, `eps` is the largest change of the
+    rounded image and the losses are its bits per dimension before and after.
+
+    precision: "fp32", or "bf16" on a GPU: faster, and some pixels end elsewhere. max_memory: bytes that the working set
+    may take; larger batches are split, with the same result.
+    """
+
+    def __init__(
+        self, model: PixelCNN, eps: float = 16 / 255, *, precision: str = "fp32", max_memory: int | None = None
+    ) -> None:
+        if not isinstance(model, PixelCNN):
+            raise InputError(f"got a {type(model).__name__}, want a PixelCNN: PixelDefend asks a model of images.")
+        validate.non_negative("eps", eps)
+        validate.choice("precision", precision, engine.PRECISIONS)
+        self.model, self.eps, self.precision, self.max_memory = model, eps, precision, max_memory
+        reach = math.floor(eps * (model.levels - 1) + 1e-3)  # 16/255 is 16 levels, in single precision, too
+        reach = min(reach, model.levels - 1)
+        # Nearest first and lower before higher: the first of equals is the one that ties go to.
+        self.offsets = torch.tensor([0, *(sign * step for step in range(1, reach + 1) for sign in (-1, 1))])
+
+    def __repr__(self) -> str:
+        further = "" if self.precision == "fp32" else f", precision={self.precision!r}"
+        return f"PixelDefend(eps={self.eps}{further})"
+
+    def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
+        """Purify a batch [batch, c, h, w] of images in [0, 1] of the model's own size; inputs are not changed."""
+        validate.inputs(x, self.model)
+        walked, whole = self._rows_at_once(x.device)
+        top, dtype = self.model.levels - 1, x.dtype
+        with untouched(self.model), torch.no_grad(), engine.autocast(x.device, self.precision):
+            before = self.model.levels_of(x.detach())
+            (after,) = by_rows(self._purify, before, most=walked, free=torch.cuda.empty_cache)
+            bits = [
+                by_rows(self._bits_per_dim, levels.to(dtype) / top, most=whole, free=torch.cuda.empty_cache)[0]
+                for levels in (before, after)
+            ]
+        return Purified(
+            x=after.to(dtype) / top,
+            eps=(after - before).abs().flatten(1).amax(1).to(dtype) / top,
+            loss_before=bits[0].to(dtype),
+            loss_after=bits[1].to(dtype),
+        )
+
+    def _bits_per_dim(self, x: Tensor) -> tuple[Tensor]:
+        return (self.model.bits_per_dim(x),)
+
+    def _purify(self, levels: Int[Tensor, "batch c h w"]) -> tuple[Tensor]:
+        offsets = self.offsets.to(levels.device)
+
+        def choose(mixture: LogisticMixture, i: int, j: int) -> Tensor:
+            candidates = levels[:, :, i, j, None] + offsets
+            return most_likely(mixture, candidates.clamp(0, self.model.levels - 1))
+
+        return (fill(self.model, choose, batch=len(levels)),)
+
+    def _rows_at_once(self, device: torch.device) -> tuple[int, int]:
+        """How many images to walk at once, and to pass whole through the model, for their likelihood, at once.
+
+        Counted in the numbers that one image keeps at the worst moment: on the walk, the rows before every convolution
+        that looks down, the links, and the candidates; in a whole pass, the links and a handful of activations.
+        """
+        most, model = SIDE_BY_SIDE.get(device.type, SIDE_BY_SIDE["cpu"]), self.model
+        if self.max_memory is None:
+            return most, min(most, WHOLE_AT_ONCE)
+        blocks, mixed = len(model.above), model.head.out_channels
+        _, height, width = model.input_shape
+        walk = (12 * blocks + 18) * model.channels * width + 9 * model.mixtures * len(self.offsets)
+        whole = ((blocks + 7) * model.channels + 4 * mixed) * height * width
+        bytes_a_number = model.head.weight.element_size()
+        need = max(walk, whole) * bytes_a_number
+        if self.max_memory < need:
+            raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
+        rows = [self.max_memory // (numbers * bytes_a_number) for numbers in (walk, whole)]
+        return min(most, rows[0]), min(WHOLE_AT_ONCE, most, rows[1])
+
+
+def most_likely(mixture: LogisticMixture, candidates: Int[Tensor, "batch c k"]) -> Int[Tensor, "batch c"]:
+    """For a pixel, channel after channel, the first of its most likely candidate levels, given those chosen before."""
+    joint, chosen = mixture.log_weights, []
+    before = joint.new_empty(len(joint), 0, 1)
+    for channel in range(candidates.shape[1]):
+        levels = candidates[:, channel]
+        values = centred(levels, mixture.levels, joint.dtype)
+        parts = joint + mixture.component(channel, values, before)
+        best = parts.logsumexp(1).argmax(1, keepdim=True)
+        chosen.append(levels.gather(1, best))
+        before = torch.cat([before, values.gather(1, best)[:, None]], 1)
+        # What the components say of the channels so far weighs them for the next.
+        joint = parts.gather(2, best[:, None].expand(-1, parts.shape[1], -1))
+    return torch.cat(chosen, 1)

@@ -1,0 +1,148 @@
+"""Generative models by recipe: one TOML file each, in the folder of this module's name."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from soap import files
+from soap.data import Dataset
+from soap.errors import call_with, unknown
+from soap.isolation import same_random_state
+from soap.models import Generator
+from soap.purify import DefenseGAN, Purified
+from soap.recipes.generative_recipe import GenerativeRecipe, is_generative, noted, parse, revised
+from soap.recipes.making import compiling
+from soap.shapes import Tensor
+from soap.training import GenerativeProgress, Objective, Trained, WganGp, train_generative
+
+Purify = Callable[[Tensor], Purified]
+
+
+class Kind(NamedTuple):
+    """One kind of generative model: the network, what it is trained by, and the purifier that uses it."""
+
+    model: Callable[..., nn.Module]
+    objective: Callable[..., Objective]
+    purifier: Callable[..., Purify]
+
+
+def _wgan() -> Kind:
+    return Kind(Generator, WganGp, DefenseGAN)
+
+
+def _pixelcnn() -> Kind:
+    from soap.models.pixelcnn import PixelCNN
+    from soap.purify.pixel_defend import PixelDefend
+    from soap.training.likelihood import Likelihood
+
+    return Kind(PixelCNN, Likelihood, PixelDefend)
+
+
+KINDS: dict[str, Callable[[], Kind]] = {"wgan": _wgan, "pixelcnn": _pixelcnn}
+
+
+def names() -> list[str]:
+    """The bundled recipes of generative models."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+
+
+def read(name: str | Path) -> GenerativeRecipe:
+    """A bundled recipe by name, or any other by the path of its .toml file."""
+    if str(name).endswith(".toml"):
+        path = Path(name)
+        with files.explained(path):
+            return parse(path.read_text(encoding="utf-8"), str(path))
+    if str(name) not in names():
+        raise unknown("recipe of a generative model", str(name), names())
+    return parse((_folder() / f"{name}.toml").read_text(encoding="utf-8"), f"recipe {name}")
+
+
+def build(recipe: GenerativeRecipe) -> nn.Module:
+    """The recipe's network with freshly drawn weights, which depend on its seed alone.
+
+    It carries the recipe's `name` and, as `purification`, the purifier's settings, which are checked here.
+    """
+    kind = _kind(recipe)
+    with same_random_state():
+        torch.manual_seed(recipe.training.seed)
+        model: nn.Module = call_with(kind.model, dict(recipe.model), f"option of a {recipe.kind}")
+    # The layout of the weights, not their values: convolutions are faster so.
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for key, value in {"name": recipe.name, "purification": recipe.purifier}.items():
+        setattr(model, key, value)
+    purifier(recipe, model)
+    return model
+
+
+def purifier(recipe: GenerativeRecipe, model: nn.Module, **instead: Any) -> Purify:
+    """The purifier that uses the recipe's model, with its settings; `instead` are settings other than the recipe's."""
+    settings = {**recipe.purifier, **instead}
+    made: Purify = call_with(partial(_kind(recipe).purifier, model), settings, "key in [purifier]")
+    return made
+
+
+def make(
+    recipe: GenerativeRecipe,
+    images: Dataset,
+    *,
+    out: Path,
+    device: torch.device,
+    precision: str = "fp32",
+    compiled: bool = False,
+    resume: bool = False,
+    watch: Callable[[GenerativeProgress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Trained:
+    """Train the recipe's model on `images`; the folder gets what `train_generative` writes, and recipe.toml.
+
+    The recipe's text and the precision are kept inside the weights.
+    """
+    model = build(recipe).to(device)
+    maker = partial(_kind(recipe).objective, model, recipe.training)
+    objective: Objective = call_with(maker, dict(recipe.objective), "key in [objective]")
+    with compiling(compiled):
+        done = train_generative(
+            objective,
+            images,
+            recipe.training,
+            out=out,
+            device=device,
+            precision=precision,
+            compiled=compiled,
+            resume=resume,
+            metadata={"recipe": recipe.text, "precision": precision},
+            watch=watch,
+            stop=stop,
+        )
+    files.write_text(out / "recipe.toml", recipe.text)
+    return done
+
+
+def _kind(recipe: GenerativeRecipe) -> Kind:
+    if recipe.kind not in KINDS:
+        raise unknown("kind of generative model", recipe.kind, KINDS)
+    return KINDS[recipe.kind]()
+
+
+def _folder() -> Any:
+    return resources.files("soap.recipes") / "generative"
+
+
+__all__ = [
+    "KINDS",
+    "GenerativeRecipe",
+    "build",
+    "is_generative",
+    "make",
+    "names",
+    "noted",
+    "parse",
+    "purifier",
+    "read",
+    "revised",
+]

@@ -1,0 +1,192 @@
+"""The autoregressive model: it never looks ahead, its likelihood is one, and slices give what the whole gives."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from soap.errors import InputError
+from soap.models.causal import CausalConv, GatedBlock
+from soap.models.logistic_mixture import LogisticMixture
+from soap.models.pixel_walk import fill
+from soap.models.pixelcnn import PixelCNN
+from soap.purify.pixel_defend import PixelDefend
+from soap.recipes import generative
+from soap.shapes import Tensor
+
+
+def small(*, seed: int = 0, **options: Any) -> PixelCNN:
+    """A small model in double precision whose weights all matter: none is zero and branches are not small."""
+    settings = {"channels": 4, "blocks": 2, "mixtures": 2, **options}
+    model = PixelCNN(**settings).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def pictures(batch: int, shape: tuple[int, ...], *, seed: int = 0, levels: int = 256) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(levels, (batch, *shape), generator=generator).double() / (levels - 1)
+
+
+def dependence(model: PixelCNN) -> Tensor:
+    """[pixels, pixels]: whether the mixture at the second depends on the image at the first, both in raster order."""
+    _, height, width = model.input_shape
+    x = pictures(1, model.input_shape)
+    changed = x.repeat(height * width, 1, 1, 1)
+    for pixel in range(height * width):
+        changed[pixel, :, pixel // width, pixel % width] = 1 - changed[pixel, :, pixel // width, pixel % width]
+    with torch.no_grad():
+        return ((model.raw(changed) - model.raw(x)).abs().amax(1) > 1e-12).flatten(1)
+
+
+@settings(max_examples=10)
+@given(
+    shape=st.tuples(st.sampled_from([1, 3]), st.integers(1, 5), st.integers(1, 5)),
+    channels=st.integers(1, 5),
+    blocks=st.integers(1, 3),
+)
+def test_no_pixel_looks_ahead(shape: tuple[int, int, int], channels: int, blocks: int) -> None:
+    model = small(inputs=shape, channels=channels, blocks=blocks)
+    assert not dependence(model).tril().any()  # neither on itself nor on any after
+
+
+def test_every_pixel_sees_all_before_it_within_reach() -> None:
+    """Two blocks see 2 * 2 + 2 rows up; a tall and a wide image show the reach, a small one that there is no hole."""
+    seen = dependence(small(inputs=(1, 6, 5), channels=6))
+    assert torch.equal(seen, torch.ones(30, 30, dtype=torch.bool).triu(1))
+    column = dependence(small(inputs=(1, 9, 1), channels=6))
+    assert torch.equal(column, torch.ones(9, 9, dtype=torch.bool).triu(1).tril(6))
+    row = dependence(small(inputs=(1, 1, 14), channels=6))
+    assert torch.equal(row, torch.ones(14, 14, dtype=torch.bool).triu(1).tril(4 * 2 + 3))
+
+
+@pytest.mark.parametrize(("shape", "levels"), [((1, 2, 2), 3), ((1, 1, 1), 256), ((2, 1, 2), 3), ((3, 1, 1), 4)])
+def test_all_images_sum_to_one(shape: tuple[int, int, int], levels: int) -> None:
+    model = small(inputs=shape, levels=levels)
+    every = torch.tensor(list(itertools.product(range(levels), repeat=math.prod(shape)))).reshape(-1, *shape)
+    with torch.no_grad():
+        total = model.log_prob(every.double() / (levels - 1)).exp().sum()
+    torch.testing.assert_close(total, torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_bits_per_dim_of_a_model_that_knows_nothing() -> None:
+    """One enormous logistic cut in two levels gives each the half: one bit a dimension."""
+    model = PixelCNN(inputs=(3, 2, 5), channels=2, blocks=1, mixtures=1, levels=2).double()
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.zero_()
+        bits = model.bits_per_dim(pictures(4, (3, 2, 5), levels=2))
+        nats = model.log_prob(pictures(4, (3, 2, 5), levels=2))
+    torch.testing.assert_close(bits, torch.ones(4, dtype=torch.float64))
+    torch.testing.assert_close(nats, torch.full((4,), -30 * math.log(2), dtype=torch.float64))
+
+
+def test_an_image_is_taken_at_its_nearest_levels() -> None:
+    model, x = small(inputs=(3, 3, 4)), pictures(2, (3, 3, 4))
+    kept = x.clone()
+    with torch.no_grad():
+        assert torch.equal(model.log_prob(x), model.log_prob((x + 0.49 / 255).clamp(max=1)))
+        assert not torch.equal(model.log_prob(x), model.log_prob((x - 0.51 / 255).clamp(min=0)))
+    assert torch.equal(x, kept)
+
+
+@settings(max_examples=10)
+@given(shape=st.tuples(st.sampled_from([1, 3]), st.integers(1, 5), st.integers(1, 5)), blocks=st.integers(1, 3))
+def test_pixel_by_pixel_gives_what_the_whole_image_gives(shape: tuple[int, int, int], blocks: int) -> None:
+    model, x = small(inputs=shape, blocks=blocks), pictures(3, shape)
+    levels = model.levels_of(x)
+    with torch.no_grad():
+        whole = model.mixture(model.raw(x))
+
+    def follow(mixture: LogisticMixture, i: int, j: int) -> Tensor:
+        for name in ("log_weights", "means", "log_scales", "coupling"):
+            torch.testing.assert_close(getattr(mixture, name)[..., 0], getattr(whole, name)[..., i, j])
+        return levels[:, :, i, j]
+
+    assert torch.equal(fill(model, follow, batch=3), levels)
+
+
+def test_a_walk_computes_every_activation_once() -> None:
+    """One position of every convolution a pixel, whatever the image's size: not a forward pass a pixel."""
+    model = small(inputs=(1, 4, 6))
+    computed: dict[torch.nn.Module, int] = {}
+
+    def count(module: torch.nn.Module, inputs: Any, output: Tensor) -> None:
+        computed[module] = computed.get(module, 0) + output.shape[2] * output.shape[3]
+
+    convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+    for module in convolutions:
+        module.register_forward_hook(count)
+    fill(model, lambda mixture, i, j: torch.zeros(2, 1, dtype=torch.int64), batch=2)
+    assert computed == dict.fromkeys(convolutions, 4 * 6)
+    assert sum(isinstance(module, CausalConv) for module in convolutions) == 2 + 4 * 2
+
+
+def test_dropout_is_for_training_alone() -> None:
+    model, x = small(inputs=(1, 4, 4), dropout=0.5), pictures(2, (1, 4, 4))
+    with torch.no_grad():
+        assert torch.equal(model.raw(x), model.raw(x))
+        model.train()
+        assert not torch.equal(model.raw(x), model.raw(x))
+
+
+def test_fresh_weights() -> None:
+    """Of unit variance, but for the ends of the residual branches and the head; the means part the levels evenly."""
+    torch.manual_seed(0)
+    model = PixelCNN(channels=32, blocks=4, mixtures=3, inputs=(1, 8, 8))
+    for block in (*model.above, *model.left):
+        assert isinstance(block, GatedBlock)
+        for conv, size in ((block.first, 1.0), (block.second, 0.5)):
+            assert float(conv.weight.detach().std()) == pytest.approx(size / math.sqrt(conv.weight[0].numel()), rel=0.1)
+    assert model.mixture(model.raw(pictures(1, (1, 8, 8)).float())).means.mean((0, 2, 3, 4)).tolist() == pytest.approx(
+        [-0.5, 0.0, 0.5], abs=0.1
+    )
+
+
+def test_the_recipes_model_fits_its_file() -> None:
+    """16 MB at two bytes a number."""
+    recipe = generative.read("pixeldefend-cifar10")
+    model = generative.build(recipe)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert 7_000_000 < count < 8_000_000
+    purify = generative.purifier(recipe, model)
+    assert isinstance(purify, PixelDefend)
+    assert purify.offsets.abs().max() == 16
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"inputs": (32, 32)}, r"want the shape of an image: \(channels, height, width\)"),
+        ({"inputs": (3, 0, 32)}, "each of inputs is 0"),
+        ({"channels": 0}, "channels is 0"),
+        ({"blocks": 0}, "blocks is 0"),
+        ({"mixtures": 0}, "mixtures is 0"),
+        ({"levels": 1}, "levels is 1"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"dropout": -0.1}, "dropout is -0.1"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        PixelCNN(**options)
+
+
+@pytest.mark.gpu
+def test_half_precision_is_near_single() -> None:
+    model = PixelCNN(inputs=(3, 16, 16), channels=32, blocks=3).cuda()
+    x = pictures(4, (3, 16, 16)).float().cuda()
+    with torch.no_grad():
+        single = model.bits_per_dim(x)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            half = model.bits_per_dim(x)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, single, rtol=0.01, atol=0.01)
