@@ -1,0 +1,196 @@
+"""A purified classifier as scikit-learn has its estimators: `fit`, `predict`, `predict_proba`, `score`.
+
+It follows scikit-learn's conventions, so that `clone`, `Pipeline`, `cross_val_score` and the like take it, but does
+not need the package itself.
+"""
+
+import copy
+import inspect
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from soap import validate
+from soap.auxiliary import JointModel, Purification, wrap
+from soap.errors import InputError, unknown
+from soap.isolation import same_random_state, untouched
+from soap.purify import Purifier
+from soap.shapes import Tensor
+from soap.training.fitting import as_dataset
+from soap.training.fitting import fit as fit_jointly
+
+Array = npt.NDArray[Any]
+Maker = Callable[[tuple[int, ...], int], nn.Module]
+"""From the shape of one input and the number of classes to a network."""
+
+
+def small_network(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two hidden layers of 64: enough for a small table."""
+    width = torch.Size(shape).numel()
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, classes)
+    )
+
+
+class PurifiedClassifier:
+    """Trains a network jointly with an auxiliary task, and purifies what it is asked about.
+
+    Inputs are arrays [n, ...] in [0, 1]: put a `MinMaxScaler(clip=True)` before it in a pipeline. Labels are of any
+    kind.
+
+    - `module`: an nn.Module from inputs to logits, copied before it is trained, or a function that makes one from the
+      shape of an input and the number of classes.
+    - `task`, `alpha`, `noise`, `purification`: see `soap.auxiliary.wrap`.
+    - `epochs`, `lr`, `batch`, `warmup_epochs`, `seed`: see `soap.training.Schedule`. With `epochs=0` nothing is
+      trained, which suits the task "consistency" with a module that is trained already.
+    - `eps`: the radius of purification: "min-aux" to choose one for every input, a number, or 0 for none.
+
+    After `fit`: `classes_`, the labels in sorted order; `n_features_in_`; `model_`, the joint model.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Maker = small_network,
+        *,
+        task: str = "reconstruction",
+        alpha: float | None = None,
+        noise: float | None = 0.1,
+        purification: Purification | None = None,
+        eps: float | str = "min-aux",
+        epochs: int = 100,
+        lr: float = 0.05,
+        batch: int = 32,
+        warmup_epochs: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.module = module
+        self.task = task
+        self.alpha = alpha
+        self.noise = noise
+        self.purification = purification
+        self.eps = eps
+        self.epochs = epochs
+        self.lr = lr
+        self.batch = batch
+        self.warmup_epochs = warmup_epochs
+        self.seed = seed
+
+    def fit(self, X: Array, y: Array) -> "PurifiedClassifier":
+        """Train on inputs [n, ...] and labels [n]; the estimator itself comes back."""
+        x, labels = _inputs(X), np.asarray(y)
+        if labels.shape != (len(x),):
+            raise InputError(f"got labels of shape {labels.shape}, want ({len(x)},), one for each input.")
+        validate.at_least("epochs", self.epochs, 0)
+        if np.issubdtype(labels.dtype, np.floating) and (labels != np.round(labels)).any():
+            raise InputError("Unknown label type: continuous. Want one class for each input, not a quantity.")
+        classes, numbers = np.unique(labels, return_inverse=True)
+        if len(classes) < 2:
+            raise InputError(f"got labels of {len(classes)} class only, want two classes or more.")
+        model = self._joint(tuple(x.shape[1:]), len(classes))
+        if self.epochs:
+            data = as_dataset(x, numbers, classes=model.classes)
+            with tempfile.TemporaryDirectory() as folder:
+                fit_jointly(
+                    model,
+                    data,
+                    out=Path(folder),
+                    epochs=self.epochs,
+                    lr=self.lr,
+                    batch=self.batch,
+                    warmup_epochs=self.warmup_epochs,
+                    seed=self.seed,
+                )
+        self.classes_, self.n_features_in_, self.model_ = classes, x.shape[1], model.eval()
+        return self
+
+    def _joint(self, shape: tuple[int, ...], classes: int) -> JointModel:
+        with same_random_state():
+            torch.manual_seed(self.seed)
+            made = copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(shape, classes)
+        model = wrap(
+            made,
+            self.task,
+            shape=shape,
+            alpha=self.alpha,
+            noise=self.noise,
+            purification=self.purification,
+            name=type(made).__name__,
+            seed=self.seed,
+        )
+        if model.classes != classes:
+            raise InputError(f"the module returns {model.classes} logits, but the labels are of {classes} classes.")
+        return model
+
+    def predict_proba(self, X: Array) -> Array:
+        """Probabilities [n, classes] of the purified inputs, columns in the order of `classes_`."""
+        if not self.__sklearn_is_fitted__():
+            raise InputError("this PurifiedClassifier is not fitted yet; call fit(X, y) first.")
+        x = torch.from_numpy(_inputs(X)).to(next(self.model_.parameters()).device)
+        validate.inputs(x, self.model_)
+        if self.eps != 0:
+            x = Purifier(self.model_, self.eps)(x).x
+        with untouched(self.model_), torch.no_grad():
+            parts: list[Tensor] = [self.model_(part).softmax(1) for part in torch.split(x, 1000)]
+        chances: Array = torch.cat(parts).cpu().numpy()
+        return chances
+
+    def predict(self, X: Array) -> Array:
+        """The most probable label of every input, after purification."""
+        chances = self.predict_proba(X)
+        labels: Array = self.classes_[chances.argmax(1)]
+        return labels
+
+    def score(self, X: Array, y: Array) -> float:
+        """The share of inputs whose label is predicted rightly."""
+        return float((self.predict(X) == np.asarray(y)).mean())
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The arguments it was made with; `deep` changes nothing, for no estimator is inside."""
+        return {name: getattr(self, name) for name in _names()}
+
+    def set_params(self, **params: Any) -> "PurifiedClassifier":
+        """Change some of them; the estimator itself comes back."""
+        for name, value in params.items():
+            if name not in _names():
+                raise unknown("parameter of PurifiedClassifier", name, _names())
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn asks of every estimator; nobody else calls it."""
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(three_d_array=True),
+        )
+
+    def __repr__(self) -> str:
+        given = {name: p.default for name, p in inspect.signature(type(self)).parameters.items()}
+        changed = [f"{name}={getattr(self, name)!r}" for name in given if getattr(self, name) is not given[name]]
+        return f"PurifiedClassifier({', '.join(changed)})"
+
+
+def _names() -> list[str]:
+    return list(inspect.signature(PurifiedClassifier).parameters)
+
+
+def _inputs(X: Array) -> npt.NDArray[np.float32]:
+    """As float32 [n, ...]; bytes are divided by 255, for images come so."""
+    x = np.asarray(X)
+    number = np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer) or x.dtype == np.bool_
+    if x.ndim < 2 or x.size == 0 or not number:
+        raise InputError(f"got {x.dtype} inputs of shape {x.shape}, want numbers in [0, 1] or bytes, [n, features].")
+    values: npt.NDArray[np.float32] = np.ascontiguousarray(x, np.float32)
+    return values / np.float32(255) if x.dtype == np.uint8 else values

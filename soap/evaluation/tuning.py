@@ -1,0 +1,224 @@
+"""Purifier settings for a model and data of one's own: gamma, T and the radii to choose from.
+
+The model is attacked, then clean and attacked images are purified with every step size, number of steps and radius. The
+loss of the attacked ones against the radius is the paper's Figure 3: it falls until the attack is undone and then
+hardly any more. Where it bends, the elbow, tells how far the radii need to go; accuracy on both kinds of images tells
+which gamma and T to take. Use training images, so that the test images stay unseen.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from soap import files, validate
+from soap.attacks import PGD
+from soap.auxiliary import JointModel, Purification
+from soap.data import Dataset
+from soap.data.dataset import fingerprint
+from soap.descent import UNIT
+from soap.errors import InputError
+from soap.evaluation.elbows import elbow
+from soap.evaluation.provenance import gather
+from soap.evaluation.transfer import Watch
+from soap.isolation import untouched
+from soap.purify.grid import GridWalk, walk_grid
+from soap.purify.soap import TIE
+from soap.shapes import Float, Int, Tensor
+
+GAMMAS = (1 / 4, 1 / 3, 1 / 2)
+"""Step sizes to try, as shares of the attack's radius; the paper has 1/3 (digits) and 1/2 (colour images)."""
+STEPS = (5, 10)
+RADII = tuple(k / 4 for k in range(13))
+"""Radii to try, as multiples of the attack's radius."""
+ROOM = 2.0
+"""How many times the elbow the largest radius of the chosen grid is: some images are attacked further than the mean."""
+DIGITS = 6
+"""Decimals of radii and step sizes: a thousandth of a grey level is nothing, and files are to be read."""
+
+SCHEMA = "soap-tune/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """What one gamma and T came to. clean, attacked: mean auxiliary loss at every radius, [radii] each.
+
+    elbow: where `attacked` bends. grid: the radii up to twice the elbow. clean_accuracy, attacked_accuracy: in [0, 1],
+    each image purified with the radius of that grid that has the lowest loss (min-aux).
+    """
+
+    step_size: float
+    steps: int
+    clean: tuple[float, ...]
+    attacked: tuple[float, ...]
+    elbow: float
+    grid: tuple[float, ...]
+    clean_accuracy: float
+    attacked_accuracy: float
+
+    @property
+    def score(self) -> float:
+        """What is maximised: the mean of both accuracies."""
+        return (self.clean_accuracy + self.attacked_accuracy) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Everything that was tried on `n` images, in input units; `radii` are those of the curves.
+
+    bare_clean, bare_attacked: accuracy without purification, in [0, 1].
+    """
+
+    model: str
+    data: str
+    n: int
+    attack: str
+    eps_adv: float
+    radii: tuple[float, ...]
+    bare_clean: float
+    bare_attacked: float
+    candidates: tuple[Candidate, ...]
+    provenance: dict[str, Any] = field(repr=False)
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate of highest score; of equal ones that with fewest steps, then with the smallest gamma."""
+        return max(self.candidates, key=lambda one: (one.score, -one.steps, -one.step_size))
+
+    @property
+    def purification(self) -> Purification:
+        """The settings to give to the model."""
+        best = self.best
+        return Purification(step_size=best.step_size, steps=best.steps, grid=best.grid)
+
+    @property
+    def helps(self) -> bool:
+        """Whether purification scores higher than leaving images alone."""
+        return self.best.score > (self.bare_clean + self.bare_attacked) / 2
+
+    def save(self, path: Path) -> None:
+        """Write all of it as JSON, the choice first."""
+        chosen = {**asdict(self.purification), "elbow": self.best.elbow}
+        content = {"schema": SCHEMA, "chosen": chosen, "helps": self.helps, **asdict(self)}
+        files.write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def tune(
+    model: JointModel,
+    data: Dataset,
+    eps: float,
+    *,
+    gammas: Sequence[float] = GAMMAS,
+    steps: Sequence[int] = STEPS,
+    limit: int | None = None,
+    batch: int = 100,
+    seed: int = 0,
+    watch: Watch = lambda what, done, total: None,
+) -> Tuning:
+    """Try every gamma (a share of `eps`) with every T on images of `data` under PGD of radius `eps`.
+
+    limit: how many images to draw, by `seed`; None for all. Those of a folder lie class by class, so the first few
+    would not do. The model is not changed: assign `model.purification = tune(...).purification` to take the choice. The
+    attack is that of the transfer protocol, 20 steps on the bare classifier, and the choice is made on these very
+    images, so accuracies here are upper bounds.
+    """
+    validate.positive("eps", eps)
+    validate.at_least("batch", batch, 1)
+    for gamma in gammas:
+        validate.positive("gamma", gamma)
+    for number in steps:
+        validate.at_least("steps (T)", number, 1)
+    if not gammas or not steps:
+        raise InputError(f"gammas are {tuple(gammas)} and steps {tuple(steps)}: no gamma and T to try; give some.")
+    data, chosen = _drawn(data, limit, seed)
+    task = model.auxiliary
+    attack = PGD(eps=eps, step_size=eps / 4, steps=20, seed=seed)
+    pairs = [(round(gamma * eps, DIGITS), number) for gamma in gammas for number in steps]
+    radii = tuple(round(share * eps, DIGITS) for share in RADII)
+
+    def loss(x: Tensor) -> Tensor:
+        return task.loss(model, x)
+
+    found: dict[tuple[float, int], list[tuple[_Seen, _Seen]]] = {pair: [] for pair in pairs}
+    for first in range(0, len(data), batch):
+        x, y = data.x[first : first + batch], data.y[first : first + batch]
+        both = (x, attack(model, x, y))
+        for place, (gamma, number) in enumerate(pairs):
+            with untouched(model), torch.no_grad():
+                one, two = (
+                    _Seen.of(model, walk_grid(loss, part, radii, step_size=gamma, steps=number, bounds=UNIT), y)
+                    for part in both
+                )
+            found[gamma, number].append((one, two))
+            watch("gamma and T", first * len(pairs) + (place + 1) * len(x), len(data) * len(pairs))
+    candidates = tuple(
+        _candidate(*pair, radii, _Seen.joined([clean for clean, _ in parts]), _Seen.joined([two for _, two in parts]))
+        for pair, parts in found.items()
+    )
+    clean, attacked = (_Seen.joined([part[k] for part in found[pairs[0]]]) for k in (0, 1))
+    return Tuning(
+        model=model.name,
+        data=data.name,
+        n=len(data),
+        attack=repr(attack),
+        eps_adv=eps,
+        radii=radii,
+        bare_clean=clean.accuracy(1),
+        bare_attacked=attacked.accuracy(1),
+        candidates=candidates,
+        provenance=asdict(replace(gather(model, data, seed=seed, batch=batch), images=chosen)),
+    )
+
+
+def _drawn(data: Dataset, limit: int | None, seed: int) -> tuple[Dataset, str]:
+    """So many examples in their order, drawn by `seed`, and which they are; all where there are no more."""
+    if limit is None or limit >= len(data):
+        return data, f"all of {data.split}"
+    validate.at_least("limit", limit, 1)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    rows = order[:limit].sort().values.to(data.x.device)
+    x, y = data.x[rows], data.y[rows]
+    some = replace(data, x=x, y=y, sha256=fingerprint(x.cpu().numpy(), y.cpu().numpy()))
+    return some, f"{limit} of {data.split}, drawn by seed {seed}"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Of some images at every radius: auxiliary loss, and whether they are classified rightly."""
+
+    losses: Float[Tensor, "k n"]
+    right: Tensor
+
+    @classmethod
+    def of(cls, model: JointModel, walk: GridWalk, y: Int[Tensor, "n"]) -> "_Seen":
+        labels = model(walk.points.flatten(0, 1)).argmax(1).reshape(walk.losses.shape)
+        return cls(walk.losses.double().cpu(), (labels == y).cpu())
+
+    @classmethod
+    def joined(cls, parts: Sequence["_Seen"]) -> "_Seen":
+        return cls(torch.cat([part.losses for part in parts], 1), torch.cat([part.right for part in parts], 1))
+
+    def accuracy(self, among: int) -> float:
+        """Where every image takes the first of the smallest `among` radii whose loss is lowest, as `Purifier` does."""
+        losses = self.losses[:among]
+        choice = (losses <= losses.amin(0) * (1 + TIE)).to(torch.uint8).argmax(0)
+        return float(self.right[choice, torch.arange(losses.shape[1])].double().mean())
+
+
+def _candidate(gamma: float, steps: int, radii: tuple[float, ...], clean: _Seen, attacked: _Seen) -> Candidate:
+    curve = attacked.losses.mean(1).tolist()
+    bend = elbow(radii, curve)
+    grid = tuple(radius for radius in radii if radius <= ROOM * bend * (1 + 1e-9))
+    return Candidate(
+        step_size=gamma,
+        steps=steps,
+        clean=tuple(clean.losses.mean(1).tolist()),
+        attacked=tuple(curve),
+        elbow=bend,
+        grid=grid,
+        clean_accuracy=clean.accuracy(len(grid)),
+        attacked_accuracy=attacked.accuracy(len(grid)),
+    )

@@ -1,0 +1,57 @@
+"""Figure 3 of the paper for a model of one's own: auxiliary loss against the radius, clean and attacked."""
+
+import base64
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from soap import files
+from soap.evaluation.tuning import Tuning
+from soap.report.drawing import LIGHT, Palette, png, svg
+from soap.report.paper_figures import panels
+
+NAME = "tune"
+
+
+def draw(tuning: Tuning, palette: Palette = LIGHT) -> Figure:
+    """The curves of the chosen gamma and T, the attack's radius and the elbow."""
+    figure, (axes,) = panels.side_by_side(1, palette, width=6.4, height=4.2)
+    best = tuning.best
+    scale = 1 if tuning.eps_adv > 0.1 else 255  # small radii are counted in grey levels, as the paper does
+    radii = [radius * scale for radius in tuning.radii]
+    lines = (
+        ("attacked, purified", best.attacked, palette.adversarial, "-", "o"),
+        ("clean, purified", best.clean, palette.clean, (0, (4, 1, 1, 1)), "s"),
+    )
+    for label, losses, colour, dashes, marker in lines:
+        axes.plot(
+            radii, losses, color=colour, linestyle=dashes, marker=marker, markersize=4, linewidth=2, label=label
+        )
+    attack = f"attack's radius, {tuning.eps_adv * scale:.3g}"
+    axes.axvline(tuning.eps_adv * scale, color=palette.ink, linestyle=(0, (1, 2)), linewidth=1.4, label=attack)
+    at = tuning.radii.index(best.elbow)
+    axes.plot(
+        [radii[at]], [best.attacked[at]], marker="^", markersize=11, linestyle="none", markerfacecolor=palette.paper,
+        markeredgecolor=palette.ink, markeredgewidth=1.6, label=f"elbow, {radii[at]:.3g}",
+    )  # fmt: skip
+    axes.set_ylim(bottom=0)  # a cut axis would exaggerate the fall
+    unit = "" if scale == 1 else ", in 255ths"
+    name = tuning.model.replace("$", r"\$")  # else mathematics would begin there
+    title = f"{name}: $\\gamma$ = {best.step_size * scale:.3g}, T = {best.steps}"
+    x_label = f"purification radius $\\epsilon_{{pfy}}${unit}"
+    panels.head(axes, palette, title, x_label, "mean auxiliary loss", f"{tuning.n:,} images")
+    panels.legend(axes, palette)
+    return figure
+
+
+def save(tuning: Tuning, out: Path) -> list[Path]:
+    """Write `out`/tune.json, tune.png and tune.svg; the same tuning gives the same bytes."""
+    figure = draw(tuning)
+    contents = {"png": png(figure), "svg": base64.b64decode(svg(figure).partition(",")[2])}
+    paths = [out / f"{NAME}.json"]
+    tuning.save(paths[0])
+    for kind, content in contents.items():
+        paths.append(out / f"{NAME}.{kind}")
+        with files.replacing(paths[-1]) as temporary:
+            temporary.write_bytes(content)
+    return paths

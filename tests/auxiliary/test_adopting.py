@@ -1,0 +1,298 @@
+"""Any classifier as a joint model: features found or given, heads that fit, the user's module left as it was."""
+
+import copy
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import state_of
+from torch import nn
+from torch.nn import functional as F
+
+import soap
+from soap import FileError, InputError
+from soap.auxiliary import AuxiliaryTask, Consistency, JointLosses, Purification, accuracy, restore, save, wrap
+from soap.auxiliary.features import last_linear
+
+SETTINGS = Purification(step_size=0.1, steps=3, grid=(0.0, 0.1, 0.2))
+
+
+class Stranger(nn.Module):
+    """A network with batch norm and dropout, whose last layer is defined first."""
+
+    def __init__(self, channels: int = 1, classes: int = 4) -> None:
+        super().__init__()
+        self.last = nn.Linear(12, classes)
+        self.conv = nn.Conv2d(channels, 12, 3, padding=1)
+        self.norm = nn.BatchNorm2d(12)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(self.features(x)))
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.norm(self.conv(x))).mean((2, 3))
+
+
+def stranger(channels: int = 1, classes: int = 4) -> Stranger:
+    with soap.isolation.same_random_state():
+        torch.manual_seed(0)
+        return Stranger(channels, classes)
+
+
+def images(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("task", ["consistency", "rotation", "reconstruction"])
+def test_the_module_is_left_as_it_was_and_gives_the_same_logits(task):
+    network = stranger()
+    network.conv.weight.requires_grad_(False)
+    network.norm.eval()  # frozen statistics, while the rest trains
+    before = state_of(network)
+    model = wrap(network, task, shape=(1, 8, 8))
+    assert state_of(network) == before
+    assert not network.last._forward_pre_hooks
+    model.eval()
+    x = images(5, 1, 8, 8)
+    assert torch.equal(model(x), network(x))
+    assert not network.last._forward_pre_hooks
+
+
+def test_the_features_are_what_reaches_the_last_linear_layer_that_is_called():
+    network = stranger().eval()
+    model = wrap(network, "reconstruction", shape=(1, 8, 8))
+    x = images(5, 1, 8, 8)
+    assert torch.equal(model.encoder(x), network.features(x))
+    assert last_linear(network, x) is network.last
+
+
+def test_weights_are_shared_and_saved_once():
+    network = stranger()
+    model = wrap(network, "rotation", shape=(1, 8, 8))
+    own = [name for name in model.state_dict() if not name.startswith("task.")]
+    assert own == [f"encoder.network.{name}" for name in network.state_dict()]
+    with torch.no_grad():
+        network.last.bias.fill_(7.0)
+    assert torch.equal(dict(model.named_parameters())["encoder.network.last.bias"], network.last.bias)
+    twin = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        network.last.bias.fill_(0.0)
+    x = images(3, 1, 8, 8)
+    assert torch.allclose(twin(x) - model.eval()(x), torch.tensor(7.0))  # the copy has its own
+
+
+def test_features_of_threads_do_not_mix():
+    model = wrap(stranger().eval(), "reconstruction", shape=(1, 8, 8))
+    parts = [images(2 + k, 1, 8, 8) for k in range(4)]
+    wanted = [model.encoder(part) for part in parts]
+    wrong: list[int] = []
+
+    def ask(k: int) -> None:
+        for _ in range(30):
+            if not torch.equal(model.encoder(parts[k]), wanted[k]):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=ask, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@settings(max_examples=15)
+@given(
+    channels=st.sampled_from([1, 2, 3]),
+    height=st.integers(4, 19),
+    width=st.integers(4, 19),
+    classes=st.sampled_from([2, 3, 10, 1000]),
+    task=st.sampled_from(["consistency", "rotation", "reconstruction"]),
+)
+def test_any_size_colour_and_number_of_classes(channels, height, width, classes, task):
+    width = height if task == "rotation" else width
+    model = wrap(stranger(channels, classes), task, shape=(channels, height, width), purification=SETTINGS)
+    assert model.classes == classes
+    x = images(3, channels, height, width)
+    out = soap.Purifier(model)(x)
+    assert out.x.shape == x.shape
+    assert (out.loss_after <= out.loss_before * (1 + 1e-5)).all()
+    assert (out.x - x).abs().max() <= 0.2 + 1e-6
+    assert torch.isfinite(model.auxiliary.losses(model, x, torch.tensor([0, 1, 1]), torch.Generator()).auxiliary)
+
+
+def test_label_consistency_takes_a_network_without_any_linear_layer_and_purifies_at_once():
+    network = nn.Sequential(nn.Conv2d(1, 3, 5, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    out = soap.Purifier(wrap(network, shape=(1, 12, 12)))(images(4, 1, 12, 12))
+    assert out.loss_after.mean() < out.loss_before.mean()
+
+
+@pytest.mark.parametrize("shape", [(30,), (1, 64), (2, 5, 4, 3)])
+def test_what_is_no_image_is_reconstructed(shape):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), 9), nn.ReLU(), nn.Linear(9, 2))
+    model = wrap(network, "reconstruction", shape=shape)
+    x = images(4, *shape)
+    assert model.auxiliary.reconstruct(model, x).shape == x.shape
+    assert soap.Purifier(model)(x).x.shape == x.shape
+
+
+def test_a_split_of_one_s_own():
+    encoder = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())
+    classifier = nn.Sequential(nn.Flatten(), nn.Linear(5 * 4 * 4, 3), nn.Tanh())
+    for task in ("rotation", "reconstruction", "consistency"):
+        model = wrap(classifier, task, shape=(3, 6, 6), encoder=encoder)
+        assert model.encoder is encoder
+        assert model.classifier is classifier
+        assert soap.Purifier(model)(images(2, 3, 6, 6)).x.shape == (2, 3, 6, 6)
+
+
+def test_heads_are_drawn_from_the_seed_alone_and_one_of_one_s_own_is_taken():
+    one, two, other = (wrap(stranger(), "rotation", shape=(1, 8, 8), seed=seed).auxiliary for seed in (3, 3, 4))
+    weights = [task.state_dict()["head.1.weight"] for task in (one, two, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    head = nn.Linear(12, 4)
+    assert wrap(stranger(), "rotation", shape=(1, 8, 8), head=head).auxiliary.head is head
+
+
+def test_types_weights_and_settings():
+    model = wrap(stranger().double(), "reconstruction", shape=(1, 8, 8), alpha=3.0, noise=0.2, name="mine")
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    assert (model.alpha, model.auxiliary.noise, model.name) == (3.0, 0.2, "mine")
+    assert model.purification.step_size == 0.1  # grey: the paper's for digits
+    assert wrap(stranger(3), shape=(3, 8, 8)).purification.step_size == pytest.approx(4 / 255)
+    assert wrap(stranger(), shape=(1, 8, 8), purification=SETTINGS).purification is SETTINGS
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.layer(x.flatten(1)))
+
+
+FLAT = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+AFTER = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh())
+CONVS = nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten())
+BAD = [
+    ({"classifier": CONVS}, "calls no linear layer"),
+    ({"classifier": Twice()}, "calls its last linear layer 'layer' 2 times"),
+    ({"classifier": AFTER}, "is not the output of its last linear layer '1'"),
+    ({"classifier": AFTER, "shape": (1, 5, 5)}, "does not take a float32 tensor of shape"),
+    ({"classifier": nn.Sequential(FLAT, nn.Softmax(1))}, "remove its last softmax"),
+    ({"classifier": nn.Sequential(nn.Flatten(), nn.Linear(64, 1))}, "two for yes and no"),
+    ({"classifier": nn.Conv2d(1, 4, 3), "task": "consistency"}, "want float logits"),
+    ({"classifier": nn.Linear(9, 4), "encoder": nn.Flatten()}, "the classifier does not take"),
+    ({"task": "rotatoin"}, "did you mean rotation"),
+    ({"task": "rotation", "shape": (1, 4, 16)}, "turns square images, got 4 x 16"),
+    ({"task": "rotation", "shape": (64,)}, "use task='reconstruction'"),
+    ({"task": "consistency", "shape": (1, 64)}, "use task='reconstruction'"),
+    ({"task": "consistency", "head": nn.Identity()}, "leave out head"),
+    ({"task": "rotation", "head": nn.Linear(64, 3)}, r"want shape \[2, 4\]"),
+    ({"task": "reconstruction", "head": nn.Linear(5, 64)}, "the head does not take"),
+    ({"task": "reconstruction", "head": nn.Linear(64, 64)}, r"want shape \[2, 1, 8, 8\]"),
+    ({"task": Consistency(), "alpha": 2.0}, "leave out head, alpha and noise"),
+    ({"alpha": -1.0}, "alpha is -1.0"),
+    ({"noise": float("nan")}, "noise is nan"),
+    ({"shape": ()}, r"e.g. shape=\(3, 32, 32\)"),
+    ({"shape": (1, 0, 8)}, r"e.g. shape=\(3, 32, 32\)"),
+]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("changes", "words"), BAD, ids=[words for _, words in BAD])
+def test_what_cannot_be_wrapped_is_told(changes, words):
+    given = {"classifier": FLAT, "task": "reconstruction", "shape": (1, 8, 8), **changes}
+    before = state_of(given["classifier"])
+    with pytest.raises(InputError, match=words):
+        wrap(given.pop("classifier"), given.pop("task"), **given)
+    if "classifier" in changes:
+        assert state_of(changes["classifier"]) == before
+
+
+class Brightness(AuxiliaryTask):
+    """A task that only its owner knows."""
+
+    alpha = 1.0
+
+    def losses(self, model, x, y, generator):
+        logits = model(x)
+        return JointLosses(F.cross_entropy(logits, y), self.loss(model, x).mean(), accuracy(logits, y))
+
+    def loss(self, model, x):
+        return x.flatten(1).mean(1)
+
+
+@pytest.mark.parametrize("task", ["consistency", "rotation", "reconstruction"])
+def test_it_comes_back_from_its_file(tmp_path, task):
+    model = wrap(stranger(), task, shape=(1, 8, 8), noise=0.3, purification=SETTINGS, name="mine").eval()
+    path = tmp_path / "kept.safetensors"
+    save(path, model)
+    with soap.isolation.same_random_state():
+        torch.manual_seed(9)
+        fresh = Stranger()
+    again = restore(path, fresh)
+    x = images(4, 1, 8, 8)
+    assert torch.equal(again(x), model(x))
+    assert torch.equal(again.auxiliary.loss(again, x), model.auxiliary.loss(model, x))
+    assert torch.equal(fresh.eval()(x), model(x))
+    assert (again.purification, again.name, again.auxiliary.noise) == (SETTINGS, "mine", 0.3)
+    assert not again.training
+
+
+def test_gradient_and_tasks_of_one_s_own_come_back(tmp_path):
+    path = tmp_path / "kept.safetensors"
+    save(path, wrap(stranger(), Consistency(gradient="stop"), shape=(1, 8, 8)))
+    assert restore(path, stranger()).auxiliary.gradient == "stop"
+    save(path, wrap(stranger(), Brightness(), shape=(1, 8, 8)))
+    with pytest.raises(InputError, match="a task of its own"):
+        restore(path, stranger())
+    assert isinstance(restore(path, stranger(), Brightness()).auxiliary, Brightness)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and a part that is reached by two ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.two.weight = self.one.weight
+        self.parts = nn.ModuleList([self.one, self.last])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.two(F.relu(self.one(x))))
+
+
+def test_shared_weights_are_kept_and_stay_shared(tmp_path):
+    model, path, x = wrap(Tied(), "reconstruction", shape=(8,)), tmp_path / "kept.safetensors", images(4, 8)
+    save(path, copy.deepcopy(model))
+    other = Tied()
+    assert torch.equal(restore(path, other)(x), model(x))
+    assert other.two.weight is other.one.weight
+
+
+def test_another_module_or_file_is_refused_and_nothing_is_changed(tmp_path):
+    path = tmp_path / "kept.safetensors"
+    save(path, wrap(stranger(), "rotation", shape=(1, 8, 8)))
+    other = stranger(classes=5)
+    before = state_of(other)
+    with pytest.raises(FileError, match=r"network\.last\.bias' is \[4\], want \[5\]"):
+        restore(path, other)
+    assert state_of(other) == before
+    with pytest.raises(FileError, match="not an adopted model"):
+        restore(soap.zoo.weights_path("mnist-fcn-dr"), stranger())
+    with pytest.raises(FileError, match="there is no such file"):
+        restore(tmp_path / "none.safetensors", stranger())
+
+
+@pytest.mark.gpu
+def test_a_wrapped_model_moves_to_the_gpu_with_its_module():
+    network = stranger()
+    model = wrap(network, "reconstruction", shape=(1, 8, 8)).cuda().eval()
+    x = images(3, 1, 8, 8).cuda()
+    assert soap.Purifier(model)(x).x.is_cuda
+    assert torch.equal(network(x), model(x))

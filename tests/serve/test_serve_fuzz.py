@@ -1,0 +1,76 @@
+"""The API fuzzed from its own schema: never a 5xx but 503, and every answer as the schema says."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from small_service import png
+
+pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+pytest.importorskip("schemathesis", reason="fuzzing the API needs schemathesis")
+
+import schemathesis
+import torch
+from schemathesis import checks
+
+EXAMPLES = 25
+
+
+def picture(seed: int, kind: str, cut: int) -> bytes:
+    """A whole picture, or one with its end missing."""
+    rng = np.random.default_rng(seed)
+    if kind == "digit":
+        return png(torch.from_numpy(rng.random((1, 28, 28), np.float32)))
+    buffer = io.BytesIO()
+    pixels = rng.integers(0, 256, (rng.integers(1, 40), rng.integers(1, 40), 3), np.uint8)
+    Image.fromarray(pixels).save(buffer, format=kind)
+    return buffer.getvalue()[: len(buffer.getvalue()) - cut]
+
+
+PICTURES = st.builds(
+    picture, st.integers(0, 2**32 - 1), st.sampled_from(["digit", "PNG", "JPEG", "GIF"]), st.sampled_from([0, 0, 1, 20])
+)
+for media_type in ("image/png", "image/jpeg"):
+    schemathesis.openapi.media_type(media_type, st.one_of(PICTURES, st.binary(max_size=200)))
+
+
+ROUTES = (
+    ("POST", "/v1/predict"), ("POST", "/v1/purify"), ("POST", "/v1/attack"), ("GET", "/v1/models"), ("GET", "/healthz"),
+    ("GET", "/metrics"),
+)  # fmt: skip
+AS_DESCRIBED = [
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+]
+
+
+@pytest.fixture(scope="module")
+def described(live):
+    return schemathesis.openapi.from_url(f"{live}/openapi.json")
+
+
+def test_every_route_is_fuzzed(described):
+    assert {(found.ok().method.upper(), found.ok().path) for found in described.get_all_operations()} == set(ROUTES)
+
+
+# A route without parameters cannot be asked wrongly.
+MODES = list(schemathesis.GenerationMode)
+CASES = [(*route, mode) for route in ROUTES for mode in MODES if route[0] == "POST" or mode.is_positive]
+
+
+@pytest.mark.parametrize(("method", "path", "mode"), CASES)
+def test_no_request_breaks_it_and_every_answer_is_as_described(described, method, path, mode):
+    operation = described[path][method]
+
+    @settings(max_examples=EXAMPLES if method == "POST" else 2, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def fuzz(case):
+        response = case.call()
+        assert response.status_code < 500 or response.status_code == 503
+        case.validate_response(response, checks=AS_DESCRIBED)
+
+    fuzz()

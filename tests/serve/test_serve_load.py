@@ -1,0 +1,108 @@
+"""docs/service.md is what the committed rows say, and the load tool counts rightly."""
+
+import copy
+import importlib.util
+import json
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from small_service import png
+
+pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+
+from soap.serve import Limits
+
+ROOT = Path(__file__).parents[2]
+
+
+def tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+render, load = tool("render_service"), tool("load_service")
+
+
+@pytest.fixture
+def row():
+    figures = {"requests": 1000, "errors": 0, "requests_per_second": 123.4, "p50_ms": 12.3, "p99_ms": 45.6}
+    return {
+        "schema": load.SCHEMA,
+        "model": "mnist-cnn-dr",
+        "operation": "purify",
+        "clients": 32,
+        "seconds": 60.0,
+        "batch": 32,
+        "ways": {"batched": figures, "single": {**figures, "requests_per_second": 41.1}},
+        "ratio": 3.0,
+        "provenance": {"processor": "some CPU", "threads": 2, "commit": "a" * 40, "date": "2026-01-02T03:04:05",
+                       "torch": "2.13.0", "python": "3.11.7", "command": "python tools/load_service.py"},
+    }  # fmt: skip
+
+
+def test_the_page_is_rendered_from_the_committed_rows():
+    page = render.PAGE.read_text(encoding="utf-8")
+    assert render.rendered(page, render.committed_rows()) == page
+
+
+def test_rows_become_lines_and_the_later_of_equal_ones_counts(row, tmp_path):
+    path = tmp_path / "service.jsonl"
+    later = copy.deepcopy(row)
+    later["ways"]["batched"]["errors"] = 7
+    other = {**row, "clients": 8}
+    path.write_text("".join(json.dumps(each) + "\n" for each in (row, later, other)))
+    rows = render.committed_rows(path)
+    assert rows == [later, other]
+    lines = [line for line in render.figures(rows).splitlines() if line.startswith("| `mnist")]
+    assert len(lines) == 4
+    assert lines[0] == "| `mnist-cnn-dr` | purify | 32 | 60 | up to 32 | 1,000 | 7 | 123 | 12 | 46 | **3.0 x** |"
+    assert "| one at a time | 1,000 | 0 | 41 |" in lines[1]
+    assert render.figures([]) == render.NONE
+    assert render.committed_rows(tmp_path / "none.jsonl") == []
+
+
+def test_the_limits_on_the_page_are_the_defaults():
+    page, limits = render.PAGE.read_text(encoding="utf-8"), Limits()
+    said = {
+        "8 MiB, counted": limits.body == 8 * 2**20,
+        "JSON 1 MiB": limits.json == 2**20,
+        "4 megapixels": limits.pixels == 4_000_000,
+        "its body included | 10 s": limits.seconds == 10,
+        f"one model | {limits.queue} (": True,
+        f"attacks under way | {limits.attacks} |": True,
+        f"purification | {limits.steps} |": True,
+        f"open connections | {limits.clients} |": True,
+        "64 MiB": limits.bodies == 64 * 2**20,
+        f"up to {1000 * limits.gather:g} ms": True,
+        f"at most {limits.batch} at a time": True,
+    }
+    assert [words for words, true in said.items() if not (true and words in page)] == []
+
+
+def test_every_route_of_the_service_is_on_the_page(client):
+    page = render.PAGE.read_text(encoding="utf-8")
+    for path, methods in client.get("/openapi.json").json()["paths"].items():
+        for method, route in methods.items():
+            (line,) = [line for line in page.splitlines() if re.search(rf"`{method.upper()} {path}`", line)]
+            for parameter in route.get("parameters", ()):
+                assert f"`{parameter['name']}`" in line
+
+
+def test_the_load_tool_counts_answers_and_errors(live, digits):
+    place = urlsplit(live).netloc
+    latencies, errors = load.ask(place, "predict", [png(digits.x[0])], clients=2, seconds=0.2)
+    assert len(latencies) > 0
+    assert errors == 0
+    latencies, errors = load.ask(place, "predict", [b"no picture"], clients=2, seconds=0.1)
+    assert latencies == []
+    assert errors > 0
+
+
+def test_quantiles():
+    values = [float(value) for value in range(1, 101)]
+    assert [load.quantile(values, share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100]
+    assert load.quantile([3.0], 0.5) == 3

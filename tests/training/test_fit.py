@@ -1,0 +1,131 @@
+"""Fitting in one call: the same as `train`, from arrays or a data set, resumable, kept for `restore`."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import noise_images, tiny_model
+from torch import nn
+
+import soap
+from soap import InputError
+from soap.auxiliary import restore, wrap
+from soap.data.dataset import dataset
+from soap.isolation import same_random_state
+from soap.training import Schedule, train
+from soap.training.fitting import as_dataset, fit
+
+SHORT = {"epochs": 2, "lr": 0.05, "batch": 8}
+
+
+def network() -> nn.Module:
+    with same_random_state():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.1), nn.Linear(12, 4)
+        )
+
+
+def data(n: int = 34) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random images whose class is told by their brightest quarter."""
+    x = noise_images(n, seed=5)
+    quarters = torch.stack([q.mean((1, 2, 3)) for half in x.chunk(2, 2) for q in half.chunk(2, 3)], 1)
+    return x, quarters.argmax(1)
+
+
+def weights(model: nn.Module) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+
+
+def test_it_is_train_with_the_same_schedule(tmp_path):
+    x, y = data()
+    plain, front = tiny_model(), tiny_model()
+    train(plain, as_dataset(x, y, classes=4), Schedule(**SHORT, seed=3), out=tmp_path / "plain")
+    done = fit(front, x, y, out=tmp_path / "front", **SHORT, seed=3)
+    assert done.finished
+    assert weights(front) == weights(plain)
+
+
+def test_bytes_floats_tensors_and_data_sets_are_one(tmp_path):
+    x, y = data()
+    levels = (x * 255).round().byte()
+    kinds = {
+        "bytes": (levels.numpy(), y.numpy()),
+        "tensors": (levels.float() / 255, y),
+        "doubles": ((levels.float() / 255).double().numpy(), y.numpy().astype(np.int8)),
+        "set": (dataset("mine", "train", levels.numpy(), y.numpy(), "abcd"), None),
+    }
+    found = {}
+    for name, (inputs, labels) in kinds.items():
+        model = wrap(network(), "reconstruction", shape=(1, 8, 8))
+        fit(model, inputs, labels, out=tmp_path / name, **SHORT)
+        found[name] = weights(model)
+    assert all(one == found["bytes"] for one in found.values())
+
+
+@pytest.mark.parametrize("task", ["consistency", "rotation", "reconstruction"])
+def test_it_learns_the_users_own_module_and_the_file_restores_it(tmp_path, task):
+    x, y = data(200)
+    mine = network()
+    model = wrap(mine, task, shape=(1, 8, 8), alpha=1.0)
+    done = fit(model, x, y, out=tmp_path, epochs=12, lr=0.05, batch=16)
+    assert done.history[-1]["classification"] < done.history[0]["classification"]
+    assert torch.equal(mine(x), model(x))  # it is the same network
+    again = restore(tmp_path / "last.safetensors", network())
+    assert weights(again) == weights(model)
+    assert torch.equal(again.auxiliary.loss(again, x), model.auxiliary.loss(model, x))
+
+
+def test_frozen_parameters_stay(tmp_path):
+    mine = network()
+    mine[1].weight.requires_grad_(False)
+    before = mine[1].weight.clone()
+    fit(wrap(mine, "reconstruction", shape=(1, 8, 8)), *data(), out=tmp_path, **SHORT)
+    assert torch.equal(mine[1].weight, before)
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path):
+    whole = wrap(network(), "reconstruction", shape=(1, 8, 8))
+    fit(whole, *data(), out=tmp_path / "whole", **SHORT)
+    calls: list[int] = []
+    first = wrap(network(), "reconstruction", shape=(1, 8, 8))
+    done = fit(first, *data(), out=tmp_path / "cut", **SHORT, stop=lambda: calls.append(1) or len(calls) >= 3)
+    assert not done.finished
+    with pytest.raises(InputError, match="holds an earlier run; go on with it by resume=True"):
+        fit(wrap(network(), "reconstruction", shape=(1, 8, 8)), *data(), out=tmp_path / "cut", **SHORT)
+    resumed = wrap(network(), "reconstruction", shape=(1, 8, 8), seed=7)
+    assert fit(resumed, *data(), out=tmp_path / "cut", **SHORT, resume=True).finished
+    assert weights(resumed) == weights(whole)
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        fit(resumed, *data(), out=tmp_path / "other", **SHORT, resume=True)
+
+
+X, Y = data(6)
+BAD = [
+    ((X, None), {}, "give y, or a Dataset"),
+    ((as_dataset(X, Y, classes=4), Y), {}, "leave out y"),
+    ((X * 255, Y), {}, "divide by 255"),
+    ((X.long(), Y), {}, "want bytes"),
+    ((X, Y.float()), {}, "want whole numbers"),
+    ((X, Y + 1), {}, "labels run from"),
+    ((X[:3], Y), {}, "one label for each"),
+    ((X.flatten(1), Y), {}, "this model takes"),
+    ((torch.full_like(X, torch.nan), Y), {}, "NaN"),
+    ((X, Y), {"epochs": 0}, "epochs is 0"),
+    ((X, Y), {"lr": -1.0}, "lr is -1.0"),
+]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("given", "changes", "words"), BAD, ids=[words for *_, words in BAD])
+def test_bad_input_is_told_and_nothing_is_written(tmp_path, given, changes, words):
+    model = tiny_model()
+    before = weights(model)
+    with pytest.raises(InputError, match=words):
+        fit(model, *given, out=tmp_path / "run", **{**SHORT, **changes})
+    assert weights(model) == before
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_without_a_task_is_refused(tmp_path):
+    with pytest.raises(InputError, match="without an auxiliary task"):
+        fit(soap.load("mnist-fcn-no-def"), soap.data.load("mnist-mini").take(10), out=tmp_path, epochs=1)

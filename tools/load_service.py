@@ -1,0 +1,150 @@
+"""Put load on `soap serve` and note how it bears it, with batching and one request at a time.
+
+    python tools/load_service.py --seconds 60
+
+Starts a server on a free port of this machine, has many clients ask it for the same operation over connections that
+stay open, each sending its next request when it has the answer to its last, and appends a row to results/service.jsonl.
+Clients and server share the cores. `python tools/render_service.py` renders the rows into docs/service.md.
+"""
+
+import argparse
+import http.client
+import json
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from soap import data
+from soap.bench.row import provenance
+from soap.serve.pictures import encode_png
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = "soap-service/1"
+IMAGES = 64
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure both ways, print and append the row."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", default="mnist-cnn-dr")
+    parser.add_argument("--operation", default="purify", choices=("predict", "purify", "attack"))
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "service.jsonl")
+    asked = parser.parse_args(arguments)
+    size = data.load("mnist-mini").x if asked.model.startswith("mnist") else torch.rand(IMAGES, 3, 32, 32)
+    bodies = [encode_png(x) for x in size[:IMAGES]]
+    ways = {
+        name: measured(asked.model, asked.operation, bodies, clients=asked.clients, seconds=asked.seconds, batch=batch)
+        for name, batch in (("batched", asked.batch), ("single", 1))
+    }
+    row = {
+        "schema": SCHEMA,
+        "model": asked.model,
+        "operation": asked.operation,
+        "clients": asked.clients,
+        "seconds": asked.seconds,
+        "batch": asked.batch,
+        "ways": ways,
+        "ratio": ways["batched"]["requests_per_second"] / ways["single"]["requests_per_second"],
+        "provenance": {**provenance(torch.device("cpu")), "command": command(asked, parser)},
+    }
+    asked.results.parent.mkdir(parents=True, exist_ok=True)
+    with asked.results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, sort_keys=True, allow_nan=False) + "\n")
+    for name, figures in ways.items():
+        print(name, json.dumps(figures))
+    print(f"batched / single: {row['ratio']:.2f}; row in {asked.results}")
+
+
+def command(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
+    """What was run, less where the row goes."""
+    given = {key: value for key, value in vars(asked).items() if key != "results" and value != parser.get_default(key)}
+    return shlex.join(["python", "tools/load_service.py", *(f"--{key}={value}" for key, value in given.items())])
+
+
+def measured(
+    model: str, operation: str, bodies: Sequence[bytes], *, clients: int, seconds: float, batch: int
+) -> dict[str, Any]:
+    """Requests a second, latencies and errors of one server, started and stopped here."""
+    start = [sys.executable, "-m", "soap", "serve", "--model", model, "--port", "0", "--json", "--batch", str(batch)]
+    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            text = ""
+            while not text.endswith("}\n"):
+                line = process.stdout.readline() if process.stdout else ""
+                if not line:
+                    raise SystemExit("the server did not start")
+                text += line
+            place = urlsplit(json.loads(text)["url"]).netloc
+            ask(place, operation, bodies, clients=clients, seconds=min(2.0, seconds))  # warm-up
+            began = time.perf_counter()
+            latencies, errors = ask(place, operation, bodies, clients=clients, seconds=seconds)
+            taken = time.perf_counter() - began
+        finally:
+            process.terminate()
+            process.wait(30)
+    latencies.sort()
+    return {
+        "requests": len(latencies),
+        "errors": errors,
+        "requests_per_second": len(latencies) / taken,
+        "p50_ms": 1000 * quantile(latencies, 0.5),
+        "p99_ms": 1000 * quantile(latencies, 0.99),
+    }
+
+
+def ask(
+    place: str, operation: str, bodies: Sequence[bytes], *, clients: int, seconds: float
+) -> tuple[list[float], int]:
+    """The seconds that every answered request took, and how many were not answered with 200."""
+    until = time.perf_counter() + seconds
+    latencies: list[float] = []
+    errors: list[int] = []
+
+    def client(number: int) -> None:
+        connection = http.client.HTTPConnection(place, timeout=60)
+        turn = number
+        while (began := time.perf_counter()) < until:
+            body = bodies[turn % len(bodies)]
+            turn += clients
+            try:
+                connection.request("POST", f"/v1/{operation}", body, {"Content-Type": "image/png"})
+                answer = connection.getresponse()
+                answer.read()
+                good = answer.status == 200
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                good = False
+            if good:
+                latencies.append(time.perf_counter() - began)
+            else:
+                errors.append(number)
+        connection.close()
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return latencies, len(errors)
+
+
+def quantile(ascending: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of the values does not exceed."""
+    if not ascending:
+        raise SystemExit("no request was answered")
+    return ascending[max(0, -int(-share * len(ascending) // 1) - 1)]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
