@@ -6,7 +6,23 @@ from typing import Annotated, Any
 import typer
 
 from soap import __version__
-from soap.cli import attack, bench, data, demo, evaluate, models, predict, purify, report, reproduce, train, verify
+from soap.cli import (
+    attack,
+    bench,
+    data,
+    demo,
+    evaluate,
+    export,
+    models,
+    predict,
+    purify,
+    report,
+    reproduce,
+    serve,
+    train,
+    tune,
+    verify,
+)
 from soap.cli.shell import INTERRUPTED
 
 app = typer.Typer(
@@ -18,7 +34,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, predict, attack, purify, evaluate, report, verify, reproduce, train, bench, models, data):
+for module in (
+    demo, predict, attack, purify, evaluate, report, verify, reproduce, train, tune, bench, models, data, serve,
+    export,
+):  # fmt: skip
     module.register(app)
 
 

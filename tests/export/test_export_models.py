@@ -1,0 +1,125 @@
+"""Every kind of bundled model, exported and run by onnxruntime, against torch."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import soap
+from soap.auxiliary import Consistency, JointModel
+from soap.export import export, opened
+from soap.models import Network
+
+SLACK = 1e-4
+"""Logits and losses differ in their last bits; some of them are as large as 100."""
+
+FLIPS = 0.001
+"""A gradient near zero may change its sign, and the pixel then goes the other way."""
+
+CASES = [
+    ("mnist-cnn-dr", None, ("classifier", "loss", "step", "whole")),
+    ("cifar10-resnet18-rp", None, ("loss", "step")),
+    ("cifar10-resnet18-lc", "paper", ("classifier", "loss", "step")),
+    ("cifar10-resnet18-lc", "stop", ("whole",)),  # step, loss and classifier are in it
+]
+
+
+def images(model, rows, seed=0):
+    return torch.rand(rows, *model.input_shape, generator=torch.Generator().manual_seed(seed))
+
+
+def agrees(part, got, want):
+    if part in ("x_next", "purified"):
+        assert (got - want).abs().gt(1e-6).float().mean() <= FLIPS
+    else:
+        torch.testing.assert_close(got, want, atol=SLACK, rtol=SLACK)
+
+
+def compare(model, files, purifier, rows):
+    x0 = images(model, rows)
+    x = (x0 + 0.02 * images(model, rows, seed=1)).clamp(0, 1)
+    inputs = {"step": (x, x0, torch.tensor(0.03), torch.linspace(0.01, 0.05, rows))}
+    for name in files.sessions:
+        given = inputs.get(name, (x0,))
+        with soap.isolation.borrowed(model), torch.no_grad():
+            want = by_torch(name, model, purifier, given)
+        got = [torch.from_numpy(out) for out in files.run(name, *(one.numpy() for one in given))]
+        for output, one, two in zip(files.manifest["parts"][name]["outputs"], got, want, strict=True):
+            assert one.shape == two.shape, output
+            agrees(output, one, two)
+
+
+def by_torch(name, model, purifier, given):
+    if name == "classifier":
+        return (model(*given),)
+    if name == "loss":
+        return (model.auxiliary.loss(model, *given),)
+    if name == "step":
+        x, x0, step_size, eps = given
+        _, gradient = soap.descent.slope(lambda point: model.auxiliary.loss(model, point), x)
+        ball = soap.balls.Linf(eps)
+        return (soap.descent.advance(x, gradient, origin=x0, ball=ball, step_size=-step_size.item()),)
+    done = purifier(*given)
+    return done.x, model(done.x), done.eps, done.loss_before, done.loss_after
+
+
+@pytest.mark.parametrize(("name", "gradient", "parts"), CASES)
+def test_every_part_is_what_torch_does(name, gradient, parts, tmp_path):
+    model = soap.load(name, gradient=gradient)
+    made = export(model, tmp_path, parts=parts, eps=0.03, step_size=0.03, steps=1)
+    files = opened(tmp_path)
+    assert set(files.sessions) == set(parts)
+    for rows in (1, 4):
+        compare(model, files, made.purifier, rows)
+
+
+def test_the_choice_of_a_radius_is_in_the_graph(fcn, fcn_files, some):
+    want = fcn_files.purifier(some)
+    assert len(want.eps.unique()) > 2  # else the choice proves nothing
+    got = opened(fcn_files.folder).run("whole", some.numpy())
+    purified, logits, eps, before, after = map(torch.from_numpy, got)
+    assert torch.equal(eps, want.eps)
+    agrees("purified", purified, want.x)
+    for got, wanted in ((before, want.loss_before), (after, want.loss_after), (logits, fcn(want.x).detach())):
+        torch.testing.assert_close(got, wanted, atol=SLACK, rtol=SLACK)
+
+
+def test_all_parts_for_batches_of_any_size(fcn, fcn_files):
+    files = opened(fcn_files.folder)
+    for rows in (1, 7):
+        compare(fcn, files, fcn_files.purifier, rows)
+
+
+def test_a_step_walks_from_x_and_stays_around_x0(fcn_files):
+    """Exported of one tensor for both, they would be one input, and the second be lost."""
+    x0 = np.full((2, 1, 28, 28), 0.5, np.float32)
+    x = x0 + np.float32(0.2)
+    step, eps = np.array(0.1, np.float32), np.array([0.3, 0.05], np.float32)
+    (moved,) = opened(fcn_files.folder).run("step", x, x0, step, eps)
+    free = np.abs(moved[0] - x[0])
+    assert ((np.abs(free - 0.1) < 1e-6) | (free < 1e-6)).all()  # one step from x, where the ball is wide
+    assert free.max() > 0.09
+    assert np.allclose(moved[1], 0.55, atol=1e-6)  # on the border of the ball around x0, where it is narrow
+
+
+def test_a_network_of_one_s_own(tmp_path):
+    """Layers that no bundled model has: pooling of three kinds, a transposed convolution, groups."""
+    with soap.isolation.same_random_state():
+        torch.manual_seed(0)
+        encoder = nn.Sequential(
+            nn.Conv2d(2, 8, 3, padding=1),
+            nn.GELU(),
+            nn.MaxPool2d(2),
+            nn.ConvTranspose2d(8, 4, 3, stride=2, padding=1, output_padding=1),
+            nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False),
+            nn.BatchNorm2d(4),
+            nn.Conv2d(4, 4, 3, stride=2, padding=1, groups=2),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+        )
+        parts = {"encoder": encoder, "classifier": nn.Linear(16, 3)}
+    network = Network(**parts, inputs=(2, 16, 16), features=(16,), classes=3)
+    model = JointModel(network, Consistency(), name="own").eval()
+    export(model, tmp_path, parts=["step"], eps=0.1, step_size=0.05, steps=1)
+    for rows in (1, 5):
+        compare(model, opened(tmp_path), None, rows)

@@ -1,0 +1,88 @@
+"""A traced function is the function, gradients inside it included, on batches of any size."""
+
+import pytest
+import torch
+from torch import nn
+
+import soap
+from soap.auxiliary import Consistency, JointModel
+from soap.descent import slope
+from soap.errors import InputError
+from soap.export import parts
+from soap.export.tracing import traced
+from soap.isolation import borrowed
+from soap.models import Network
+
+
+def uniform(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def network(*layers, inputs=(2, 8, 8), classes=4):
+    with soap.isolation.same_random_state():
+        torch.manual_seed(0)
+        made = [layer() for layer in layers]
+        encoder = nn.Sequential(*made, nn.Flatten())
+        features = encoder.eval()(torch.zeros(1, *inputs)).shape[1:]
+        classifier = nn.Linear(features.numel(), classes)
+    return Network(encoder=encoder, classifier=classifier, inputs=inputs, features=tuple(features), classes=classes)
+
+
+LAYERS = {
+    "strided convolution": [lambda: nn.Conv2d(2, 4, 3, stride=2, groups=2), nn.GELU],
+    "transposed convolution": [lambda: nn.ConvTranspose2d(2, 3, 3, stride=2, output_padding=1), nn.Tanh],
+    "batch norm": [lambda: nn.Conv2d(2, 4, 3), lambda: nn.BatchNorm2d(4), nn.ReLU],
+    "max pooling": [lambda: nn.Conv2d(2, 4, 3), lambda: nn.MaxPool2d(2)],
+    "average pooling": [lambda: nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)],
+    "global pooling": [lambda: nn.Conv2d(2, 4, 3), lambda: nn.AdaptiveAvgPool2d(1)],
+    "channels last": [lambda: soap.models.Normalise([0.5] * 2, [0.2] * 2), lambda: nn.AdaptiveAvgPool2d(2)],
+    "dropout": [lambda: nn.Conv2d(2, 4, 3), lambda: nn.Dropout(0.5), nn.Softplus],
+}
+
+
+@pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
+def test_a_step_by_the_graph_is_a_step(layers):
+    model = JointModel(network(*layers), Consistency()).eval()
+    step = parts.step(model)
+    with borrowed(model):
+        graph = traced(step.function, step.examples)
+        for rows in (1, 5):
+            x0 = uniform(rows, 2, 8, 8)
+            x = (x0 + 0.2 * uniform(rows, 2, 8, 8, seed=1)).clamp(0, 1)
+            inputs = (x, x0, torch.tensor(0.1), torch.linspace(0.05, 0.2, rows))
+            assert torch.allclose(graph(*inputs), step.function(*inputs), atol=1e-6)
+
+
+def test_numbers_that_come_of_the_batch_are_freed():
+    def counts(x):
+        doubled = torch.cat([x, x]).reshape(len(x), 2 * x.shape[1])
+        return doubled, x.new_full((3 * len(x),), 2.0), torch.arange(len(x))
+
+    graph = traced(counts, (torch.zeros(3, 2),))
+    for rows in (1, 4):
+        x = uniform(rows, 2)
+        assert all(torch.equal(got, want) for got, want in zip(graph(x), counts(x), strict=True))
+
+
+def test_a_gradient_inside():
+    graph = traced(lambda x: slope(lambda point: point.pow(3).sum(1), x)[1], (torch.ones(3, 2),))
+    x = uniform(4, 2)
+    assert torch.allclose(graph(x), 3 * x**2)
+
+
+def test_sizes_that_are_no_multiple_of_the_batch_are_refused():
+    with pytest.raises(InputError, match="1 x batch \\+ 1"):
+        traced(lambda x: torch.cat([x, x[:1]]).reshape(len(x) + 1, 2) * 2, (torch.zeros(3, 2),))
+
+
+def test_what_a_model_keeps_for_later_is_real():
+    """The resize of label consistency makes its indices once: not while tracing, when nothing is computed."""
+    inputs = (1, 11, 11)  # a size that no other test has
+    model = JointModel(network(lambda: nn.Conv2d(1, 2, 3), inputs=inputs), Consistency()).eval()
+    step = parts.step(model)
+    with borrowed(model):
+        traced(step.function, step.examples)
+        losses, gradient = slope(lambda x: model.auxiliary.loss(model, x), uniform(2, *inputs))
+    assert type(losses) is torch.Tensor
+    assert torch.isfinite(gradient).all()
+    assert gradient.abs().sum() > 0

@@ -1,0 +1,80 @@
+"""Render the table of docs/export.md from the rows of `soap export --check --results results/export.jsonl`.
+
+    python tools/render_export.py
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from soap.export import ENOUGH, PARTS
+from soap.export.opening import SCHEMA
+from soap.report import with_section
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, ROWS = ROOT / "docs" / "export.md", ROOT / "results" / "export.jsonl"
+HEAD = ("model", "images", "part", "agree", "equal pixels", "torch, s", "onnxruntime, s", "torch / onnxruntime")
+
+Row = dict[str, Any]
+
+
+def committed_rows(path: Path = ROWS) -> list[Row]:
+    """All rows; of two of one model and purifier, the later."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for number, row in enumerate(rows, 1):
+        if row.get("schema") != SCHEMA:
+            raise SystemExit(f"{path}, line {number}: not a row of schema {SCHEMA}.")
+    return list({(row["model"], row["purifier"]): row for row in rows}.values())
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A line a model and part, then where, when and by which command they were measured."""
+    lines = [HEAD, ("---",) * len(HEAD)]
+    for row in rows:
+        for name, part in row["parts"].items():
+            pixels = "" if part["pixels"] is None else f"{100 * part['pixels']:.3f} %"
+            seconds = (f"{part['seconds_torch']:.2f}", f"{part['seconds_onnx']:.2f}", f"**{part['ratio']:.2f}**")
+            images = f"{row['images']:,} of {row['data']}"
+            lines.append((_called(row), images, name, _agree(part), pixels, *seconds))
+    parts = ["\n".join(f"| {' | '.join(line)} |" for line in lines), _verdict(rows), "\n".join(map(_source, rows))]
+    return "\n\n".join(parts)
+
+
+def rendered(document: str, rows: Sequence[Row]) -> str:
+    """The page with its figures as the rows have them."""
+    return with_section(document, "figures", table(rows))
+
+
+def _agree(part: Row) -> str:
+    """The share of images, marked where it is too low."""
+    return f"{100 * part['agree']:.1f} %" + ("" if part["agree"] >= ENOUGH else " **too few**")
+
+
+def _verdict(rows: Sequence[Row]) -> str:
+    """What did not reach the wanted share, and what was not measured."""
+    low = [f"{name} of {_called(row)}" for row in rows for name, part in row["parts"].items() if part["agree"] < ENOUGH]
+    purified = [row for row in rows if row["purifier"]]
+    absent = [f"{name} of {_called(row)}" for row in purified for name in PARTS if name not in row["parts"]]
+    reached = f"Below the wanted {100 * ENOUGH:.1f} %: {'; '.join(low) or 'none'}."
+    return reached + (f" Not measured: {'; '.join(absent)}." if absent else "")
+
+
+def _called(row: Row) -> str:
+    """The model, and the gradient where its task has a choice."""
+    _, found, gradient = (row["purifier"] or "").partition("gradient='")
+    return f"`{row['model']}`" + (f", gradient {gradient.partition(chr(39))[0]}" if found else "")
+
+
+def _source(row: Row) -> str:
+    place = row["provenance"]
+    where = f"{place['processor']}, {place['threads']} thread" + ("s" if place["threads"] != 1 else "")
+    versions = f"torch {place['torch']}, onnxruntime {place['onnxruntime']}"
+    commit = (place["commit"] or "unknown")[:12]
+    return f"- `{place['command']}`: commit {commit}, {place['date'][:10]}, {where}, {versions}, {row['attack']}"
+
+
+if __name__ == "__main__":
+    rows = committed_rows()
+    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    print(f"{len(rows)} rows in {PAGE}")
