@@ -78,7 +78,8 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
     _fill(model, tensors, path)
     schedule = plan.training
     precision = metadata.get("precision", "fp32")
-    model.training_note = f"{schedule.epochs} epochs, seed {schedule.seed}, {precision}"
+    cosine = " by cosine" if schedule.decay == "cosine" else ""
+    model.training_note = f"{schedule.epochs} epochs{cosine}, seed {schedule.seed}, {precision}"
     return model.to(engine.pick_device(str(device))).eval()
 
 

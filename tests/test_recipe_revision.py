@@ -16,11 +16,11 @@ FCN = read("mnist-fcn-dr")
 @pytest.mark.parametrize("name", names())
 def test_the_text_has_the_new_values_and_keeps_its_comments(name):
     old = read(name)
-    new = revised(old, data="mnist-mini", epochs=old.training.epochs + 1, seed=7)
+    new = revised(old, data="mnist-mini", epochs=old.training.epochs + 1, seed=7, decay="cosine")
     assert new == replace(
         old,
         data="mnist-mini",
-        training=replace(old.training, epochs=old.training.epochs + 1, seed=7),
+        training=replace(old.training, epochs=old.training.epochs + 1, seed=7, decay="cosine"),
         text=new.text,
     )
     assert parse(new.text, "test") == new

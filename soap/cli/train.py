@@ -26,6 +26,10 @@ def train(
     epochs: Annotated[
         int | None, typer.Option("--epochs", metavar="N", min=1, help="Length, instead of the recipe's.")
     ] = None,
+    decay: Annotated[
+        str | None,
+        typer.Option("--decay", metavar="NAME", help="Of the rate: milestones, or cosine for a short training."),
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Instead of the recipe's.")] = None,
     data: DataName = None,
     limit: Annotated[
@@ -53,7 +57,10 @@ def train(
     validate.choice("precision", precision, engine.PRECISIONS)
     plan = recipes.find(recipe)
     kitchen: Any = generative if isinstance(plan, GenerativeRecipe) else recipes  # both know revised, noted and make
-    plan = kitchen.revised(plan, data=data, epochs=epochs, seed=seed)
+    if decay is not None and kitchen is generative:
+        raise InputError(f"--decay is for classifiers; {plan.name} is a generative model, whose rate always falls.")
+    changes = {} if decay is None else {"decay": decay}
+    plan = kitchen.revised(plan, data=data, epochs=epochs, seed=seed, **changes)
     folder = out or Path("runs") / plan.name
     _check_run(folder, resume)
     images = library.load(plan.data, "train", root=data_root).take(limit)

@@ -8,8 +8,15 @@ from soap.errors import InputError
 from soap.recipes.recipe import Recipe, parse
 
 
-def revised(recipe: Recipe, *, data: str | None = None, epochs: int | None = None, seed: int | None = None) -> Recipe:
-    """The recipe with another data set, length or seed; None leaves a value as it is.
+def revised(
+    recipe: Recipe,
+    *,
+    data: str | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    decay: str | None = None,
+) -> Recipe:
+    """The recipe with another data set, length, seed or decay of its rate; None leaves a value as it is.
 
     Each changed line says what it was. The text is read again, so text and fields cannot differ.
     """
@@ -17,6 +24,7 @@ def revised(recipe: Recipe, *, data: str | None = None, epochs: int | None = Non
         recipe.training,
         epochs=recipe.training.epochs if epochs is None else epochs,
         seed=recipe.training.seed if seed is None else seed,
+        decay=recipe.training.decay if decay is None else decay,
     )
     wanted = replace(recipe, data=recipe.data if data is None else data, training=schedule)
     text = recipe.text
@@ -26,6 +34,8 @@ def revised(recipe: Recipe, *, data: str | None = None, epochs: int | None = Non
         text = rewritten(text, "training", "epochs", str(schedule.epochs))
     if schedule.seed != recipe.training.seed:
         text = rewritten(text, "training", "seed", str(schedule.seed))
+    if schedule.decay != recipe.training.decay:
+        text = rewritten(text, "training", "decay", json.dumps(schedule.decay))
     try:
         written = parse(text, recipe.name)
     except InputError:
@@ -33,7 +43,7 @@ def revised(recipe: Recipe, *, data: str | None = None, epochs: int | None = Non
     if written != replace(wanted, text=written.text):
         raise InputError(
             f"cannot write the changed values into the text of recipe {recipe.name}: want data = ... at its top, and "
-            "epochs = ... and seed = ... under [training], each on a line of its own."
+            "epochs, seed and decay under [training], each on a line of its own."
         )
     return written
 

@@ -283,3 +283,13 @@ def test_data_that_do_not_fit_the_model_are_refused_before_training(tmp_path):
         train(model, images(), dataclasses.replace(SCHEDULE, holdout=34), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert state_of(model) == before
+
+
+def test_the_rate_falls_along_a_half_cosine():
+    schedule = Schedule(epochs=10, lr=0.4, decay="cosine", warmup_epochs=2, milestones=(0.5,))
+    for epoch, rate in {0: 0.0, 1: 0.2 * (1 + math.cos(0.1 * math.pi)) / 2, 5: 0.2, 10: 0.0}.items():
+        assert schedule.rate(epoch) == pytest.approx(rate)
+    rates = [schedule.rate(2 + step / 10) for step in range(81)]
+    assert rates == sorted(rates, reverse=True)
+    with pytest.raises(soap.InputError, match="decay"):
+        Schedule(epochs=1, lr=0.1, decay="linear")
