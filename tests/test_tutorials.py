@@ -1,40 +1,79 @@
-"""The tutorials tell the truth: their Python blocks run in order, and what they say of the figures holds."""
+"""The documentation tells the truth: its Python runs, its command lines parse, and what it says of figures holds."""
 
 import contextlib
 import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import torch
+import typer.main
 
+import soap
+from soap.cli import app, main
 from soap.isolation import same_random_state
 
 ROOT = Path(__file__).parents[1]
-MARK = "The Python blocks of this page run in order as a test"
-PAGES = {page.stem: text for page in (ROOT / "docs").glob("*.md") if MARK in (text := page.read_text(encoding="utf-8"))}
+ALL_RUN = "All blocks of this page run in order as a test"
+TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")}
+WITH_README = {**TEXTS, "README.md": (ROOT / "README.md").read_text(encoding="utf-8")}
+SHELLS = ("console", "sh", "")
 
 
-def blocks(text: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Language and content of every fenced block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(content: str) -> list[str]:
+    """The lines of a shell block that call soap."""
+    return [line for line in content.splitlines() if line.startswith("soap ")]
+
+
+PYTHON = sorted(page for page, text in TEXTS.items() if any(kind == "python" for kind, _ in blocks(text)))
+TYPED = sorted(
+    {
+        (page, line)
+        for page, text in WITH_README.items()
+        for kind, content in blocks(text)
+        if kind in SHELLS
+        for line in commands(content)
+    }
+)
+MENTIONED = sorted(
+    {
+        (page, " ".join(words.split()))
+        for page, text in WITH_README.items()
+        for words in re.findall(r"`(soap [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    }
+)
 
 
 def test_there_is_something_to_run():
-    assert "your_own_model" in PAGES
-    assert all(blocks(text) for text in PAGES.values())
+    assert {"docs/your_own_model.md", "docs/tutorial.md", "docs/method.md", "docs/index.md"} <= {*PYTHON}
+    assert len(TYPED) > 20
+    assert len(MENTIONED) > 20
 
 
+@pytest.mark.filterwarnings("ignore:Please import:DeprecationWarning")  # foolbox imports scipy by names of old
 @pytest.mark.usefixtures("unchecked_shapes")  # a user has no run-time checks, and they take their time
-@pytest.mark.parametrize("page", sorted(PAGES))
+@pytest.mark.parametrize("page", PYTHON)
 def test_every_block_runs_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOAP_COMMIT", "test")
-    names: dict[str, object] = {"__name__": "__main__"}
+    names: dict[str, object] = {"__name__": "__main__", "soap": soap}
     printed = io.StringIO()
     with same_random_state(), contextlib.redirect_stdout(printed):
-        for number, block in enumerate(blocks(PAGES[page]), 1):
-            exec(compile(block, f"{page}.md, block {number}", "exec"), names)
-    if page == "your_own_model":
-        check_your_own_model(names, printed.getvalue(), tmp_path)
+        torch.manual_seed(0)  # foolbox draws its starts from the global state
+        for number, (kind, content) in enumerate(blocks(TEXTS[page]), 1):
+            if kind == "python":
+                exec(compile(content, f"{page}, block {number}", "exec"), names)
+            elif ALL_RUN in TEXTS[page]:
+                for line in commands(content):
+                    assert main(shlex.split(line, comments=True)[1:]) == 0, line
+    if (check := CHECKS.get(Path(page).stem)) is not None:
+        check(names, printed.getvalue(), tmp_path)
 
 
 def check_your_own_model(names, printed, folder):
@@ -54,7 +93,81 @@ def check_your_own_model(names, printed, folder):
     assert names["report"].summary.worst.correct == 0  # of the full suite, at a radius that nothing withstands
 
 
-@pytest.mark.parametrize("page", sorted(PAGES))
+def check_tutorial(names, printed, folder):
+    model, attacked, truth = names["model"], names["attacked"], names["digits"].y
+    bare, purified = ((answer.argmax(1) == truth).sum() for answer in (model(attacked), names["robust"](attacked)))
+    assert bare <= 2  # "mostly wrong"
+    assert purified >= 6  # "mostly right"
+    assert "UPPER BOUND ONLY" in printed
+    assert "The report holds" in printed
+    files = ("demo.html", "attacked/side-by-side.png", "purified/side-by-side.png", "runs/quick/report.html")
+    assert all((folder / file).exists() for file in files)
+
+
+def shares(printed):
+    return [float(share) for share in re.findall(r"tensor\(([\d.]+)\)", printed)]
+
+
+def check_method(names, printed, folder):
+    clean, attacked, purified = shares(printed)
+    assert clean > 0.95
+    assert attacked < 0.1
+    assert purified > attacked + 0.4
+
+
+def check_index(names, printed, folder):
+    bare, purified = shares(printed)
+    assert purified > bare + 0.5
+
+
+def check_other_libraries(names, printed, folder):
+    digits = names["digits"]
+    clean = (names["robust"](digits.x).argmax(1) == digits.y).float().mean()
+    left = shares(printed)
+    assert len(left) == 5  # foolbox, AutoAttack, and three sights
+    assert max(left) < clean
+
+
+def check_own_purifier(names, printed, folder):
+    assert re.search(r"^worst .* of 10 images: UPPER BOUND ONLY", printed, re.MULTILINE)
+    assert len(re.findall(r"^\d+ (?:PASS|WARN|FAIL|NOT RUN) ", printed, re.MULTILINE)) == 19
+
+
+CHECKS = {
+    "your_own_model": check_your_own_model,
+    "tutorial": check_tutorial,
+    "method": check_method,
+    "index": check_index,
+    "attack-with-other-libraries": check_other_libraries,
+    "evaluate-your-own-purifier": check_own_purifier,
+}
+
+
+def found(words: list[str]) -> tuple[object, list[str]]:
+    """The command that the words after `soap` name, and what is left of them."""
+    command, rest = typer.main.get_command(app), list(words)
+    while rest and hasattr(command, "commands") and not rest[0].startswith("-"):
+        assert rest[0] in command.commands, f"no command {rest[0]!r}"
+        command = command.commands[rest.pop(0)]
+    return command, rest
+
+
+@pytest.mark.parametrize(("page", "line"), TYPED)
+def test_command_lines_parse(page, line):
+    command, rest = found(shlex.split(line, comments=True)[1:])
+    command.make_context("soap", rest)
+
+
+@pytest.mark.parametrize(("page", "words"), MENTIONED)
+def test_commands_that_are_mentioned_exist(page, words):
+    if re.match(r"soap [A-Z]", words):  # `soap COMMAND --help`: any command
+        return
+    command, rest = found(shlex.split(words)[1:])
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {word.split("=")[0] for word in rest if word.startswith("-")} <= known | {"-h", "--help"}
+
+
+@pytest.mark.parametrize("page", sorted(TEXTS))
 def test_linked_files_exist(page):
-    for target in re.findall(r"\]\(([^)#:]+)\)", PAGES[page]):
-        assert (ROOT / "docs" / target).exists(), target
+    for target in re.findall(r"\]\(([^)#:\s]+)[)#]", TEXTS[page]):
+        assert ((ROOT / page).parent / target).exists(), target

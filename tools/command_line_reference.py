@@ -1,0 +1,56 @@
+"""The command line as Markdown, from the commands themselves; `tools/mkdocs_hooks.py` puts it into the site."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import typer.main
+
+from soap.cli import app
+from soap.cli.shell import PANEL
+
+
+def reference() -> str:
+    """Every command with its arguments and options; those that all share stand once, at the top."""
+    commands = dict(_commands(typer.main.get_command(app), "soap"))
+    shared = {
+        tuple(parameter.opts): parameter
+        for command in commands.values()
+        for parameter in command.params
+        if parameter.rich_help_panel == PANEL
+    }
+    any_command = next(iter(commands.values()))
+    parts = [f"## {PANEL}", "Some commands do without a few of them.", _table(any_command, shared.values())]
+    for path, command in commands.items():
+        own = [parameter for parameter in command.params if parameter.rich_help_panel != PANEL]
+        parts += [f"## {path}", _plain(command.help), f"```text\n{_usage(path, command)}\n```"]
+        parts += [_table(command, own)] if own else []
+        parts += [_plain(command.epilog).replace("Example: ", "```console\n") + "\n```"]
+    return "\n\n".join(parts)
+
+
+def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Those that do something, by what one types."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def _usage(path: str, command: Any) -> str:
+    return " ".join([path, *command.collect_usage_pieces(typer.Context(command))])
+
+
+def _table(command: Any, parameters: Any) -> str:
+    context = typer.Context(command)
+    lines = ["| option | meaning |", "| --- | --- |"]
+    for parameter in parameters:
+        names, meaning = parameter.get_help_record(context)
+        lines.append(f"| `{names}` | {_plain(meaning).replace('|', '&#124;')} |")
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Without rich's markup."""
+    return re.sub(r"\[/?(?:dim|bold)\]", "", text).replace("\\[", "[")
