@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from browsing import Visit, chromium, visited
 from small_service import HERE, MODELS, running
 
 import soap
@@ -39,3 +40,17 @@ def live() -> Iterator[str]:
 
     with running(create_app(MODELS)) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A browser; closed after each module, for its event loop must not meet another's."""
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(browser: Any, live: str) -> Iterator[Visit]:
+    """The page, not opened yet, in a browser that asks for no motion."""
+    with visited(browser, live) as made:
+        yield made

@@ -39,6 +39,12 @@ def test_predict_gives_the_models_own_probabilities(client, model, digits):
         assert answer["name"] == str(answer["class"])
         assert answer["probabilities"] == pytest.approx(wanted.tolist(), abs=2e-6)
         assert answer["aux_loss"] == pytest.approx(loss, rel=1e-4)
+        assert answer["input"] is None
+
+
+def test_predict_shows_the_picture_as_the_model_gets_it(client, digits):
+    answer = client.post("/v1/predict?pictures=true&invert=true", content=png(digits.x[0]), headers=KIND).json()
+    assert torch.equal(pixels(answer["input"]), (255 - (digits.x[0] * 255).round()) / 255)
 
 
 def test_json_and_png_of_the_same_digit_have_the_same_answer(client, digits):
@@ -79,6 +85,8 @@ def test_purify_walks_as_the_purifier_does(client, model, digits, eps):
                 (part["probability"] for part in step["top"]), reverse=True
             )
             assert (pixels(step["picture"]) - point).abs().max() < 0.51 / 255
+            assert step["probabilities"][label] == step["probability"] == max(step["probabilities"])
+            assert sum(step["probabilities"]) == pytest.approx(1, abs=1e-5)
         assert [step["step"] for step in answer["steps"]] == list(range(6))
         assert torch.equal(pixels(answer["input"]), one[0])
         assert answer["steps"][0]["aux_loss"] == answer["aux_loss_before"]
@@ -118,7 +126,7 @@ def test_attack_returns_the_picture_that_it_speaks_of(client, model, digits, que
     assert answer["l2"] == pytest.approx(float((image - digits.x[3]).norm()), rel=1e-4)
     assert answer["linf"] <= (answer["eps"] or 1) + 1e-6
     assert len(answer["steps"]) == 1 + (method.steps if isinstance(method, PGD) else 1)
-    assert {step["picture"] for step in answer["steps"]} == {None}
+    assert {(step["picture"], step["probabilities"]) for step in answer["steps"]} == {(None, None)}
 
 
 def test_an_attack_without_a_label_leads_away_from_what_the_model_sees(client, model, digits):
