@@ -42,7 +42,7 @@ def svg(figure: Figure) -> str:
 
 def _lean(text: str) -> str:
     """The same SVG without what no browser looks at, its lines to a hundredth of a point."""
-    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
     return re.sub(r">\s+<", "><", re.sub(r"[ \t\n]+", " ", text)) + "\n"
 
