@@ -21,9 +21,9 @@ from soap.cli.options import (
     attack_names,
     chosen_attacks,
     paper_attacks,
-    radius,
 )
 from soap.cli.outputs import check_folder
+from soap.cli.runs import purifier_of
 from soap.cli.shell import INTERRUPTED, Shell, command
 from soap.cli.suite import help_of_suites, run_suite, suite_names
 from soap.cli.tables import figure, percent, table
@@ -31,7 +31,7 @@ from soap.errors import InputError
 from soap.evaluation import transfer
 from soap.evaluation.adaptive.evaluate import QUICK_STEPS, STEPS
 from soap.evaluation.transfer import BARE
-from soap.purify import Purifier
+from soap.recipes.purifiers import NAMES, SOAP
 from soap.report import UPPER_BOUND
 from soap.results import Row, Store
 
@@ -73,6 +73,25 @@ def evaluate(
             "[dim]\\[default: min-aux][/dim]",
         ),
     ] = None,
+    purifier: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--purifier",
+            metavar="NAME",
+            help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}; repeat for more. "
+            "[dim]\\[default: soap, where the model has an auxiliary task][/dim]",
+            autocompletion=lambda incomplete: [name for name in NAMES if name.startswith(incomplete)],
+        ),
+    ] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            metavar="PATH",
+            help="The generative model's .safetensors file, for --purifier defense-gan or pixeldefend. "
+            "[dim]\\[default: the bundled one][/dim]",
+        ),
+    ] = None,
     gradient: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +110,7 @@ def evaluate(
     queries: Annotated[
         int | None,
         typer.Option(
-            "--queries", metavar="N", min=1, help="With --suite: queries of Square. [dim]\\[default: 1000][/dim]"
+            "--queries", metavar="N", min=1, help="With --suite: of its black-box attacks. [dim]\\[default: 1000][/dim]"
         ),
     ] = None,
     limit: Annotated[
@@ -146,6 +165,8 @@ def evaluate(
         if value is not None:
             has, wants = ("no --suite", "add one") if suite is None else ("--suite", "leave out one of them")
             raise InputError(f"{name} does not go with {has}; {wants}.")
+    if prior is not None and not purifier:
+        raise InputError("--prior is the generative model of --purifier; add --purifier, or leave it out.")
     if suite is not None:
         run_suite(
             shell,
@@ -154,6 +175,8 @@ def evaluate(
             split=split,
             eps_pfy=eps_pfy or [],
             gradient=gradient,
+            purifier=purifier or [],
+            prior=prior,
             suite=suite,
             eps=eps,
             norm=norm,
@@ -168,8 +191,11 @@ def evaluate(
     results = results or Path("runs/results.jsonl")
     subject = zoo.load(model, device=shell.device, gradient=gradient)
     recipe = zoo.recipe(model)
-    choices = eps_pfy or (["min-aux"] if subject.purifiable else [])
-    purifiers = [Purifier(subject, radius(choice)) for choice in choices]
+    names = purifier or ([SOAP] if eps_pfy or subject.purifiable else [])
+    choices: list[str | None] = [*eps_pfy] if eps_pfy else [None]
+    purifiers = [
+        purifier_of(subject, name, choice, prior=prior, seed=shell.seed) for name in names for choice in choices
+    ]
     images = library.load(data or recipe.data, split, root=data_root).take(limit).to(shell.device)
     attacks = chosen_attacks(
         paper_attacks(shell, images.name, recipe, subject),
@@ -182,7 +208,7 @@ def evaluate(
     check_folder(results.parent)
     if save_adversarial is not None:
         check_folder(save_adversarial)
-    if not subject.purifiable:
+    if not purifiers:
         shell.say(f"{subject.name} has no auxiliary task, so there is nothing to purify with: bare figures only.")
     shell.say(f"{subject.name} on {len(images):,} images of {images.name}/{split}, {shell.device}.", level=1)
     for name, method in attacks.items():
@@ -225,7 +251,7 @@ def _view(rows: Sequence[Row]) -> rich.table.Table:
     attacks = list(dict.fromkeys(row.attack for row in rows))
     defences = {row.defence: row.eps_pfy for row in rows if row.defence != BARE}
     rates = {row.attack: row.measures["success"] for row in rows if "success" in row.measures}
-    purified = [f"purified ({choice}), %" for choice in defences.values()]
+    purified = [f"{_called(defence)} ({choice}), %" for defence, choice in defences.items()]
     found = ["found in radius"] if rates else []
     view = table("attack", "bare, %", *purified, *found, "n", "seconds", right=("n", "seconds", *found))
     for attack in attacks:
@@ -235,6 +261,12 @@ def _view(rows: Sequence[Row]) -> rich.table.Table:
         seconds = sum(row.seconds for row in measured)
         view.add_row(attack, *map(figure, line), *rate, f"{measured[0].n:,}", f"{seconds:.1f}")
     return view
+
+
+def _called(defence: str) -> str:
+    """A column's name: SOAP, which purifies by the model itself, needs none."""
+    kind = defence.partition("(")[0]
+    return "purified" if kind == "SOAP" else kind
 
 
 def register(app: typer.Typer) -> None:

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from soap import engine, files, recipes, zoo
 from soap.cli.options import OneModel
-from soap.cli.purifiers import way_of
 from soap.cli.shell import Shell, command
 from soap.cli.tables import figure, size, table
 from soap.evaluation import PAPER, fingerprint
 from soap.recipes import Recipe, generative
+from soap.recipes.purifiers import way_of
 from soap.report import UPPER_BOUND
 from soap.results import Row, Store
 

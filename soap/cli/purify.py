@@ -13,6 +13,7 @@ from soap.cli.tables import table
 from soap.errors import InputError
 from soap.isolation import untouched
 from soap.purify import Purifier
+from soap.recipes.purifiers import BY_PRIOR
 
 
 def purify(
@@ -34,7 +35,7 @@ def purify(
             metavar="NAME",
             help="Purify by a generative model, without a classifier: defense-gan or pixeldefend. "
             "There is no MODEL then: all that is named are FILES.",
-            autocompletion=lambda incomplete: [name for name in purifiers.WAYS if name.startswith(incomplete)],
+            autocompletion=lambda incomplete: [name for name in BY_PRIOR if name.startswith(incomplete)],
         ),
     ] = None,
     prior: Annotated[

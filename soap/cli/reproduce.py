@@ -31,7 +31,7 @@ def _complete_name(incomplete: str) -> list[str]:
 
 
 def _complete_recipe(incomplete: str) -> list[str]:
-    return [name for name in recipes.names() if name.startswith(incomplete)]
+    return [name for name in _recipes() if name.startswith(incomplete)]
 
 
 def reproduce(
@@ -115,8 +115,8 @@ def _tables(name: str | None, only: str) -> list[paper.Table | paper.Listing]:
     known = [*paper.TABLES, *FIGURES, paper_claims.NAME]
     if name is not None and name not in known:
         raise unknown("table or figure", name, known)
-    if only and not any(recipe.startswith(only) for recipe in recipes.names()):
-        raise unknown("recipe", only, recipes.names())
+    if only and not any(recipe.startswith(only) for recipe in _recipes()):
+        raise unknown("recipe", only, _recipes())
     tables = [entry for key, entry in paper.TABLES.items() if name in (None, key, paper_claims.NAME)]
     kept = [entry for entry in tables if not only or _has(entry, only)]
     if tables and not kept:
@@ -125,7 +125,14 @@ def _tables(name: str | None, only: str) -> list[paper.Table | paper.Listing]:
 
 
 def _has(entry: paper.Table | paper.Listing, only: str) -> bool:
-    return isinstance(entry, paper.Table) and any(wanted.recipe.startswith(only) for wanted in entry.wanted)
+    return isinstance(entry, paper.Table) and any(
+        recipe.startswith(only) for wanted in entry.wanted for recipe in wanted.needs
+    )
+
+
+def _recipes() -> list[str]:
+    """Recipes of classifiers, and of the generative models that purify before them."""
+    return [*recipes.names(), *recipes.generative.names()]
 
 
 def _answer(

@@ -6,6 +6,7 @@ from typing import Any
 
 from soap import data as library
 from soap import zoo
+from soap.auxiliary import JointModel
 from soap.cli.options import radius
 from soap.cli.shell import Shell
 from soap.data import Dataset
@@ -13,12 +14,25 @@ from soap.errors import FileError
 from soap.evaluation.adaptive.evaluate import ASKED
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.target import Target
-from soap.purify import Purifier
+from soap.purify import Purifies
+from soap.recipes import purifiers
+from soap.recipes.purifiers import SOAP
+
+
+def purifier_of(
+    model: JointModel, name: str, eps_pfy: str | None, *, prior: str | None = None, seed: int = 0
+) -> Purifies:
+    """The purifier that a command's options name; None for `eps_pfy` leaves it its own radius."""
+    return purifiers.before(model, name, {} if eps_pfy is None else {"eps": radius(eps_pfy)}, prior=prior, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Which model, behind what, on which images; kept in the run's folder. eps_pfy: None for a bare network."""
+    """Which model, behind what, on which images; kept in the run's folder.
+
+    purifier: its name. eps_pfy: None for its own radius; for SOAP, which chooses one, None is a bare network.
+    prior: the generative model that it uses, None for its own. seed: of what it draws.
+    """
 
     model: str
     gradient: str | None
@@ -27,15 +41,26 @@ class Asked:
     split: str
     limit: int
     command: str
+    purifier: str = SOAP
+    prior: str | None = None
+    seed: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """What the folder keeps."""
         return asdict(self)
 
+    @property
+    def bare(self) -> bool:
+        """Whether nothing stands before the network."""
+        return self.purifier == SOAP and self.eps_pfy is None
+
     def target(self, shell: Shell) -> Target:
         """The model behind its purifier, on the command's device."""
         model = zoo.load(self.model, device=shell.device, gradient=self.gradient)
-        return Target.of_model(model, None if self.eps_pfy is None else Purifier(model, radius(self.eps_pfy)))
+        if self.bare:
+            return Target.of_model(model)
+        own = purifier_of(model, self.purifier, self.eps_pfy, prior=self.prior, seed=self.seed)
+        return Target.of_model(model, own)
 
     def images(self, root: Path | None) -> Dataset:
         """The images, on the CPU."""
@@ -62,12 +87,12 @@ def asked(folder: RunFolder, *, model: str | None = None, data: str | None = Non
         ).as_json()
     try:
         found = Asked(**kept)
-        texts = (found.model, found.data, found.split, found.command)
-        choices = (found.gradient, found.eps_pfy)
+        texts = (found.model, found.data, found.split, found.command, found.purifier)
+        choices = (found.gradient, found.eps_pfy, found.prior)
         if not (
             all(isinstance(text, str) for text in texts)
             and all(isinstance(choice, str | None) for choice in choices)
-            and isinstance(found.limit, int)
+            and all(isinstance(count, int) for count in (found.limit, found.seed))
         ):
             raise TypeError("a value of another type")
     except TypeError as error:

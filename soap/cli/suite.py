@@ -24,6 +24,7 @@ from soap.evaluation.adaptive.evaluate import QUERIES, Report, evaluate, usual_s
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.summary import Line, Summary, rows, summarise
 from soap.evaluation.adaptive.verdict import TRUSTED, headline
+from soap.recipes.purifiers import SOAP
 from soap.report.run_words import alone, gain, right, threat_words
 
 NOT_TRUSTED = 3
@@ -41,6 +42,8 @@ def run_suite(
     split: str,
     eps_pfy: Sequence[str],
     gradient: str | None,
+    purifier: Sequence[str],
+    prior: str | None,
     suite: str,
     eps: float | None,
     norm: str | None,
@@ -55,8 +58,10 @@ def run_suite(
     protocols(suite)  # a name that is wrong is refused before anything is read
     if require not in (None, "trusted"):
         raise InputError(f"--require is {require!r}, want trusted; leave it out to accept any verdict.")
-    if len(eps_pfy) > 1:
-        raise InputError(f"--suite evaluates one defence, got {len(eps_pfy)} of --eps-pfy; give one of them.")
+    for option, given in (("--eps-pfy", eps_pfy), ("--purifier", purifier)):
+        if len(given) > 1:
+            raise InputError(f"--suite evaluates one defence, got {len(given)} of {option}; give one of them.")
+    name = purifier[0] if purifier else SOAP
     network, recipe = zoo.load(model, device=shell.device, gradient=gradient), zoo.recipe(model)
     images = library.load(data or recipe.data, split, root=data_root)
     images = images.take(min(LIMIT, len(images)) if limit is None else limit).to(shell.device)
@@ -65,16 +70,20 @@ def run_suite(
             raise InputError("--norm l2 has no radius in the paper's tables; give --eps, e.g. --eps 0.5.")
         eps = paper_attacks(shell, images.name, recipe, network)["pgd"].eps  # type: ignore[attr-defined]
     threat = Threat(eps=eps, norm=norm or "linf")
-    place = out or Path("runs") / f"{network.name}-{suite}"
+    called = network.name if name == SOAP else f"{network.name}-{name}"
+    place = out or Path("runs") / f"{called}-{suite}"
     check_folder(place)
     asked = Asked(
         model=model,
         gradient=gradient,
-        eps_pfy=eps_pfy[0] if eps_pfy else "min-aux" if network.purifiable else None,
+        eps_pfy=eps_pfy[0] if eps_pfy else "min-aux" if name == SOAP and (purifier or network.purifiable) else None,
         data=data or recipe.data,
         split=split,
         limit=len(images),
         command="",
+        purifier=name,
+        prior=prior,
+        seed=shell.seed,
     )
     options = {
         "steps": usual_steps(suite) if steps is None else steps,
@@ -84,7 +93,7 @@ def run_suite(
     }
     command = _command(asked, suite, threat, options, place)
     target = asked.target(shell)
-    if asked.eps_pfy is None:
+    if asked.bare:
         shell.say(f"{network.name} has no auxiliary task, so there is nothing to purify with: it is attacked as it is.")
     with engine.stoppable() as stop, shell.progress() as show:
         report = evaluate(
@@ -124,6 +133,8 @@ def _command(asked: Asked, suite: str, threat: Threat, options: dict[str, int], 
         "--data": asked.data,
         "--split": asked.split,
         "--limit": asked.limit,
+        **({} if asked.purifier == SOAP else {"--purifier": asked.purifier}),
+        **({} if asked.prior is None else {"--prior": asked.prior}),
         **({} if asked.eps_pfy is None else {"--eps-pfy": asked.eps_pfy}),
         **({} if asked.gradient is None else {"--gradient": asked.gradient}),
         "--eps": repr(threat.eps),

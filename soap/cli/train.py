@@ -11,12 +11,12 @@ from soap import data as library
 from soap import engine, recipes, validate
 from soap.cli.options import DataName, DataRoot, RecipeName
 from soap.cli.outputs import check_folder
-from soap.cli.purifiers import way_of
 from soap.cli.shell import INTERRUPTED, Shell, command
 from soap.cli.tables import percent
 from soap.errors import InputError
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
+from soap.recipes.purifiers import way_of
 from soap.training import GenerativeProgress, Progress, Standing, checkpoint
 
 

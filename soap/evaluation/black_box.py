@@ -21,7 +21,7 @@ from soap.errors import InputError
 from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import Subject, Watch
 from soap.isolation import untouched
-from soap.purify import Purifier
+from soap.purify import Purifies
 from soap.results import Row, Store
 from soap.shapes import Tensor
 
@@ -42,7 +42,7 @@ def black_box(
     model: JointModel,
     data: Dataset,
     substitutes: Mapping[str, Substitute],
-    purifiers: Sequence[Purifier],
+    purifiers: Sequence[Purifies],
     *,
     store: Store | None = None,
     batch: int = 500,

@@ -5,6 +5,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,6 +13,8 @@ from torch import nn
 
 from soap import __version__, engine
 from soap.data import Dataset
+from soap.purify import Defended, Purifies
+from soap.purify.purifies import prior_of
 from soap.results import Provenance
 
 
@@ -31,6 +34,16 @@ def gather(model: nn.Module, data: Dataset, *, seed: int, batch: int) -> Provena
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         training=getattr(model, "training_note", ""),
     )
+
+
+def with_prior(provenance: Provenance, model: nn.Module, purifier: Purifies | None) -> Provenance:
+    """The provenance of a figure behind a purifier that brings a network of its own, whose weights matter as well."""
+    prior = None if purifier is None else prior_of(purifier)
+    if purifier is None or prior is None:
+        return provenance
+    note = getattr(prior, "training_note", "")
+    training = f"{provenance.training}; prior {note}" if note else provenance.training
+    return replace(provenance, weights_sha256=fingerprint(Defended(model, purifier)), training=training)
 
 
 def fingerprint(model: nn.Module) -> str:

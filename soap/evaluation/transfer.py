@@ -18,9 +18,10 @@ from soap.auxiliary import JointModel
 from soap.balls import row_norms
 from soap.data import Dataset
 from soap.errors import InputError
-from soap.evaluation.provenance import gather
+from soap.evaluation.provenance import gather, with_prior
 from soap.isolation import untouched
-from soap.purify import Purifier
+from soap.purify import Purified, Purifier, Purifies
+from soap.purify.purifies import radius_of
 from soap.results import Provenance, Row, Store
 from soap.shapes import Tensor
 
@@ -35,7 +36,7 @@ def transfer(
     model: JointModel,
     data: Dataset,
     attacks: Mapping[str, Attack],
-    purifiers: Sequence[Purifier],
+    purifiers: Sequence[Purifies],
     *,
     store: Store | None = None,
     batch: int = 500,
@@ -81,7 +82,7 @@ class Subject:
         name: str,
         settings: str,
         make: Callable[[], Attack | None],
-        purifiers: Sequence[Purifier],
+        purifiers: Sequence[Purifies],
         *,
         known: dict[str, Row],
         store: Store | None,
@@ -111,7 +112,7 @@ class Subject:
                         store.append(row)
         return [known[key] for key in planned if key in known]
 
-    def plan(self, name: str, settings: str, purifier: Purifier | None) -> Row:
+    def plan(self, name: str, settings: str, purifier: Purifies | None) -> Row:
         """The row of a figure before it is measured."""
         return Row(
             protocol=self.protocol,
@@ -119,12 +120,12 @@ class Subject:
             data=self.data.name,
             attack=name,
             settings=settings,
-            eps_pfy=BARE if purifier is None else str(purifier.eps),
+            eps_pfy=BARE if purifier is None else radius_of(purifier),
             defence=BARE if purifier is None else repr(purifier),
             n=len(self.data),
             correct=0,
             seconds=0.0,
-            provenance=self.provenance,
+            provenance=with_prior(self.provenance, self.model, purifier),
         )
 
     def attacked(self, name: str, attack: Attack) -> Tensor | None:
@@ -139,7 +140,7 @@ class Subject:
         return torch.cat(parts)
 
     def scored(
-        self, row: Row, attack: Attack, purifier: Purifier | None, x_adv: Tensor, seconds: float
+        self, row: Row, attack: Attack, purifier: Purifies | None, x_adv: Tensor, seconds: float
     ) -> Row | None:
         """The row with its counts; `seconds` is what the attack took, or the purifier where there is one.
 
@@ -153,7 +154,7 @@ class Subject:
             rows = slice(first, first + self.batch)
             x, y = x_adv[rows], self.data.y[rows]
             if purifier is not None:
-                purified = purifier(x, y) if purifier.eps == "oracle" else purifier(x)
+                purified = _purified(purifier, x, y)
                 x = purified.x
                 for name, values in zip(sums, (purified.eps, purified.loss_before, purified.loss_after), strict=True):
                     sums[name] += float(values.sum())
@@ -182,6 +183,11 @@ class Subject:
                 hits = torch.cat([success(self.model, attack.radius, *part) for part in parts])
             measures["success"] = float(hits.float().mean())
         return measures
+
+
+def _purified(purifier: Purifies, x: Tensor, y: Tensor) -> Purified:
+    """Purified images; the oracle alone is told the labels."""
+    return purifier(x, y) if isinstance(purifier, Purifier) and purifier.eps == "oracle" else purifier(x)
 
 
 def save_images(path: Path, x: Tensor, y: Tensor) -> None:

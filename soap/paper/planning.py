@@ -8,7 +8,8 @@ from pathlib import Path
 from soap import recipes, validate
 from soap.errors import InputError, unknown
 from soap.paper.wanted import Wanted
-from soap.recipes import Recipe
+from soap.recipes import Recipe, generative
+from soap.recipes.generative import GenerativeRecipe
 from soap.recipes.naming import BARE
 from soap.results import Row
 
@@ -26,8 +27,11 @@ PASSES = {
 PURIFYING = 40
 """The same for a purifier with its grid of radii."""
 
-MACS = {"fcn": 1e6, "cnn": 1e7, "resnet18": 4e7, "wide-resnet28": 5e9}
+MACS = {"fcn": 1e6, "cnn": 1e7, "resnet18": 4e7, "wide-resnet28": 5e9, "wgan": 5e6, "pixelcnn": 8e9}
 """Multiplications in a pass, roughly; the smallest networks wait for memory instead, and count as larger."""
+
+BY_PRIOR = {"wgan": 6_000, "pixelcnn": 4}
+"""Passes through a generative model that purifying an image by it takes."""
 
 TRAINING_SET = 50_000
 
@@ -56,7 +60,9 @@ class Training:
     @property
     def work(self) -> float:
         """Multiplications, roughly."""
-        plan = recipes.read(self.recipe)
+        plan = recipe_of(self.recipe)
+        if isinstance(plan, GenerativeRecipe):
+            return 3.0 * TRAINING_SET * self.epochs * MACS[plan.kind]
         views = {"rotation": 4, "consistency": 2}.get(plan.task or "", 1)
         attacked = 0 if plan.adversarial is None else getattr(plan.adversarial, "steps", 1)
         return 3.0 * (views + attacked) * TRAINING_SET * self.epochs * _macs(plan)
@@ -64,13 +70,17 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Make one attack on one trained model, for `n` images, and score it bare and behind every purifier."""
+    """Make one attack on one trained model, for `n` images, and score it bare and behind every purifier.
+
+    priors: recipes of generative models, by which it is purified as well.
+    """
 
     recipe: str
     seed: int
     attack: str
     purifiers: tuple[Purifying, ...]
     n: int
+    priors: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -81,13 +91,16 @@ class Evaluation:
     def title(self) -> str:
         """For people."""
         choices = [choice if gradient is None else f"{choice} ({gradient})" for choice, gradient in self.purifiers]
-        return f"{_named(self.recipe, self.seed)}: {self.attack} on {self.n:,} images, {', '.join(['bare', *choices])}"
+        behind = ", ".join(["bare", *choices, *self.priors])
+        return f"{_named(self.recipe, self.seed)}: {self.attack} on {self.n:,} images, {behind}"
 
     @property
     def work(self) -> float:
         """Multiplications, roughly."""
         passes = PASSES[self.attack] + PURIFYING * len(self.purifiers)
-        return float(self.n * passes * _macs(recipes.read(self.recipe)))
+        kinds = [generative.read(name).kind for name in self.priors]
+        by_priors = sum(BY_PRIOR[kind] * MACS[kind] for kind in kinds)
+        return self.n * (passes * _macs(recipes.read(self.recipe)) + by_priors)
 
 
 Job = Training | Evaluation
@@ -109,7 +122,7 @@ def plan(
     """
     most = _checked(epochs, seeds, limit or {})
     cells, known = list(wanted), list(rows)
-    groups: dict[tuple[int, str], dict[tuple[str, int], dict[str, Purifying | None]]] = {}
+    groups: dict[tuple[int, str], dict[tuple[str, int], dict[str, Wanted]]] = {}
     for seed in seeds:
         trained = [row for row in known if seed_of(row) == seed]
         for cell in cells:
@@ -119,16 +132,27 @@ def plan(
             if filled(cell, trained, n):
                 continue
             defences = groups.setdefault((seed, cell.recipe), {}).setdefault((cell.attack, n), {})
-            defences[cell.defence] = None if cell.defence == BARE else (cell.eps_pfy, cell.gradient)
+            defences[cell.defence] = cell
     jobs: list[Job] = []
     for (seed, recipe), attacks in groups.items():
-        if weights(recipe, seed) is None:
-            own = recipes.read(recipe).training.epochs
-            jobs.append(Training(recipe=recipe, seed=seed, epochs=min(own, epochs or own)))
+        priors = [cell.prior for defences in attacks.values() for cell in defences.values() if cell.prior is not None]
+        # Whatever training of a classifier is measured, it stands behind the same training of a prior.
+        for name, own_seed in dict.fromkeys([(recipe, seed), *((prior, 0) for prior in priors)]):
+            own = recipe_of(name).training.epochs
+            training = Training(recipe=name, seed=own_seed, epochs=min(own, epochs or own))
+            if weights(name, own_seed) is None and training not in jobs:
+                jobs.append(training)
         for (attack, n), defences in sorted(attacks.items(), key=lambda item: list(PASSES).index(item[0][0])):
-            purifiers = tuple(choice for choice in defences.values() if choice is not None)
-            jobs.append(Evaluation(recipe=recipe, seed=seed, attack=attack, purifiers=purifiers, n=n))
+            behind = [cell for defence, cell in defences.items() if defence != BARE]
+            purifiers = tuple((cell.eps_pfy, cell.gradient) for cell in behind if cell.prior is None)
+            names = tuple(cell.prior for cell in behind if cell.prior is not None)
+            jobs.append(Evaluation(recipe=recipe, seed=seed, attack=attack, purifiers=purifiers, n=n, priors=names))
     return jobs
+
+
+def recipe_of(name: str) -> Recipe | GenerativeRecipe:
+    """A recipe of either sort by its name."""
+    return generative.read(name) if name in generative.names() else recipes.read(name)
 
 
 def filled(cell: Wanted, rows: Sequence[Row], n: int) -> bool:

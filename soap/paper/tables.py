@@ -28,7 +28,7 @@ class Heading:
 class Cell:
     """One number of a table. printed: the paper's, in per cent. mark: how the paper marks it.
 
-    wanted: what fills it with ours; None for a method that is not part of this project yet. oracle: chosen with the
+    wanted: what fills it with ours; None for a method that is not part of this project. oracle: chosen with the
     label, so never the best. rule: how near ours is to be to the printed number; adversarial training with FGSM leaks
     labels, which makes its figures accidents: "any".
     """
@@ -107,7 +107,7 @@ def _cells(content: Mapping[str, Any]) -> Iterator[Cell]:
                 mark="best" if place in row.get("best", ()) else "second" if place in row.get("second", ()) else "",
                 wanted=_wanted(content, settings),
                 oracle=row.get("oracle", False),
-                rule=_rule(settings.get("method", ""), content["measure"]),
+                rule=_rule(settings, content["measure"]),
             )
 
 
@@ -115,19 +115,21 @@ def _wanted(content: Mapping[str, Any], settings: Mapping[str, str]) -> Wanted |
     if "method" not in settings:
         return None
     recipe = f"{content['data']}-{settings['network']}-{settings['method']}"
-    eps_pfy, gradient = settings.get("eps_pfy", BARE), settings.get("gradient")
+    eps_pfy, gradient, prior = settings.get("eps_pfy", BARE), settings.get("gradient"), settings.get("prior")
     if "substitute" in settings:
         attack = f"{PREFIX}{settings['substitute']}"
         return BlackBox(recipe=recipe, attack=attack, eps_pfy=eps_pfy, gradient=gradient)
     attack, measure = settings["attack"], content["measure"]
-    return Wanted(recipe=recipe, attack=attack, eps_pfy=eps_pfy, gradient=gradient, measure=measure)
+    return Wanted(recipe=recipe, attack=attack, eps_pfy=eps_pfy, gradient=gradient, prior=prior, measure=measure)
 
 
-def _rule(method: str, measure: str) -> Rule:
+def _rule(settings: Mapping[str, str], measure: str) -> Rule:
+    method = settings.get("method", "")
     if method == "fgsm-at":
         return "any"
+    purifies = method in ("dr", "rp", "lc") or "prior" in settings
     # A success rate is the attack's: neither side of it is the better one.
-    return "close or better" if method in ("dr", "rp", "lc") and measure == "accuracy" else "close"
+    return "close or better" if purifies and measure == "accuracy" else "close"
 
 
 def _footnotes() -> dict[str, str]:

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from soap import recipes
 from soap.evaluation.threats import PAPER
-from soap.recipes.naming import BARE
+from soap.recipes import generative
+from soap.recipes.naming import BARE, defence_by
 from soap.results import Row, wilson
 
 FEWEST = 1_000
@@ -19,6 +20,7 @@ class Wanted:
 
     recipe: the model's. attack: a name of `PAPER`. eps_pfy: "none" (the bare classifier, which is what eps = 0 is),
     "min-aux" or "oracle". gradient: for label consistency, the gradient to purify by instead of the recipe's.
+    prior: recipe of a generative model; the purifier that uses it stands before the classifier, instead of SOAP's own.
     measure: "accuracy", or a key of the row's measures such as "success". n: images of the whole test set.
     """
 
@@ -27,6 +29,7 @@ class Wanted:
     attack: str
     eps_pfy: str = BARE
     gradient: str | None = None
+    prior: str | None = None
     measure: str = "accuracy"
     n: int = 10_000
 
@@ -38,7 +41,14 @@ class Wanted:
     @property
     def defence(self) -> str:
         """The purifier as rows name it."""
+        if self.prior is not None:
+            return defence_by(generative.read(self.prior))
         return recipes.defence(recipes.read(self.recipe), self.eps_pfy, self.gradient)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The recipes whose weights it takes."""
+        return (self.recipe,) if self.prior is None else (self.recipe, self.prior)
 
     @property
     def epochs(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,8 +15,11 @@ from soap.data.sources import SOURCES
 from soap.errors import FileError, InputError
 from soap.evaluation import PAPER, transfer
 from soap.evaluation.black_box import SUBSTITUTES, black_box
-from soap.paper.planning import Evaluation, Job, Training
-from soap.purify import Purifier
+from soap.paper.planning import Evaluation, Job, Training, recipe_of
+from soap.purify import Purifier, Purifies
+from soap.recipes import generative
+from soap.recipes.generative import GenerativeRecipe
+from soap.recipes.purifiers import load_prior
 from soap.results import Store
 from soap.training import checkpoint
 
@@ -60,7 +64,7 @@ class Workshop:
 
     def weights(self, recipe: str, seed: int) -> Path | None:
         """The weights of a training, or None where it has not been finished."""
-        if seed == 0 and recipe in zoo.names():
+        if seed == 0 and recipe in (*zoo.names(), *zoo.prior_names()):
             return zoo.weights_path(recipe)
         path = run_folder(self.runs, recipe, seed) / WEIGHTS
         if path.exists() and path not in self._checked:
@@ -70,19 +74,22 @@ class Workshop:
 
     def train(self, job: Training, show: Show) -> bool:
         """Train into the run's folder; False when asked to stop."""
-        recipe = recipes.revised(recipes.read(job.recipe), epochs=job.epochs, seed=job.seed)
+        recipe = recipe_of(job.recipe)
         folder = run_folder(self.runs, job.recipe, job.seed)
-        done = recipes.make(
-            recipe,
-            self.images(recipe.data, "train"),
-            out=folder,
-            device=self.device,
-            precision=self.precision,
-            compiled=self.compiled,
-            resume=(folder / checkpoint.NAME).exists(),
-            watch=lambda at: show(job.kind, at.step, at.steps, at.seconds_left),
-            stop=self.stop,
-        )
+        options: dict[str, Any] = {
+            "images": self.images(recipe.data, "train"),
+            "out": folder,
+            "device": self.device,
+            "precision": self.precision,
+            "compiled": self.compiled,
+            "resume": (folder / checkpoint.NAME).exists(),
+            "watch": lambda at: show(job.kind, at.step, at.steps, at.seconds_left),
+            "stop": self.stop,
+        }
+        if isinstance(recipe, GenerativeRecipe):
+            done = generative.make(generative.revised(recipe, epochs=job.epochs, seed=job.seed), **options)
+        else:
+            done = recipes.make(recipes.revised(recipe, epochs=job.epochs, seed=job.seed), **options)
         if done.finished and not (folder / WEIGHTS).exists():
             raise MissingError(
                 f"{folder}: the checkpoint is that of the last step, but {WEIGHTS} is missing; remove "
@@ -92,12 +99,13 @@ class Workshop:
 
     def evaluate(self, job: Evaluation, show: Show) -> bool:
         """Measure the job's rows into the store; False when asked to stop."""
-        path = self.weights(job.recipe, job.seed)
-        if path is None:
-            raise MissingError(self._missing.get((job.recipe, job.seed), f"the weights of {job.recipe} are gone."))
+        path = self._needed(job.recipe, job.seed)
         name = recipes.read(job.recipe).data
         model = self.model(path, None)
-        purifiers = [Purifier(self.model(path, gradient), choice) for choice, gradient in job.purifiers]
+        purifiers: list[Purifies] = [
+            *(Purifier(self.model(path, gradient), choice) for choice, gradient in job.purifiers),
+            *(self.by_prior(prior) for prior in job.priors),
+        ]
         images = self.images(name, "test")
         if job.attack in SUBSTITUTES:
             settings = SUBSTITUTES[job.attack]
@@ -131,6 +139,17 @@ class Workshop:
             self._models[path, gradient] = zoo.load(path, device=self.device, gradient=gradient)
         return self._models[path, gradient]
 
+    def by_prior(self, name: str) -> Purifies:
+        """The purifier that uses a generative model, with the settings of its recipe."""
+        return generative.purifier(generative.read(name), load_prior(self._needed(name, 0), device=self.device))
+
+    def _needed(self, recipe: str, seed: int) -> Path:
+        """The weights of a training, which must be there."""
+        path = self.weights(recipe, seed)
+        if path is None:
+            raise MissingError(self._missing.get((recipe, seed), f"the weights of {recipe} are gone."))
+        return path
+
     def images(self, name: str, split: str) -> Dataset:
         """The data set, on the device; only one of a split is kept."""
         kept = self._images.get(split)
@@ -151,8 +170,11 @@ def run_folder(runs: Path, recipe: str, seed: int) -> Path:
 
 def _check(path: Path, recipe: str, seed: int) -> None:
     """Refuse weights in a run's folder that are not the recipe's but for the epochs, a trial run's say."""
-    inside, meant = zoo.recipe(path), recipes.read(recipe)
-    schedule = replace(meant.training, epochs=inside.training.epochs, seed=seed)
+    meant = recipe_of(recipe)
+    inside = zoo.prior_recipe(path) if isinstance(meant, GenerativeRecipe) else zoo.recipe(path)
+    freely = ("epochs",) if isinstance(meant, GenerativeRecipe) else ("epochs", "decay")
+    chosen = {name: getattr(inside.training, name) for name in freely}
+    schedule: Any = replace(meant.training, **chosen, seed=seed)  # of either sort
     same = inside == replace(meant, text=inside.text, training=schedule)
     published = SOURCES[meant.data].content.get("train") if meant.data in SOURCES else None
     seen = engine.load_tensors(path)[1].get("data")

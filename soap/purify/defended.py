@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from soap.purify.purifies import prior_of
 from soap.shapes import Float, Tensor
 
 
@@ -30,6 +31,7 @@ class Defended(nn.Module):
         super().__init__()
         self.model = model
         self.purify = purify
+        self.prior = prior_of(purify)  # a part of the defence: its weights belong to its fingerprint
         self.eval()
 
     def train(self, mode: bool = True) -> "Defended":

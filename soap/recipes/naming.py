@@ -1,6 +1,10 @@
 """What result rows call the purifier of a recipe's model."""
 
+from functools import cache
+
 from soap.purify.soap import label
+from soap.recipes import generative
+from soap.recipes.generative import GenerativeRecipe
 from soap.recipes.recipe import Recipe
 
 BARE = "none"
@@ -17,3 +21,15 @@ def defence(recipe: Recipe, eps_pfy: str, gradient: str | None = None) -> str:
     chosen = gradient or recipe.auxiliary.get("gradient", "paper")
     further = [f"gradient={chosen!r}"] if recipe.task == "consistency" else []
     return label(eps_pfy, tuple(sorted(set(own.grid))), own.step_size, own.steps, *further)
+
+
+def defence_by(prior: GenerativeRecipe) -> str:
+    """The name of the purifier that uses a generative model, with the settings of its recipe."""
+    return _by_text(prior.text)
+
+
+@cache
+def _by_text(text: str) -> str:
+    """The network is built, for a purifier names itself; that takes a fraction of a second, so once is enough."""
+    recipe = generative.parse(text, "recipe")
+    return repr(generative.purifier(recipe, generative.build(recipe)))

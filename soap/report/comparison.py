@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from soap.report.paper_tables import Cell, Heading, Place, Table
+from soap.report.paper_tables import Cell, Figure, Heading, Place, Table
 from soap.results import Row
 
 TOLERANCE = 3.0
@@ -76,9 +76,9 @@ class Comparison:
 
     @property
     def missing(self) -> dict[str, int]:
-        """Recipes that cells are missing of, and how many."""
+        """Recipes (and the priors they stand behind) that cells are missing of, and how many."""
         empty = [shown.cell.wanted for shown in self.cells.values() if shown.ours is None]
-        return dict(Counter(wanted.recipe for wanted in empty if wanted is not None))
+        return dict(Counter(named(wanted) for wanted in empty if wanted is not None))
 
     def label(self, place: Place) -> str:
         """A cell in words: 'SOAP-DR ε = 0, FCN, PGD'."""
@@ -114,7 +114,12 @@ def compare(
 
 
 def _kept(cell: Cell, only: str) -> bool:
-    return not only or (cell.wanted is not None and cell.wanted.recipe.startswith(only))
+    return not only or (cell.wanted is not None and any(name.startswith(only) for name in cell.wanted.needs))
+
+
+def named(wanted: Figure) -> str:
+    """Whose figure it is: 'mnist-cnn-dr', 'mnist-cnn-no-def behind defense-gan-mnist'."""
+    return " behind ".join(wanted.needs)
 
 
 def _filled(cell: Cell, rows: list[Row]) -> Shown:
@@ -184,9 +189,9 @@ def _details(cells: Mapping[Place, Shown], sign: str) -> str:
         if wanted is not None and sign in shown.signs:
             row = shown.rows[0]
             whom = {
-                SHORTER: f"{wanted.recipe} {epochs(row)} of {wanted.epochs}",
-                FEWER: f"{wanted.recipe} under {row.attack} {row.n:,} of {wanted.n:,}",
-                UNTOLD: wanted.recipe,
+                SHORTER: f"{named(wanted)} {epochs(row)} of {wanted.epochs}",
+                FEWER: f"{named(wanted)} under {row.attack} {row.n:,} of {wanted.n:,}",
+                UNTOLD: named(wanted),
             }
             said[whom[sign]] = True
     return ", ".join(said)

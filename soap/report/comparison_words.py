@@ -55,7 +55,7 @@ def origin(shown: Shown) -> str:
 def said(shown: Shown) -> str:
     """All that is known about a cell of ours, in a line."""
     if not shown.rows:
-        return "not measured yet" if shown.cell.wanted is not None else "a method that is not part of this project yet"
+        return "not measured yet" if shown.cell.wanted is not None else "a method that is not part of this project"
     return f"{spread(shown)}; {shown.rows[0].n:,} images; {origin(shown)}"
 
 

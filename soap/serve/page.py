@@ -1,4 +1,4 @@
-"""The page at `/` and the files it loads from `/static/`: their types, and how long a browser may keep them."""
+"""The page at `/` and the files it loads from `/static/`, with types and caching that depend on no machine."""
 
 import os
 from pathlib import Path

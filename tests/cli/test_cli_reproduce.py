@@ -31,12 +31,12 @@ def test_the_list_has_every_table_and_figure_and_the_claims(run):
     assert [entry["name"] for entry in done.json["tables"]] == list(TABLES)
     assert [entry["name"] for entry in done.json["figures"]] == list(FIGURES)
     first = done.json["tables"][0]
-    assert first["wanted"] == 70
-    assert first["done"] + sum(first["missing"].values()) == 70
+    assert first["wanted"] == 80
+    assert first["done"] + sum(first["missing"].values()) == 80
     assert done.json["tables"][4]["wanted"] is None  # from the code
     text = run("reproduce").out
     assert all(f" {name} " in text for name in (*TABLES, *FIGURES))
-    assert f"{first['done']} of 70" in text
+    assert f"{first['done']} of 80" in text
     counts = done.json["claims"]
     assert list(counts) == ["did_not_hold", "held", "not_measured_in_full"]
     assert sum(counts.values()) == len(OF_TABLES | OF_FIGURES)
@@ -57,7 +57,8 @@ def test_a_table_from_the_bundled_rows(run):
     assert "Defense-GAN" in text
 
 
-def test_rows_of_the_users_own_file_are_shown_too(run, tmp_path):
+def test_rows_of_the_users_own_file_are_shown_too(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(paper, "committed_rows", list)  # whether the recipe has bundled rows or not
     wanted = TABLES["table-1"].cells["pgd-at", "fcn", "pgd"].wanted
     Store(tmp_path / "mine.jsonl").append(row_for(wanted, 5000, training="7 epochs, seed 0, fp32"))
     done = run("reproduce", "table-1", "--results", "mine.jsonl")
@@ -201,6 +202,19 @@ def test_run_without_the_data_says_how_to_get_it(run):
     assert "Skipped mnist-fcn-dr: substitute-fcn" in done.err
     assert "soap data" in done.err
     assert "0 of 2 jobs done" in done.err
+
+
+def test_a_purifiers_prior_names_its_cells_and_what_it_lacks(run):
+    done = run("reproduce", "table-1", "--only", "defense-gan", "--json")
+    assert {(cell["row"], cell["recipe"]) for cell in done.json["cells"]} == {
+        ("defense-gan", "mnist-fcn-no-def"), ("defense-gan", "mnist-cnn-no-def")
+    }  # fmt: skip
+    done = run("reproduce", "table-1", "--only", "defense-gan", "--run", "--limit", "none=2000")
+    assert done.code == 0
+    assert "Skipped mnist-fcn-no-def: none on 2,000 images, bare, defense-gan-mnist: " in done.err
+    skipped = [line for line in done.err.splitlines() if line.startswith("Skipped")]
+    assert len(skipped) >= 10
+    assert all("soap data download mnist" in line for line in skipped)
 
 
 def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):

@@ -128,7 +128,7 @@ def mess(prior, digits, tmp_path):
 WITH = "purify good.png --with defense-gan --prior prior.safetensors --out out"
 CASES = [
     (WITH.replace("defense-gan", "defence-gan"), 2, "unknown purifier 'defence-gan'; did you mean defense-gan"),
-    (WITH.replace("defense-gan", "pixeldefend"), 2, "a wgan, but pixeldefend uses a pixelcnn; try --with defense-gan"),
+    (WITH.replace("defense-gan", "pixeldefend"), 2, "a wgan, but pixeldefend uses a pixelcnn; try defense-gan"),
     (WITH.replace("prior.", "classifier."), 2, "holds a classifier, want a generative model"),
     (WITH.replace("prior.", "cut."), 1, "cut.safetensors: not a whole safetensors file"),
     (WITH.replace("prior.", "gone."), 1, "gone.safetensors: there is no such file"),
@@ -138,7 +138,7 @@ CASES = [
     (WITH + " --steps 0", 2, "steps (L) is 0"),
     (WITH + " --step-size 0", 2, "step_size is 0.0"),
     (WITH + " --eps-pfy 0.1", 2, "unknown key in [purifier] 'eps'"),
-    (WITH + " --eps-pfy min-aux", 2, "--eps-pfy min-aux is a choice of SOAP's"),
+    (WITH + " --eps-pfy min-aux", 2, "eps='min-aux' is a choice of SOAP's; defense-gan takes"),
     (WITH.replace("--with defense-gan", ""), 2, "--prior is the generative model of --with"),
     ("purify mnist-fcn-dr --out out", 2, "no pictures: name FILES after the model mnist-fcn-dr"),
     ("predict prior.safetensors good.png", 2, "holds a generative model, want a classifier"),

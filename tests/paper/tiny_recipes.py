@@ -7,6 +7,7 @@ import pytest
 
 from soap import recipes
 from soap.paper.wanted import Wanted
+from soap.recipes import generative
 from soap.results import Provenance, Row
 
 DENOISER = """
@@ -42,6 +43,26 @@ OWN = {
     "tiny-mnist": DENOISER.replace("tiny-dr", "tiny-mnist").replace("mnist-mini", "mnist"),
 }
 
+PRIOR = """
+name = "tiny-prior"
+data = "mnist-mini"
+[model]
+kind = "wgan"
+latent = 4
+width = 2
+[training]
+epochs = 2
+lr = 1e-3
+batch = 100
+[purifier]
+steps = 3
+starts = 2
+"""
+PRIORS = {
+    "tiny-prior": PRIOR,
+    "tiny-prior-mnist": PRIOR.replace("tiny-prior", "tiny-prior-mnist").replace("mnist-mini", "mnist"),
+}
+
 
 @pytest.fixture
 def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +70,11 @@ def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     read = recipes.read
     monkeypatch.setattr(
         recipes, "read", lambda name: recipes.parse(OWN[name], name) if str(name) in OWN else read(name)
+    )
+    read_prior, names = generative.read, generative.names
+    monkeypatch.setattr(generative, "names", lambda: [*names(), *PRIORS])
+    monkeypatch.setattr(
+        generative, "read", lambda name: generative.parse(PRIORS[name], name) if name in PRIORS else read_prior(name)
     )
     monkeypatch.setenv("SOAP_COMMIT", "test")  # spares asking git for every row
 

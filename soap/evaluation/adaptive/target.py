@@ -10,7 +10,8 @@ from soap.attacks.bpda import Bpda, TrajectoryBpda, Walks
 from soap.attacks.unrolled import Unrollable, Unrolled
 from soap.auxiliary import JointModel
 from soap.errors import InputError
-from soap.purify import Defended, Purifier
+from soap.purify import Defended, Purifies
+from soap.purify.purifies import radius_of
 from soap.shapes import Float, Tensor
 
 BARE, DEFENDED = "bare", "defended"
@@ -33,14 +34,14 @@ class Target:
     eps_pfy: str = "none"
 
     @classmethod
-    def of_model(cls, model: JointModel, purifier: Purifier | None = None) -> "Target":
-        """A joint model behind its purifier, or alone, as one that was trained adversarially stands."""
+    def of_model(cls, model: JointModel, purifier: Purifies | None = None) -> "Target":
+        """A joint model behind a purifier, or alone, as one that was trained adversarially stands."""
         if purifier is None:
             return cls(name=model.name, defended=model, bare=model)
-        if purifier.eps == "oracle":
+        eps = radius_of(purifier)
+        if eps == "oracle":
             raise InputError("eps='oracle' needs the true label, so nobody can deploy it; evaluate eps='min-aux'.")
         defended = Defended(model, purifier)
-        eps = str(purifier.eps)
         return cls(
             name=model.name, defended=defended, bare=model, purify=purifier, label=repr(purifier), eps_pfy=eps
         )

@@ -77,7 +77,7 @@ def number(tables: Tables, table: str, row: str, group: str, column: str) -> Num
         method=method,
         network=network,
         attack=attack,
-        lack=(absent, "") if wanted is None else (wanted.recipe, attack),
+        lack=(absent, "") if wanted is None else (" behind ".join(wanted.needs), attack),
     )
 
 

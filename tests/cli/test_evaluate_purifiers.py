@@ -1,0 +1,195 @@
+"""`soap evaluate --purifier`: every purifier by name, before models with and without an auxiliary task, both ways."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import soap
+from soap import engine, recipes, zoo
+from soap.cli.runs import asked
+from soap.evaluation import PAPER
+from soap.evaluation.adaptive import RunFolder
+from soap.purify import AntiAdversary, DefenseGAN, Hedge
+from soap.recipes import generative
+from soap.results import Store
+
+COMMITTED = Path(__file__).parents[2] / "results" / "adaptive"
+MODEL, WITHOUT_TASK = "mnist-fcn-dr", "mnist-fcn-pgd-at"
+QUICK = ("--data", "mnist-mini", "--limit", "12")
+SUITE = (*QUICK, "--suite", "quick", "--steps", "2", "--eps", "0.1", "--batch", "8")
+PRIOR = """name = "own"
+data = "mnist-mini"
+[model]
+kind = "wgan"
+latent = 4
+width = 2
+[training]
+epochs = 3
+lr = 1e-3
+[purifier]
+steps = 4
+starts = 2
+"""
+PIXELS = """name = "grey"
+data = "mnist-mini"
+[model]
+kind = "pixelcnn"
+inputs = [1, SIDE, SIDE]
+channels = 4
+blocks = 1
+mixtures = 1
+[training]
+epochs = 1
+lr = 1e-3
+[purifier]
+eps = "2/255"
+"""
+
+
+def save(path, text):
+    recipe = generative.parse(text, "test")
+    engine.save_tensors(path, generative.build(recipe).state_dict(), {"recipe": text})
+    return path
+
+
+@pytest.fixture(autouse=True)
+def priors(run, tmp_path):
+    """Untrained priors, where the commands run."""
+    save(tmp_path / "gan.safetensors", PRIOR)
+    save(tmp_path / "pixels.safetensors", PIXELS.replace("SIDE", "28"))
+    save(tmp_path / "small.safetensors", PIXELS.replace("SIDE", "8"))
+
+
+def right(model, purify, x, y):
+    """How many are right, one image at a time."""
+    return sum(int(model(purify(one).x).argmax(1) == label) for one, label in zip(x.split(1), y.split(1), strict=True))
+
+
+@pytest.mark.parametrize("name", [MODEL, WITHOUT_TASK])
+def test_rows_are_a_plain_count_with_and_without_an_auxiliary_task(run, some, name, tmp_path):
+    chosen = ("--purifier", "hedge", "--purifier", "anti-adversary", "--purifier", "defense-gan")
+    done = run("evaluate", name, *QUICK, "--attack", "fgsm", "--seed", "5", *chosen[:4], "--json")
+    assert (done.code, "bare figures only" in done.err) == (0, False)
+    model = soap.load(name)
+    x = PAPER["mnist-mini"]["fgsm"](model, some.x, some.y)
+    purifiers = [Hedge(model, seed=5), AntiAdversary(model)]
+    rows = done.json["rows"]
+    assert [row["defence"] for row in rows] == ["none", *map(repr, purifiers)]
+    assert [row["eps_pfy"] for row in rows] == ["none", str(8 / 255), "0.3"]
+    assert [row["correct"] for row in rows[1:]] == [right(model, one, x, some.y) for one in purifiers]
+    assert rows[1]["provenance"]["weights_sha256"] == rows[0]["provenance"]["weights_sha256"]
+    done = run("evaluate", name, *QUICK, "--attack", "fgsm", *chosen[4:], "--prior", "gan.safetensors", "--json")
+    row, gan = done.json["rows"][1], DefenseGAN(zoo.load_prior(tmp_path / "gan.safetensors"), steps=4, starts=2)
+    assert (row["defence"], row["eps_pfy"], row["correct"]) == (repr(gan), "free", right(model, gan, x, some.y))
+    assert row["provenance"]["weights_sha256"] != rows[0]["provenance"]["weights_sha256"]
+    assert row["provenance"]["training"].endswith("; prior own, 3 epochs, seed 0")
+
+
+def test_the_table_names_the_purifier_and_soap_stays_the_default(run):
+    done = run("evaluate", MODEL, *QUICK, "--attack", "none", "--purifier", "hedge", "--purifier", "soap")
+    assert "Hedge (0.03137254901960784), %" in " ".join(done.out.split())
+    assert "purified (min-aux), %" in " ".join(done.out.split())
+    default = run("evaluate", MODEL, *QUICK, "--attack", "none", "--json").json["rows"]
+    named = run("evaluate", MODEL, *QUICK, "--attack", "none", "--purifier", "soap", "--json").json["rows"]
+    assert [row["key"] for row in default] == [row["key"] for row in named]
+
+
+def test_another_prior_of_the_same_name_is_another_figure(run, tmp_path):
+    arguments = ("evaluate", MODEL, *QUICK[:2], "--limit", "2", "--attack", "none", "--purifier", "pixeldefend")
+    first = run(*arguments, "--prior", "pixels.safetensors", "--eps-pfy", "1/255", "--json").json["rows"]
+    assert (first[1]["defence"], first[1]["eps_pfy"]) == (f"PixelDefend(eps={1 / 255})", str(1 / 255))
+    recipe = generative.parse(PIXELS.replace("SIDE", "28"), "test")
+    model = generative.build(recipe)
+    weights = {key: value + 0.1 for key, value in model.state_dict().items()}
+    engine.save_tensors(tmp_path / "pixels.safetensors", weights, {"recipe": recipe.text})
+    second = run(*arguments, "--prior", "pixels.safetensors", "--eps-pfy", "1/255", "--json").json["rows"]
+    assert first[0]["key"] == second[0]["key"]
+    assert first[1]["key"] != second[1]["key"]
+    assert len(Store(tmp_path / "runs" / "results.jsonl").read()) == 3
+
+
+@pytest.mark.parametrize("name", [MODEL, WITHOUT_TASK])
+def test_a_suite_attacks_hedge_along_its_path_and_the_run_can_be_verified(run, name, tmp_path):
+    done = run("evaluate", name, *SUITE, "--purifier", "hedge", "--eps-pfy", "0.05", "--seed", "2", "--json")
+    assert done.code == 0
+    assert done.json["defence"] == f"Hedge(eps=0.05, step_size={4 / 255}, steps=20, seed=2)"
+    assert [line["protocol"] for line in done.json["protocols"]] == ["noise", "transfer", "bpda-trajectory"]
+    place = tmp_path / "runs" / f"{name}-hedge-quick"
+    command = json.loads((place / "facts" / "asked.json").read_text())["command"]
+    assert " --purifier hedge --eps-pfy 0.05 " in command
+    assert run("verify", place).code == 0
+    assert run("report", place).code == 0
+    assert run(*command.split()[1:], "--json").json["headline"] == done.json["headline"]
+
+
+def test_a_suite_behind_a_prior_keeps_both_networks_fingerprints(run, tmp_path):
+    arguments = ("--suite", "noise", *QUICK, "--eps", "0.1", "--purifier", "defense-gan", "--prior", "gan.safetensors")
+    done = run("evaluate", WITHOUT_TASK, *arguments, "--out", "behind", "--json")
+    assert (done.code, done.json["rows"][0]["eps_pfy"]) == (0, "free")
+    assert done.json["left_out"]["unrolled"] == "the purifier does not tell its steps"
+    assert run("verify", "behind").code == 0
+    recipe = zoo.prior_recipe(tmp_path / "gan.safetensors")
+    with torch.no_grad():
+        weights = {key: value + 0.1 for key, value in generative.build(recipe).state_dict().items()}
+    engine.save_tensors(tmp_path / "gan.safetensors", weights, {"recipe": recipe.text})
+    other = run("verify", "behind")
+    assert other.code == 1
+    assert "the weights of the run" in other.out
+
+
+@pytest.mark.parametrize(("name", "bare"), [("mnist-fcn-dr", False), ("cifar10-resnet18-pgd-at", True)])
+def test_runs_from_before_there_were_purifiers_by_name_are_understood(name, bare):
+    kept = json.loads((COMMITTED / name / "facts" / "asked.json").read_text(encoding="utf-8"))
+    assert "purifier" not in kept
+    found = asked(RunFolder(COMMITTED / name))
+    assert (found.purifier, found.prior, found.seed, found.bare) == ("soap", None, 0, bare)
+
+
+EVALUATE = f"evaluate {MODEL} --data mnist-mini --limit 4 --attack none"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"{EVALUATE} --purifier hedgehog", "unknown purifier 'hedgehog'; did you mean hedge"),
+        (f"{EVALUATE} --purifier hedge --prior gan.safetensors", "hedge uses no prior, got gan.safetensors"),
+        (f"{EVALUATE} --prior gan.safetensors", "--prior is the generative model of --purifier"),
+        (f"{EVALUATE} --purifier hedge --eps-pfy min-aux", "eps='min-aux' is a choice of SOAP's"),
+        (f"{EVALUATE} --purifier hedge --eps-pfy -1", "eps is -1.0"),
+        (f"{EVALUATE} --purifier anti-adversary --eps-pfy 0.1", "unknown setting of anti-adversary 'eps'"),
+        (f"{EVALUATE} --purifier defense-gan --prior pixels.safetensors", "grey is a pixelcnn, but defense-gan uses"),
+        (
+            f"{EVALUATE} --purifier pixeldefend --prior small.safetensors",
+            "grey was trained for images [1, 8, 8], but mnist-fcn-dr takes [1, 28, 28]",
+        ),
+        (
+            f"{EVALUATE.replace(MODEL, WITHOUT_TASK)} --purifier soap",
+            "was trained without an auxiliary task",
+        ),
+        (
+            f"evaluate {MODEL} --data mnist-mini --suite quick --purifier hedge --purifier soap",
+            "--suite evaluates one defence, got 2 of --purifier",
+        ),
+        (f"evaluate {WITHOUT_TASK} --data mnist-mini --suite quick --purifier soap", "without an auxiliary task"),
+        (f"evaluate {MODEL} --data mnist-mini --suite quick --prior gan.safetensors", "--prior is the generative"),
+    ],
+)
+def test_bad_usage_is_one_line_and_nothing_is_written(run, tmp_path, line, said):
+    before = sorted(tmp_path.rglob("*"))
+    done = run(*line.split())
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_prior_that_is_not_bundled_says_how_to_make_it(run, tmp_path, monkeypatch):
+    plain = recipes.read("mnist-fcn-no-def")
+    weights = recipes.build(plain).state_dict()
+    engine.save_tensors(tmp_path / "bare.safetensors", weights, {"recipe": plain.text})
+    monkeypatch.setattr(zoo, "folder", lambda: tmp_path / "none")
+    done = run("evaluate", "bare.safetensors", *QUICK, "--attack", "none", "--purifier", "defense-gan")
+    assert done.code == 2
+    assert "soap train defense-gan-mnist" in done.err

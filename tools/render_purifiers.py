@@ -1,0 +1,137 @@
+"""Render the table of docs/purifiers.md from the committed rows and the runs under results/adaptive.
+
+    python tools/render_purifiers.py
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from soap import paper, recipes
+from soap.evaluation import PAPER
+from soap.paper.planning import seed_of
+from soap.purify import AntiAdversary, Hedge
+from soap.recipes import generative
+from soap.recipes.naming import BARE, defence_by
+from soap.recipes.purifiers import BY_PRIOR, SOAP
+from soap.report import with_section
+from soap.report.comparison import epochs
+from soap.results import Row, Store
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, RUNS = ROOT / "docs" / "purifiers.md", ROOT / "results" / "adaptive"
+TITLES = {
+    BARE: "none",
+    SOAP: "SOAP",
+    "anti-adversary": "anti-adversary",
+    "hedge": "Hedge",
+    "defense-gan": "Defense-GAN",
+    "pixeldefend": "PixelDefend",
+}
+SUBJECTS = {
+    "cifar10-resnet18-pgd-at": (BARE, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-lc": (BARE, SOAP, "anti-adversary", "hedge", "pixeldefend"),
+    "mnist-cnn-no-def": (BARE, "defense-gan"),
+    "mnist-fcn-no-def": (BARE, "defense-gan"),
+}
+"""Models, and the purifiers that are put before each."""
+
+ABSENT = "\N{EN DASH}"
+HEAD = ("model", "purifier", "clean", "PGD, transfer", "worst", "verdict", "images", "cost of an image")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A model behind a purifier: rows of the transfer protocol, and the worst case of its suite with the verdict."""
+
+    model: str
+    purifier: str
+    clean: Row | None
+    pgd: Row | None
+    worst: Row | None
+    verdict: str
+
+    def cells(self) -> Sequence[str]:
+        """What the table shows of it; the cost is the purifier's alone, under PGD."""
+        images = [f"{row.n:,}" for row in (self.pgd, self.worst) if row is not None]
+        return (
+            f"`{self.model}`",
+            TITLES[self.purifier],
+            *(_percent(row) for row in (self.clean, self.pgd, self.worst)),
+            self.verdict or ABSENT,
+            " / ".join(dict.fromkeys(images)) or ABSENT,
+            _cost(self.pgd if self.purifier != BARE else None),
+        )
+
+
+def lines(rows: Sequence[Row], runs: Path = RUNS) -> Iterator[Line]:
+    """Every model behind every purifier, whether it was measured or not."""
+    for model, purifiers in SUBJECTS.items():
+        for purifier in purifiers:
+            defence = label(model, purifier)
+            clean, pgd = (_measured(rows, model, attack, defence) for attack in ("none", "pgd"))
+            worst, verdict = _suite(model, purifier, defence, runs)
+            yield Line(model=model, purifier=purifier, clean=clean, pgd=pgd, worst=worst, verdict=verdict)
+
+
+def label(model: str, purifier: str) -> str:
+    """What rows call the purifier with its own settings."""
+    if purifier in BY_PRIOR:
+        return defence_by(generative.read(BY_PRIOR[purifier].prior))
+    by_classifier = {"anti-adversary": AntiAdversary, "hedge": Hedge}
+    if purifier in by_classifier:
+        return repr(by_classifier[purifier](nn.Identity()))
+    return recipes.defence(recipes.read(model), "min-aux" if purifier == SOAP else BARE)
+
+
+def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row | None:
+    """The row of the first training with the most images, the longest and latest, under the paper's attack."""
+    data = recipes.read(model).data
+    wanted = ("transfer", model, data, repr(PAPER[data][attack]), defence)
+    found = [row for row in rows if (row.protocol, row.model, row.data, row.settings, row.defence) == wanted]
+    first = [row for row in found if seed_of(row) == 0]
+    return max(first, key=lambda row: (row.n, epochs(row) or 0, row.provenance.date), default=None)
+
+
+def _suite(model: str, purifier: str, defence: str, runs: Path) -> tuple[Row | None, str]:
+    """The worst case of the full suite and its verdict; the bare figures of a purifier's run are not its own."""
+    folder = runs / (model if purifier in (BARE, SOAP) else f"{model}-{purifier}")
+    if not (folder / "findings.json").is_file():
+        return None, ""
+    rows = Store(folder / "rows.jsonl").read()
+    if purifier == BARE and any(row.defence != BARE for row in rows):
+        return None, ""
+    found = [row for row in rows if row.defence == defence and row.attack.endswith(": worst")]
+    verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]["name"]
+    return (found[0], verdict) if found else (None, "")
+
+
+def _percent(row: Row | None) -> str:
+    if row is None:
+        return ABSENT
+    low, high = row.interval
+    return f"{100 * row.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _cost(row: Row | None) -> str:
+    return ABSENT if row is None else f"{1000 * row.seconds / row.n:.2g} ms ({row.provenance.device})"
+
+
+def table(made: Sequence[Line]) -> str:
+    """The table, and what it does not have yet."""
+    text = [HEAD, ("---",) * len(HEAD), *(line.cells() for line in made)]
+    parts = ["\n".join(f"| {' | '.join(line)} |" for line in text)]
+    parts.append(f"Per cent right, with 95 % intervals; {ABSENT}: not measured, or there is no such thing.")
+    return "\n\n".join(parts)
+
+
+def rendered(document: str) -> str:
+    """The page with its figures as the rows have them."""
+    return with_section(document, "figures", table([*lines(paper.committed_rows())]))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
