@@ -16,11 +16,16 @@ import safetensors
 import safetensors.torch
 import torch
 
-from soap import files, validate
+from soap import files, intact, validate
 from soap.errors import FileError, InputError, unknown
 from soap.shapes import Tensor
 
 PRECISIONS = ("fp32", "bf16")
+
+_DAMAGE = (
+    ValueError, struct.error, AttributeError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError
+)  # fmt: skip
+"""What a damaged header meets on its way, beside safetensors' own error; too deep a nesting is a RuntimeError."""
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -93,28 +98,34 @@ def seed_for(seed: int, *counters: int) -> int:
     return mixed >> 1  # torch takes 63 bits
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file atomically."""
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], previous: Path | None = None
+) -> None:
+    """Write a safetensors file atomically, with a checksum of all its bytes; `previous` keeps the one before it."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     # Serialised in memory first: a full disk then fails in our own write, with a clear error.
-    content = safetensors.torch.save(plain, dict(metadata))
-    with files.replacing(path) as temporary:
+    content = intact.filled(safetensors.torch.save(plain, {**metadata, intact.FIELD: intact.BLANK}))
+    with files.replacing(path, previous) as temporary:
         temporary.write_bytes(content)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file whole; truncated, corrupt or non-finite content is an error that names it."""
+    """Read a safetensors file whole; truncated, changed or non-finite content is an error that names it.
+
+    Files of before, without a checksum, are held to the format alone.
+    """
     with files.explained(path):
         content = path.read_bytes()
     try:
         metadata = json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]]).get("__metadata__", {})
+        intact.check(content, metadata)
         tensors = safetensors.torch.load(content)
-    except (safetensors.SafetensorError, ValueError, struct.error, AttributeError, MemoryError, OverflowError) as error:
+    except (safetensors.SafetensorError, *_DAMAGE) as error:
         raise FileError(f"{path}: not a whole safetensors file ({error}); fetch or train it again.") from error
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise FileError(f"{path}: tensor {name!r} has NaN or infinite values; fetch or train it again.")
-    return tensors, metadata
+    return tensors, {name: value for name, value in metadata.items() if name != intact.FIELD}
 
 
 class StopRequest:

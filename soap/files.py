@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +11,19 @@ from pathlib import Path
 
 from soap.errors import FileError
 
+UNFINISHED = ".unfinished"
+"""How the names of temporary files end."""
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`; it takes its place, synced to disk, when the block ends well."""
+def replacing(path: Path, previous: Path | None = None) -> Iterator[Path]:
+    """A temporary file beside `path`; it takes its place, synced to disk, when the block ends well.
+
+    previous: where the content so far, if any, is kept. At no moment is `path` without one or the other.
+    """
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
         os.close(handle)
         temporary = Path(name)
         try:
@@ -24,10 +31,29 @@ def replacing(path: Path) -> Iterator[Path]:
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
             temporary.chmod(0o644)
+            if previous is not None and path.exists():
+                copy(path, previous)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
+
+
+def copy(path: Path, to: Path) -> None:
+    """Give the content of `path` a second name in place of what was there; both live on if either is replaced."""
+    with replacing(to) as temporary:
+        temporary.unlink()
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without links
+            shutil.copyfile(path, temporary)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what writers that were killed left in the folder; call it where nobody else is writing."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        with explained(path):
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -46,6 +72,7 @@ def explained(path: Path) -> Iterator[None]:
     except OSError as error:
         advice = {
             errno.ENOSPC: "the disk is full; free some space and run the command again",
+            errno.EFBIG: "the file is larger than this system allows; raise its limit (ulimit -f)",
             errno.EDQUOT: "the disk quota is used up; free some space and run the command again",
             errno.EACCES: "no permission; choose a folder you may write to",
             errno.EPERM: "no permission; choose a folder you may write to",
@@ -64,8 +91,8 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; a no-op where folders cannot be opened (Windows)."""
+def sync_folder(folder: Path) -> None:
+    """Make a new name or a rename in it durable; a no-op where folders cannot be opened (Windows)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

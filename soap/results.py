@@ -5,7 +5,9 @@ counts, and the interval follows from them.
 """
 
 import hashlib
+import io
 import json
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,10 +15,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from soap import files
+from soap import files, intact
 from soap.errors import FileError
 
 SCHEMA = 1
+
+LOG = logging.getLogger("soap")
 
 
 def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
@@ -107,14 +111,17 @@ def from_json(content: Mapping[str, Any]) -> Row:
         raise ValueError(f"{row.correct!r} right of {row.n!r} is not a count")
     if content.get("key") != row.key:
         raise ValueError("the row was changed after it was written: its key does not fit")
+    if content.get("accuracy", row.accuracy) != row.accuracy:
+        raise ValueError("the row was changed after it was written: its accuracy does not fit")
     return row
 
 
 class Store:
-    """A JSONL file of rows: appended one by one, read whole.
+    """A JSONL file of rows: appended one by one, each with a checksum of its line; read whole.
 
-    A last line without its newline is a write that was cut off: it is left out, and the next append removes
-    it. Any other line that is not a row is an error that names it.
+    A last line without its newline is a write that was cut off: it is left out, the log says so, and the next append
+    removes it. Any other line that is not a row, or not as it was written, is an error that names it. Rows of before,
+    without a checksum, are held to their key and accuracy.
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,36 +129,50 @@ class Store:
 
     def read(self) -> list[Row]:
         """All rows; none where the file does not exist yet."""
-        return self._read()[0]
+        rows, _, torn = self._read()
+        if torn:
+            LOG.warning("%s: its last line was cut off while it was written; it is left out.", self.path)
+        return rows
 
     def append(self, row: Row) -> None:
         """Add a row at the end, on disk before this returns."""
-        _, whole = self._read()
+        _, whole, torn = self._read()
+        if torn:
+            LOG.warning("%s: its last line was cut off while it was written; %d bytes removed.", self.path, torn)
+        line = intact.as_text(row.as_json(), sort_keys=True).encode() + b"\n"
         with files.explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
+            with self.path.open("ab", buffering=0) as file:
                 file.truncate(whole)
-                file.write(json.dumps(row.as_json(), sort_keys=True).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+                try:
+                    _write_all(file, line)
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(whole)  # a full disk leaves the rows before it, and no part of this one
+                    raise
+            if whole == 0:
+                files.sync_folder(self.path.parent)
 
-    def _read(self) -> tuple[list[Row], int]:
-        """Rows and the length in bytes of the lines that hold them."""
+    def _read(self) -> tuple[list[Row], int, int]:
+        """Rows, the length in bytes of the lines that hold them, and that of a torn one after them."""
         with files.explained(self.path):
             content = self.path.read_bytes() if self.path.exists() else b""
         whole = content.rfind(b"\n") + 1
         rows = []
-        for number, line in enumerate(content[:whole].splitlines(), 1):
+        for number, line in enumerate(content[:whole].split(b"\n")[:-1], 1):
             try:
-                entry = json.loads(line)
-                if not isinstance(entry, dict):
-                    raise ValueError("not a result row")
-                rows.append(from_json(entry))
-            except (ValueError, RecursionError) as error:
+                rows.append(from_json(intact.from_text(line)))
+            except ValueError as error:
                 raise FileError(
                     f"{self.path}, line {number}: {error}; mend or remove the line, or use another file."
                 ) from error
-        return rows, whole
+        return rows, whole, len(content) - whole
+
+
+def _write_all(file: io.FileIO, content: bytes) -> None:
+    """All of it: one call may write a part where the disk is nearly full."""
+    while content:
+        content = content[file.write(content) :]
 
 
 class Ledger(Store):

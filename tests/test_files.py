@@ -34,6 +34,45 @@ def test_a_failure_leaves_the_old_content_and_no_rubbish(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_the_content_so_far_is_kept_where_it_was_asked_for(tmp_path):
+    path, before = tmp_path / "a", tmp_path / "b"
+    for content in (b"one", b"two", b"three"):
+        with files.replacing(path, before) as temporary:
+            temporary.write_bytes(content)
+    assert (path.read_bytes(), before.read_bytes()) == (b"three", b"two")
+    assert {p.name for p in tmp_path.iterdir()} == {"a", "b"}
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_copy_outlives_what_it_was_made_of(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (tmp_path / "nothing").stat())  # an OSError, as without links
+    path, other = tmp_path / "a", tmp_path / "b"
+    path.write_bytes(b"one")
+    for _ in range(2):  # the second time both names may be the same file already
+        files.copy(path, other)
+    files.write_text(path, "two")
+    assert (path.read_bytes(), other.read_bytes()) == (b"two", b"one")
+    assert {p.name for p in tmp_path.iterdir()} == {"a", "b"}
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+    kept = tmp_path / ".hidden"
+    kept.write_text("mine")
+    deep = tmp_path / "deep" / f".mine{files.UNFINISHED}"
+    deep.parent.mkdir()
+    deep.write_text("of a run that may be under way")
+    with files.replacing(tmp_path / "a") as temporary:
+        temporary.write_text("half")
+        left = temporary.with_name(temporary.name.replace(".a.", ".b."))  # as if its writer had been killed here
+        left.write_bytes(temporary.read_bytes())
+    (tmp_path / "a").unlink()
+    assert left.exists()
+    files.remove_unfinished(tmp_path)
+    files.remove_unfinished(tmp_path / "nowhere")
+    assert {p for p in tmp_path.rglob("*") if p.is_file()} == {kept, deep}
+
+
 @pytest.mark.parametrize(
     ("number", "advice"),
     [

@@ -14,7 +14,7 @@ ROOMS = (
     (-2, {"errors"}),
     (-2, {"shapes"}),
     (-1, {"validate"}),
-    (-1, {"files"}),
+    (-1, {"files", "intact"}),
     (-1, {"isolation"}),
     (-1, {"graphs"}),
     (-1, {"chunks"}),

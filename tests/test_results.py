@@ -58,26 +58,57 @@ def test_equal_keys_mean_the_same_figure():
     assert len(keys | {ROW.key}) == len(changes) + 1
 
 
-def test_a_write_that_was_cut_off_is_left_out_and_then_removed(tmp_path):
+def test_a_write_that_was_cut_off_is_left_out_said_and_then_removed(tmp_path, caplog):
     store = Store(tmp_path / "rows.jsonl")
     store.append(ROW)
+    assert store.read() == [ROW]
+    assert not caplog.messages
     whole = store.path.read_bytes()
     for cut in (1, 50, len(whole) - 1):
         store.path.write_bytes(whole + whole[:cut])
+        caplog.clear()
         assert store.read() == [ROW]
+        assert "rows.jsonl: its last line was cut off" in caplog.messages[0]
+    caplog.clear()
     store.append(dataclasses.replace(ROW, correct=1))
+    assert f"{len(whole) - 1} bytes removed" in caplog.messages[0]
     assert [row.correct for row in store.read()] == [61, 1]
+
+
+def test_every_flipped_bit_of_a_row_is_noticed(tmp_path):
+    store = Store(tmp_path / "rows.jsonl")
+    store.append(ROW)
+    first = store.path.read_bytes()
+    store.append(dataclasses.replace(ROW, correct=1))
+    whole = store.path.read_bytes()
+    for place in range(len(first)):
+        for bit in range(0, 8, 3):
+            store.path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            with pytest.raises(FileError, match=r"rows\.jsonl, line 1"):
+                store.read()
+
+
+def test_rows_of_before_there_were_checksums_are_read(tmp_path):
+    store = Store(tmp_path / "rows.jsonl")
+    old = json.dumps(ROW.as_json(), sort_keys=True) + "\n"
+    store.path.write_text(old)
+    store.append(ROW)
+    assert store.read() == [ROW, ROW]
+    store.path.write_text(old.replace('"correct": 61', '"correct": 71'))
+    with pytest.raises(FileError, match="its accuracy does not fit"):
+        store.read()
 
 
 DAMAGE = [
     (b"not json\n", "Expecting value"),
-    (b"[]\n", "not a result row"),
+    (b"[]\n", "it holds no names"),
     (b"{}\n", "schema None, want 1"),
     (b'{"schema": 1}\n', "not a result row"),
+    (json.dumps({**ROW.as_json(), "seconds": 1, "checksum": "sha256:" + 64 * "a"}).encode() + b"\n", "does not fit"),
     (json.dumps({**ROW.as_json(), "correct": 101}).encode() + b"\n", "101 right of 100"),
     (json.dumps({**ROW.as_json(), "model": "better"}).encode() + b"\n", "changed after it was written"),
     (b"\xff\xfe\n", "Expecting value|utf-8"),
-    (b"[" * 100_000 + b"\n", "recursion|nested|Expecting"),
+    (b"[" * 100_000 + b"\n", "nested too deeply|Expecting"),
 ]
 
 

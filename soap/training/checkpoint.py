@@ -1,6 +1,8 @@
 """A training run on disk: everything it needs to go on as if it had never stopped."""
 
+import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,11 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from soap import engine
+from soap import __version__, engine, files
 from soap.errors import FileError, InputError
 from soap.shapes import Tensor
 
-NAME = "checkpoint.safetensors"
+NAME, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+"""The last checkpoint, and the one before it for the case that the last is damaged."""
+
+LOG = logging.getLogger("soap")
 
 MOMENTUM = "momentum"
 """What SGD's momentum_buffer is called in the file; whatever else an optimiser keeps is called as it calls it."""
@@ -33,27 +38,27 @@ def save(
             if isinstance(value, Tensor):
                 tensors[f"{MOMENTUM if slot == 'momentum_buffer' else slot}.{name}"] = value
     tensors |= {f"extra.{name}": value for name, value in extra.items()}
-    content = json.dumps({**state, "identity": identity})
-    engine.save_tensors(folder / NAME, tensors, {"state": content})
+    content = json.dumps({**state, "identity": {**identity, **_circumstances(model)}})
+    engine.save_tensors(folder / NAME, tensors, {"state": content}, folder / PREVIOUS)
 
 
 def restore(
     folder: Path, model: nn.Module, *optimisers: torch.optim.Optimizer, identity: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Load model and optimisers; the extra tensors and the state come back. Another run's checkpoint is refused."""
-    path = folder / NAME
-    tensors, metadata = engine.load_tensors(path)
+    """Load model and optimisers; the extra tensors and the state come back. Another run's checkpoint is refused.
+
+    Where the last checkpoint is damaged the one before it is taken, and said so in the log.
+    """
+    path, (tensors, metadata), damage = _last_good(folder)
     try:
         state = json.loads(metadata["state"])
-        theirs, ours = state.pop("identity"), json.loads(json.dumps(identity))
-    except (KeyError, ValueError) as error:
+        theirs = dict(state.pop("identity"))
+    except (KeyError, ValueError, TypeError) as error:
         raise FileError(f"{path}: not a training checkpoint; want the folder of an earlier run.") from error
-    changed = sorted(key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key))
-    if changed:
-        raise InputError(
-            f"{path} belongs to another run: {', '.join(changed)} differ. Resume with the same recipe, data and "
-            "options, or train into another --out."
-        )
+    _refuse_another(path, theirs, json.loads(json.dumps({**identity, **_circumstances(model)})))
+    if damage is not None:
+        files.copy(path, folder / NAME)  # else the next save would keep the damaged one as the previous
+        LOG.warning("%s The run goes on from the checkpoint before it, of step %s.", damage, state.get("step"))
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "extra": {}}
     for name, value in tensors.items():
         kind, _, rest = name.partition(".")
@@ -66,6 +71,36 @@ def restore(
                 slot = "momentum_buffer" if kind == MOMENTUM else kind
                 optimiser.state[parameter][slot] = _placed(slot, kept[name], parameter, optimiser)
     return extra, state
+
+
+def _last_good(folder: Path) -> tuple[Path, tuple[dict[str, Tensor], dict[str, str]], FileError | None]:
+    """The last checkpoint, else the one before it; its content; and what is wrong with the last."""
+    try:
+        return folder / NAME, engine.load_tensors(folder / NAME), None
+    except FileError as problem:
+        if not (folder / NAME).exists() or not (folder / PREVIOUS).exists():
+            raise
+        try:
+            return folder / PREVIOUS, engine.load_tensors(folder / PREVIOUS), problem
+        except FileError as further:
+            raise FileError(f"{problem} Nor is the one before it whole: {further}") from further
+
+
+def _circumstances(model: nn.Module) -> dict[str, str]:
+    """What else must be the same for a run to go on as if it had never stopped."""
+    shapes = sorted(f"{name} {list(value.shape)}" for name, value in model.state_dict().items())
+    return {"version": __version__, "architecture": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16]}
+
+
+def _refuse_another(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raise unless both runs are the same one; checkpoints of before know of no version and no architecture."""
+    unknown = {"version", "architecture"} - {*theirs}
+    changed = sorted(key for key in {*theirs, *ours} - unknown if theirs.get(key) != ours.get(key))
+    if changed:
+        raise InputError(
+            f"{path} belongs to another run: {', '.join(changed)} differ. Resume with the same recipe, data and "
+            "options, or train into another --out."
+        )
 
 
 def _owned(

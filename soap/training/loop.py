@@ -14,11 +14,14 @@ from soap.data import Dataset
 from soap.errors import InputError
 from soap.isolation import same_random_state, untouched
 from soap.shapes import Tensor
-from soap.training.run import SAVE_EVERY, Run, Standing, Trained, check_finite
+from soap.training.run import SAVE_EVERY, Run, Standing, Trained
 from soap.training.schedule import Schedule
-from soap.training.stepping import Perturbs, Stepper
+from soap.training.stepping import NonFiniteError, Perturbs, Stepper
 
 __all__ = ["Progress", "Trained", "train"]
+
+ADVICE = "Lower lr or raise warmup_epochs"
+"""Where a training diverges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,8 @@ def train(
     attack: adversarial training on its examples instead of the clean ones. metadata: kept in the weights'
     files. Writes `checkpoint.safetensors` and `best.safetensors` after an epoch, but not more often than every ten
     seconds, on a stop and at the end; `last.safetensors` at the end; and one line an epoch to `metrics.jsonl`
-    (TensorBoard too where it is installed).
+    (TensorBoard too where it is installed). A loss that is no number ends the run before its update, and leaves
+    `nonfinite.safetensors` to reproduce it; on a GPU it is noticed within half a second or at the end of the epoch.
     """
     run = _Run(model, data, schedule, out, attack, device or data.x.device, precision, compiled, metadata or {})
     with same_random_state(), engine.timed_convolutions():
@@ -103,13 +107,18 @@ class _Run(Run[Progress]):
 
     def advance(self, rows: Tensor, seed: int) -> None:
         """One step on the images `rows`."""
-        self.stepper(rows, seed=seed, rate=self.schedule.rate((self.step + 1) / self.steps_per_epoch - 1e-9))
+        rate = self.schedule.rate((self.step + 1) / self.steps_per_epoch - 1e-9)
+        try:
+            self.stepper(rows, seed=seed, rate=rate)
+        except NonFiniteError:
+            raise self.diverged(self.step, ADVICE) from None
 
     def standing(self, at: Standing, *, whole_epoch: bool) -> Progress:
         """Mean losses and accuracy; the held-out images are looked at after whole epochs."""
         done = self.step - (at.epoch - 1) * self.steps_per_epoch
+        if skipped := self.stepper.skipped():
+            raise self.diverged(self.step - skipped, ADVICE)
         classification, auxiliary, right = (self.stepper.sums / done).tolist()
-        check_finite(classification + auxiliary, at, "Lower lr or raise warmup_epochs")
         holdout = self._holdout_accuracy() if whole_epoch else None
         means = {"classification": classification, "auxiliary": auxiliary, "accuracy": right, "holdout": holdout}
         progress = Progress(**asdict(at), **means)

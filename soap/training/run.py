@@ -25,6 +25,10 @@ SAVE_EVERY = 10.0
 """Seconds between saves at least: what a crash costs at most, and an epoch longer than that."""
 
 
+NONFINITE = "nonfinite.safetensors"
+"""What a run leaves whose loss became no number."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """Where a run stands."""
@@ -121,6 +125,7 @@ class Run(ABC, Generic[Shown]):
             self._load_checkpoint()
         with files.explained(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
+            files.remove_unfinished(self.out)
         tensorboard = _tensorboard(self.out / "tensorboard")
         began, first, shown = time.monotonic(), self.step, time.monotonic()
         while self.step < self.total:
@@ -138,9 +143,30 @@ class Run(ABC, Generic[Shown]):
                 watch(self.standing(self._at(epoch, speed), whole_epoch=False))
                 shown = time.monotonic()
             if stop():
+                if place + 1 < self.steps_per_epoch:  # else it was looked at just now
+                    self.standing(self._at(epoch, speed), whole_epoch=False)  # a run that diverged is never saved
                 self._save()
                 break
         return Trained(finished=self.step == self.total, step=self.step, out=self.out, history=self.history)
+
+    def diverged(self, step: int, advice: str) -> SoapError:
+        """The error for a loss that is no number at `step` (from 0); all that reproduces it goes to a file.
+
+        The file holds the weights before the step and the random seed and images of the step; of the running
+        statistics of batch norms, which training does not look at, those that are numbers.
+        """
+        epoch, place = divmod(step, self.steps_per_epoch)
+        rows = self._order(epoch)[place * self.batch : (place + 1) * self.batch].tolist()
+        seed = engine.seed_for(self.seed, 1, step)
+        facts = {"step": step, "epoch": epoch + 1, "seed": seed, "images": rows, "identity": self.identity()}
+        tensors = {name: value for name, value in self.networks.state_dict().items() if torch.isfinite(value).all()}
+        engine.save_tensors(self.out / NONFINITE, tensors, {**self.metadata, "state": json.dumps(facts)})
+        shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        return SoapError(
+            f"the loss of step {step + 1:,} (epoch {epoch + 1}, images {shown}) is no number: training diverged, and "
+            f"stopped before the update. {self.out / NONFINITE} holds weights, seed and images of the step. "
+            f"{advice} in the recipe."
+        )
 
     def _order(self, epoch: int) -> Tensor:
         """This epoch's random order of the images, drawn on the CPU: the same on every device."""

@@ -21,6 +21,10 @@ PLAIN_STEPS = 3
 """Steps before recording: they load kernels, compile if asked to, and make the momentum buffers."""
 
 
+class NonFiniteError(Exception):
+    """The loss of a step, or its gradient, is no number; the weights are those before it."""
+
+
 @runtime_checkable
 class Perturbs(Protocol):
     """An attack, as far as adversarial training knows it."""
@@ -33,6 +37,10 @@ class Stepper:
     """Takes steps on `model` over the images `x` with labels `y`, which lie on the device.
 
     `sums` adds up classification loss, auxiliary loss and accuracy on the device until it is zeroed.
+
+    From a loss or a gradient that is no number no update is made. Off the GPU that is a `NonFiniteError` at once. On
+    a GPU, where nothing waits for the host, this step and all after it leave weights and momentum alone, and `skipped`
+    tells how many they are. The running statistics of batch norms have seen the batch by then.
     """
 
     def __init__(
@@ -62,6 +70,8 @@ class Stepper:
         self.losses = torch.compile(self._losses) if compiled else self._losses
         self.generator = torch.Generator(x.device)
         self.sums = torch.zeros(3, device=x.device)
+        self._asked, self._made = 0, torch.zeros((), dtype=torch.int64, device=x.device)
+        self._broken = torch.zeros((), device=x.device)  # 1 from the first loss on that is no number
         self._plain_steps_left = PLAIN_STEPS
         recordable = on_gpu and model.recordable and (attack is None or getattr(attack, "recordable", False))
         self._stream = torch.cuda.Stream(x.device) if recordable else None  # type: ignore[no-untyped-call]
@@ -70,6 +80,7 @@ class Stepper:
 
     def __call__(self, rows: Tensor, *, seed: int, rate: float) -> None:
         """One step on the images `rows`, drawing from `seed`, at learning rate `rate`."""
+        self._asked += 1
         self.generator.manual_seed(seed)
         torch.manual_seed(seed)  # dropout draws from the global state
         if isinstance(self.rate, Tensor):
@@ -83,6 +94,10 @@ class Stepper:
             self._graph.replay()
         else:
             self._step_on(self._stream, rows)
+
+    def skipped(self) -> int:
+        """How many of the last steps made no update because a loss was no number; waits for the device."""
+        return self._asked - int(self._made)
 
     def _step_on(self, stream: torch.cuda.Stream, rows: Tensor) -> None:
         """A plain step on the stream of the recording to come, or the recording itself and its first replay."""
@@ -110,10 +125,24 @@ class Stepper:
                 with borrowed(self.model):
                     x = self.attack.perturb(self.model, x, y)
             losses = self.losses(x, y)
+        loss = losses.classification + self.model.alpha * losses.auxiliary
         self.optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(losses.classification + self.model.alpha * losses.auxiliary)
+        torch.autograd.backward(loss)
+        self._guard(loss.detach())
         self.optimiser.step()
         self.sums += torch.stack([part.detach().float() for part in losses])
+
+    def _guard(self, loss: Tensor) -> None:
+        """Hold the update back where loss or gradient are no numbers."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        finite = torch.isfinite(loss + torch.nn.utils.get_total_norm(gradients))
+        if not loss.is_cuda:
+            if not finite:
+                raise NonFiniteError
+        else:
+            self._broken += (1 - self._broken) * ~finite
+            self.optimiser.found_inf = self._broken  # type: ignore[attr-defined]  # the fused update looks at it
+        self._made += self._broken == 0
 
     def _losses(self, x: Tensor, y: Tensor) -> JointLosses:
         if self.model.purifiable:

@@ -40,6 +40,24 @@ def test_rows_are_the_figures_computed_by_hand():
             assert found[name, choice] == int((model(x).argmax(1) == data.y).sum()), (name, choice)
 
 
+def test_any_purifier_will_do_and_rows_call_it_what_it_calls_itself():
+    class Darker:
+        def __call__(self, x):
+            one = x.new_ones(len(x))
+            return soap.Purified(x=x / 2, eps=0.5 * one, loss_before=3 * one, loss_after=one)
+
+        def __repr__(self):
+            return "Darker()"
+
+    model, data = tiny_model(), images()
+    near = Darker()
+    near.eps = 0.25
+    _, free, fixed = transfer(model, data, {"none": Clean()}, [Darker(), near])
+    assert (free.defence, free.eps_pfy, fixed.eps_pfy) == ("Darker()", "free", "0.25")
+    assert free.correct == int((model(data.x / 2).argmax(1) == data.y).sum())
+    assert free.measures == {"mean_eps_pfy": 0.5, "mean_loss_before": 3.0, "mean_loss_after": 1.0}
+
+
 def test_measures_tell_how_strong_the_attack_was():
     model, data = tiny_model(), images()
     rows = {row.attack: row for row in transfer(model, data, ATTACKS, [])}

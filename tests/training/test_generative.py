@@ -193,7 +193,7 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path):
     train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
     with pytest.raises(soap.InputError, match="belongs to another run: schedule differ"):
         train_generative(MeanImage(), images(), dataclasses.replace(SCHEDULE, lr=0.1), out=tmp_path, resume=True)
-    with pytest.raises(soap.InputError, match="belongs to another run: objective differ"):
+    with pytest.raises(soap.InputError, match="belongs to another run: architecture, objective differ"):
         train_generative(wgan(), images(), SCHEDULE, out=tmp_path, resume=True)
 
 

@@ -7,9 +7,12 @@
     rows.jsonl                   one result row for each protocol, and the worst case
 
 Files are written whole or not at all, so a run that was killed goes on where it stood and ends with the same bits.
+Each carries a checksum of its own bytes: one that was damaged is named, and never used.
 """
 
+import io
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +21,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from soap import files
+from soap import files, intact
 from soap.errors import FileError, InputError
 
 PLAN = "run.json"
 ROWS = "rows.jsonl"
 SCHEMA = "soap-run/1"
+
+_COMMENT = json.dumps({intact.FIELD: intact.BLANK}).encode()
+"""The comment at the end of an archive, which holds its checksum."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,20 +57,19 @@ class RunFolder:
     def plan(self) -> dict[str, Any]:
         """What run.json holds."""
         path = self.path / PLAN
-        with files.explained(path):
-            text = path.read_text(encoding="utf-8")
-        try:
-            content = json.loads(text)
-            if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-                raise ValueError(f"it is not a plan of schema {SCHEMA}")
-        except ValueError as error:
-            raise FileError(f"{path}: {error}; name the folder of a run of `soap evaluate --suite`.") from error
+        content = intact.read(path, "name the folder of a run of `soap evaluate --suite`")
+        if content.get("schema") != SCHEMA:
+            raise FileError(
+                f"{path}: it is not a plan of schema {SCHEMA}; name the folder of a run of `soap evaluate --suite`."
+            )
         return content
 
     def begin(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Write the plan, or check that the one here is the same but for who, when and where; the one that counts."""
+        for place in (self.path, *self.path.glob("*/"), *self.path.glob("attempts/*/")):
+            files.remove_unfinished(place)
         if not (self.path / PLAN).exists():
-            files.write_text(self.path / PLAN, json.dumps({"schema": SCHEMA, **plan}, indent=1, sort_keys=True) + "\n")
+            intact.write(self.path / PLAN, {"schema": SCHEMA, **plan}, sort_keys=True)
         there = self.plan()
         for key, wanted in json.loads(json.dumps(plan)).items():
             if key != "provenance" and there.get(key) != wanted:
@@ -79,40 +84,48 @@ class RunFolder:
         path = self._batch_path(attempt, number)
         if not path.exists():
             return None
-        with files.explained(path), path.open("rb") as file:
-            try:
-                with np.load(file, allow_pickle=False) as archive:
-                    names = ("rows", "x", "defended", "bare")
-                    return Attacked(**{name: archive[name] for name in names}, seconds=float(archive["seconds"]))
-            except Exception as problem:  # numpy and zipfile meet damage with many kinds of exception
-                raise FileError(f"{path}: cannot be read ({problem}); remove it and run the suite again.") from problem
+        with files.explained(path):
+            content = path.read_bytes()
+        try:
+            _check_archive(content)
+            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+                names = ("rows", "x", "defended", "bare")
+                return Attacked(**{name: archive[name] for name in names}, seconds=float(archive["seconds"]))
+        except Exception as problem:  # numpy and zipfile meet damage with many kinds of exception
+            raise FileError(f"{path}: cannot be read ({problem}); remove it and run the suite again.") from problem
 
     def keep(self, attempt: int | None, number: int, batch: Attacked) -> None:
         """Write a batch."""
-        with files.replacing(self._batch_path(attempt, number)) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(
-                file, rows=batch.rows, x=batch.x, defended=batch.defended, bare=batch.bare, seconds=batch.seconds
-            )
+        memory = io.BytesIO()
+        np.savez_compressed(
+            memory, rows=batch.rows, x=batch.x, defended=batch.defended, bare=batch.bare, seconds=batch.seconds
+        )
+        with zipfile.ZipFile(memory, "a") as archive:
+            archive.comment = _COMMENT
+        with files.replacing(self._batch_path(attempt, number)) as temporary:
+            temporary.write_bytes(intact.filled(memory.getvalue()))
 
-    def fact(self, name: str) -> Any | None:
+    def fact(self, name: str) -> dict[str, Any] | None:
         """What a probe found; None where it was not made."""
         path = self.path / "facts" / f"{name}.json"
         if not path.exists():
             return None
-        with files.explained(path):
-            text = path.read_text(encoding="utf-8")
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise FileError(f"{path}: {error}; remove it and run the suite again.") from error
+        return intact.read(path, "remove it and run the suite again")
 
-    def note(self, name: str, found: Any) -> None:
+    def note(self, name: str, found: Mapping[str, Any]) -> None:
         """Write what a probe found."""
-        files.write_text(self.path / "facts" / f"{name}.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+        intact.write(self.path / "facts" / f"{name}.json", found, allow_nan=False)
 
     def _batch_path(self, attempt: int | None, number: int) -> Path:
         folder = "clean" if attempt is None else f"attempts/{attempt:02d}"
         return self.path / folder / f"{number:04d}.npz"
+
+
+def _check_archive(content: bytes) -> None:
+    """Raise unless the archive is as it was written; those of before, without a comment, are left to their CRCs."""
+    if content[-22:-18] == b"PK\x05\x06" and content.endswith(b"\0\0"):
+        return
+    intact.check(content, json.loads(content[-len(_COMMENT) :]))
 
 
 def _short(value: Any) -> str:

@@ -5,13 +5,11 @@ whether they were killed in between or not.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from soap import files
-from soap.errors import FileError
+from soap import intact
 from soap.evaluation.adaptive.folder import Attacked, RunFolder
 
 SEAL = "seal.json"
@@ -36,7 +34,7 @@ def seal(folder: RunFolder) -> None:
     """Write the seal of a finished run; one that is there already stays as it is."""
     path = folder.path / SEAL
     if not path.exists():
-        files.write_text(path, json.dumps(fingerprints(folder), indent=1) + "\n")
+        intact.write(path, fingerprints(folder))
 
 
 def seal_of(folder: RunFolder) -> Mapping[str, str] | None:
@@ -44,15 +42,7 @@ def seal_of(folder: RunFolder) -> Mapping[str, str] | None:
     path = folder.path / SEAL
     if not path.exists():
         return None
-    with files.explained(path):
-        text = path.read_text(encoding="utf-8")
-    try:
-        content = json.loads(text)
-        if not isinstance(content, dict):
-            raise ValueError("it holds no names")
-    except ValueError as error:
-        raise FileError(f"{path}: {error}; remove it and run the suite again.") from error
-    return content
+    return intact.read(path, "remove it and run the suite again")
 
 
 def _fingerprint(batch: Attacked) -> str:

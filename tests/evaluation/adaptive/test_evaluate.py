@@ -81,6 +81,14 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bits(done, tmp
     assert content(tmp_path / "again") == content(done.folder.path)
 
 
+def test_what_a_killed_run_was_writing_is_removed(copied):
+    left = [copied / place / ".0000.npz.x.unfinished" for place in ("", "clean", "attempts/01", "facts")]
+    for path in left:
+        path.write_bytes(b"half")
+    run(copied)
+    assert not [path for path in left if path.exists()]
+
+
 def test_a_finished_run_is_not_run_again(copied, monkeypatch):
     before = content(copied)
     stamps = {path: path.stat().st_mtime_ns for path in copied.rglob("*.npz")}
@@ -155,7 +163,7 @@ HOSTILE = {
     "a cut batch": (truncate, "0000.npz: cannot be read"),
     "no plan": (lambda out: (out / "run.json").unlink(), "no such file"),
     "a plan that is no JSON": (lambda out: (out / "run.json").write_text("{"), "name the folder of a run"),
-    "a list for a plan": (lambda out: (out / "run.json").write_text("[]"), "not a plan"),
+    "a list for a plan": (lambda out: (out / "run.json").write_text("[]"), "it holds no names"),
     "another schema": (lambda out: change_json(out / "run.json", lambda p: p.update(schema="x")), "not a plan"),
     "no threat": (lambda out: change_json(out / "run.json", lambda p: p.pop("threat")), "its threat"),
     "words for a radius": (

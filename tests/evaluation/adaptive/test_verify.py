@@ -113,6 +113,8 @@ def test_answers_that_were_not_given_are_counted(out):
 
 def test_a_better_row_is_noticed(out):
     lines = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["checksum"], line["accuracy"]  # as a forger would
     lines[-2]["correct"] += 1
     (out / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = verify(target(), images(), out)

@@ -1,0 +1,37 @@
+"""docs/reliability.md is what the committed rows say."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("render_reliability", ROOT / "tools" / "render_reliability.py")
+tool = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tool)
+
+ROW = {"promise": "a | b", "test": "tests/chaos/test_kills.py::test_x[y]", "trials": 1200, "failures": 0,
+       "date": "2026-01-01", "commit": "c0ffee1234+"}  # fmt: skip
+
+
+def test_the_page_is_rendered_from_the_committed_rows():
+    page = tool.PAGE.read_text(encoding="utf-8")
+    assert tool.rendered(page, tool.committed_rows()) == page
+
+
+def test_a_line_a_promise_and_failures_stand_out():
+    text = tool.table([ROW, {**ROW, "promise": "c", "failures": 3, "commit": None}])
+    assert "| a \\| b | 1,200 | 0 | `test_kills.py::test_x` | 2026-01-01 | c0ffee1+ |" in text
+    assert "| c | 1,200 | **3** |" in text
+    assert "2,400 trials, 3 failures." in text
+    assert tool.table([]) == "No long run has been counted yet."
+
+
+def test_the_later_row_of_a_promise_counts_and_others_are_refused(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({**ROW, "trials": n}) + "\n" for n in (1, 2)))
+    assert [row["trials"] for row in tool.committed_rows(path)] == [2]
+    path.write_text(json.dumps({**ROW, "failures": 2000}) + "\n")
+    with pytest.raises(SystemExit, match="line 1: not a row"):
+        tool.committed_rows(path)
