@@ -55,9 +55,14 @@ def test_every_line_of_the_lock_is_one_exact_public_version() -> None:
 
 def test_the_lock_satisfies_every_direct_requirement() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    direct = project["project"]["dependencies"] + project["project"]["optional-dependencies"]["dev"]
+    extras = project["project"]["optional-dependencies"]
+    direct = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    direct += [requirement for extra in extras.values() for requirement in extra]
     pins = {canonicalize_name(name): version for name, version in PINS.items()}
-    for requirement in map(Requirement, direct + project["build-system"]["requires"]):
+    for requirement in map(Requirement, direct):
+        if requirement.name == project["project"]["name"]:  # an extra that takes in others
+            assert requirement.extras <= extras.keys()
+            continue
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
 
