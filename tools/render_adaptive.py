@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from soap.evaluation.adaptive.attempts import PROTOCOLS
+from soap.evaluation.adaptive.verdict import NOTHING
 from soap.report import with_section
 from soap.results import Row, Store
 
@@ -25,6 +26,11 @@ class Run:
     verdict: str
     reasons: list[str]
     command: str
+
+    @property
+    def counts(self) -> bool:
+        """Whether the worst case may be printed at all."""
+        return self.verdict != NOTHING
 
 
 def runs(folder: Path = RUNS) -> list[Run]:
@@ -50,13 +56,15 @@ def figures(found: list[Run]) -> str:
     lines = [["run", *COLUMNS, "verdict"], ["---"] * (len(COLUMNS) + 2)]
     for run in found:
         link = f"[{run.name}](../results/adaptive/{run.name}/report.html)"
-        lines.append([link, *(_cell(run.rows.get(name)) for name in COLUMNS), run.verdict])
+        cells = [_cell(run.rows.get(name)) for name in COLUMNS[:-1]]
+        lines.append([link, *cells, _cell(run.rows["worst"] if run.counts else None), run.verdict])
     parts = ["\n".join(f"| {' | '.join(line)} |" for line in lines), "Per cent right."]
     for run in found:
         row = run.rows["worst"]
         low, high = row.interval
         where = f"{row.provenance.device}, commit {row.provenance.commit[:7]}, {row.provenance.date[:10]}"
         worst = f"worst {100 * row.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {row.n:,} images"
+        worst = worst if run.counts else "no headline"
         why = f" {'; '.join(run.reasons)}." if run.reasons else ""
         parts.append(f"**{run.name}**: {worst}, {run.verdict}.{why} {where}: `{run.command}`")
     return "\n\n".join(parts)
