@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "evaluation" / "adaptive")]
@@ -48,10 +49,10 @@ def images() -> Dataset:
 
 def train(out: Path) -> None:
     """Joint training with dropout, batch norm, augmentation, held-out images; a checkpoint an epoch."""
-    loop.SAVE_EVERY = -1.0
     schedule = Schedule(epochs=EPOCHS, lr=0.05, batch=8, warmup_epochs=0.5, augment=("flip",), holdout=4)
     going = (out / checkpoint.NAME).exists()
-    loop.train(tiny_model(seed=9 if going else 0), images(), schedule, out=out, resume=going)
+    with patch.object(loop, "SAVE_EVERY", -1.0):
+        loop.train(tiny_model(seed=9 if going else 0), images(), schedule, out=out, resume=going)
 
 
 class MeanImage:
@@ -79,10 +80,10 @@ class MeanImage:
 
 def train_generative(out: Path) -> None:
     """Label-free training; a checkpoint an epoch."""
-    generative.SAVE_EVERY = -1.0
     going = (out / checkpoint.NAME).exists()
     schedule = GenerativeSchedule(epochs=EPOCHS, lr=0.01, batch=8)
-    generative.train_generative(MeanImage(), images(), schedule, out=out, resume=going)
+    with patch.object(generative, "SAVE_EVERY", -1.0):
+        generative.train_generative(MeanImage(), images(), schedule, out=out, resume=going)
 
 
 def evaluate(out: Path) -> None:
