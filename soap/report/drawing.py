@@ -43,8 +43,13 @@ def svg(figure: Figure) -> str:
 def _lean(text: str) -> str:
     """The same SVG without what no browser looks at, its lines to a hundredth of a point."""
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
+    text = re.sub(r' d="[^"]*"', lambda path: " " + re.sub(r"\s*([MLQCz])\s*", r"\1", _rounded(path[0][1:])), text)
+    text = text.replace("DejaVuSans-", "D")  # letters are named again wherever they stand
     return re.sub(r">\s+<", "><", re.sub(r"[ \t\n]+", " ", text)) + "\n"
+
+
+def _rounded(numbers: str) -> str:
+    return re.sub(r"(\.\d\d)\d+", r"\1", numbers)
 
 
 def png(figure: Figure, dots_per_inch: int = 200) -> bytes:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import jinja2
 from matplotlib.figure import Figure
 
 from soap.errors import InputError
@@ -15,6 +14,7 @@ from soap.report.drawing import DARK, LIGHT, Palette, svg
 from soap.report.losses import draw_radii, draw_steps
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_words import knowing_words
+from soap.report.templating import environment
 from soap.results import Row
 
 
@@ -50,14 +50,7 @@ def demo_page(
     levels = f"clean {show.loss_clean:.4f}, adversarial {show.loss_by_step[0]:.4f}"
     by_step = ", ".join(f"{loss:.4f}" for loss in show.loss_by_step)
     by_radius = ", ".join(f"{r:.3g}: {loss:.4f}" for r, loss in zip(show.radii, show.loss_by_radius, strict=True))
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("soap.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("demo.html").render(
+    return environment().get_template("demo.html").render(
         lines=lines,
         shown=shown,
         show=show,

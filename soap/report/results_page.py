@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-import jinja2
-
 from soap.report import verdicts
 from soap.report.accuracy import UPPER_BOUND
 from soap.report.comparison import SIGNS, Comparison, Shown, points
 from soap.report.comparison_words import BINS, Entry, bin_of, figure, heading, missing, origin, said, spread
 from soap.report.drawing import DARK, LIGHT
 from soap.report.paper_tables import Heading
+from soap.report.templating import environment
 from soap.report.verdicts import Judged
 
 SOURCE = "C. Shi, C. Holtz, G. Mishne: Online Adversarial Purification based on Self-Supervision, ICLR 2021"
@@ -23,16 +22,10 @@ READING = (
 
 def results_html(entries: Sequence[Entry], judged: Sequence[Judged], *, command: str) -> str:
     """The page as text; `command` is how it was made."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("soap.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"figure": figure, "points": points}
-    environment.tests["comparison"] = lambda entry: isinstance(entry, Comparison)
-    return environment.get_template("results.html").render(
+    page = environment()
+    page.filters |= {"figure": figure, "points": points}
+    page.tests["comparison"] = lambda entry: isinstance(entry, Comparison)
+    return page.get_template("results.html").render(
         entries=entries,
         judged=judged,
         verdicts=verdicts,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import jinja2
 from matplotlib.figure import Figure
 
 from soap.data import Dataset
@@ -16,6 +15,7 @@ from soap.report.run_figures.bars import draw_bars
 from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
 from soap.report.run_figures.gallery import gallery
 from soap.report.run_words import alone, gain, right, threat_words
+from soap.report.templating import environment
 from soap.results import Provenance
 
 GALLERY = 12
@@ -36,16 +36,9 @@ def run_page(report: Report, data: Dataset, *, command: str) -> str:
     summary, plan = report.summary, report.summary.plan
     radii, losses = radius_curve(report.folder), loss_curve(report.folder)
     shown = gallery(broken(report.folder, data, GALLERY), plan["classes"])
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("soap.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     lines = (summary.clean, *summary.protocols, summary.worst)
     said = ", ".join(f"{line.protocol} {right(line)}, classifier alone {alone(line)}" for line in lines)
-    return environment.get_template("run.html").render(
+    return environment().get_template("run.html").render(
         plan=plan,
         headline=headline(summary, report.verdict),
         verdict=report.verdict,
