@@ -17,6 +17,7 @@ from soap.cli.options import (
     AttackStepSize,
     DataName,
     DataRoot,
+    Gradient,
     ModelName,
     attack_names,
     chosen_attacks,
@@ -92,14 +93,7 @@ def evaluate(
             "[dim]\\[default: the bundled one][/dim]",
         ),
     ] = None,
-    gradient: Annotated[
-        str | None,
-        typer.Option(
-            "--gradient",
-            metavar="NAME",
-            help="Label consistency only: paper, stop or exact. [dim]\\[default: that of the recipe][/dim]",
-        ),
-    ] = None,
+    gradient: Gradient = None,
     eps: AttackEps = None,
     step_size: AttackStepSize = None,
     steps: AttackSteps = None,

@@ -14,7 +14,18 @@ from soap import files, zoo
 from soap.attacks import Attack
 from soap.auxiliary import JointModel
 from soap.bench.row import provenance
-from soap.cli.options import DataName, DataRoot, Force, ModelName, chosen_attacks, number, paper_attacks, radius
+from soap.cli.options import (
+    DataName,
+    DataRoot,
+    Force,
+    Gamma,
+    Gradient,
+    ModelName,
+    PurifierSteps,
+    chosen_attacks,
+    paper_attacks,
+    radius,
+)
 from soap.cli.outputs import check_folder
 from soap.cli.shell import Shell, command
 from soap.cli.tables import percent, size, table
@@ -49,21 +60,9 @@ def export(
             "--eps", "--eps-pfy", metavar="CHOICE", help="Radius of the whole: min-aux, or a number like 8/255."
         ),
     ] = "min-aux",
-    step_size: Annotated[
-        float | None,
-        typer.Option("--step-size", metavar="X", parser=number, help="Gamma. [dim]\\[default: the model's own][/dim]"),
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", help="T. [dim]\\[default: the model's own][/dim]")
-    ] = None,
-    gradient: Annotated[
-        str | None,
-        typer.Option(
-            "--gradient",
-            metavar="NAME",
-            help="Label consistency only: paper, stop or exact. [dim]\\[default: that of the recipe][/dim]",
-        ),
-    ] = None,
+    step_size: Gamma = None,
+    steps: PurifierSteps = None,
+    gradient: Gradient = None,
     opset: Annotated[
         int, typer.Option("--opset", metavar="N", help=f"Version of ONNX's operators, {OPSETS[0]} to {OPSETS[1]}.")
     ] = 20,

@@ -126,6 +126,21 @@ AttackStepSize = Annotated[
     float | None, typer.Option("--step-size", metavar="X", parser=number, help="Step size of pgd.")
 ]
 AttackSteps = Annotated[int | None, typer.Option("--steps", metavar="N", help="Steps of pgd.")]
+Gamma = Annotated[
+    float | None,
+    typer.Option("--step-size", metavar="X", parser=number, help="Gamma. [dim]\\[default: the model's own][/dim]"),
+]
+PurifierSteps = Annotated[
+    int | None, typer.Option("--steps", metavar="N", help="T. [dim]\\[default: the model's own][/dim]")
+]
+Gradient = Annotated[
+    str | None,
+    typer.Option(
+        "--gradient",
+        metavar="NAME",
+        help="Label consistency only: paper, stop or exact. [dim]\\[default: that of the recipe][/dim]",
+    ),
+]
 attack_names = _completing(lambda: next(iter(PAPER.values())))
 
 

@@ -7,7 +7,7 @@ import torch
 import typer
 
 from soap.cli import outputs, pictures, purifiers, sheet, subject
-from soap.cli.options import Force, ModelName, Out, Resize, number, radius
+from soap.cli.options import Force, Gamma, ModelName, Out, PurifierSteps, Resize, radius
 from soap.cli.shell import Shell, command
 from soap.cli.tables import table
 from soap.errors import InputError
@@ -54,13 +54,8 @@ def purify(
             help="Radius: min-aux (chosen for each picture), or a number. [dim]\\[default: min-aux][/dim]",
         ),
     ] = None,
-    step_size: Annotated[
-        float | None,
-        typer.Option("--step-size", metavar="X", parser=number, help="Gamma. [dim]\\[default: the model's own][/dim]"),
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", help="T. [dim]\\[default: the model's own][/dim]")
-    ] = None,
+    step_size: Gamma = None,
+    steps: PurifierSteps = None,
     resize: Resize = False,
     force: Force = False,
 ) -> None:
