@@ -79,7 +79,8 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
     schedule = plan.training
     precision = metadata.get("precision", "fp32")
     cosine = " by cosine" if schedule.decay == "cosine" else ""
-    model.training_note = f"{schedule.epochs} epochs{cosine}, seed {schedule.seed}, {precision}"
+    stored = f", stored in {metadata['stored']}" if "stored" in metadata else ""
+    model.training_note = f"{schedule.epochs} epochs{cosine}, seed {schedule.seed}, {precision}{stored}"
     return model.to(engine.pick_device(str(device))).eval()
 
 

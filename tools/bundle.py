@@ -1,0 +1,37 @@
+"""Put trained weights among the bundled ones, in half precision where asked:
+
+    python tools/bundle.py runs/NAME/last.safetensors soap/zoo/NAME.safetensors --half
+
+Half precision rounds every weight (11 bits instead of 24), so the figures of such a file are measured with it and
+never taken over from the one it was made of. It is loaded, like any other, into single precision.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from soap import engine
+from soap.shapes import Tensor
+
+
+def bundle(source: Path, target: Path, *, half: bool) -> None:
+    """Copy a safetensors file; with `half`, its floating-point tensors are rounded to 16 bits."""
+    tensors, metadata = engine.load_tensors(source)
+    if half:
+        tensors = {name: _rounded(tensor) for name, tensor in tensors.items()}
+        metadata = {**metadata, "stored": "half precision"}
+    engine.save_tensors(target, tensors, metadata)
+
+
+def _rounded(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float16) if tensor.is_floating_point() else tensor
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Put trained weights among the bundled ones.")
+    parser.add_argument("source", type=Path, help="a .safetensors file that `soap train` wrote")
+    parser.add_argument("target", type=Path, help="the .safetensors file to write")
+    parser.add_argument("--half", action="store_true", help="store in half precision: half the size, rounded weights")
+    given = parser.parse_args()
+    bundle(given.source, given.target, half=given.half)
