@@ -1,4 +1,4 @@
-"""Put trained weights among the bundled ones, in half precision where asked:
+"""Put trained weights where others find them, in half precision where asked:
 
     python tools/bundle.py runs/NAME/last.safetensors soap/zoo/NAME.safetensors --half
 
@@ -7,20 +7,32 @@ never taken over from the one it was made of. It is loaded, like any other, into
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from soap import engine
+from soap.errors import InputError
+from soap.recipes import generative
 from soap.shapes import Tensor
 
 
-def bundle(source: Path, target: Path, *, half: bool) -> None:
-    """Copy a safetensors file; with `half`, its floating-point tensors are rounded to 16 bits."""
+def bundle(source: Path, target: Path, *, half: bool = False, recipe: Path | None = None) -> None:
+    """Copy a safetensors file; with `half`, its floating-point tensors are rounded to 16 bits.
+
+    recipe: of a generative model, the recipe to keep inside instead; only its [purifier] may differ, which training
+    does not look at.
+    """
     tensors, metadata = engine.load_tensors(source)
     if half:
         tensors = {name: _rounded(tensor) for name, tensor in tensors.items()}
         metadata = {**metadata, "stored": "half precision"}
+    if recipe is not None:
+        inside, other = generative.parse(metadata["recipe"], str(source)), generative.read(recipe)
+        if replace(inside, text=other.text, purifier=other.purifier) != other:
+            raise InputError(f"{recipe} differs from the recipe inside {source} in more than [purifier].")
+        metadata = {**metadata, "recipe": other.text}
     engine.save_tensors(target, tensors, metadata)
 
 
@@ -29,9 +41,10 @@ def _rounded(tensor: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Put trained weights among the bundled ones.")
+    parser = argparse.ArgumentParser(description="Put trained weights where others find them.")
     parser.add_argument("source", type=Path, help="a .safetensors file that `soap train` wrote")
     parser.add_argument("target", type=Path, help="the .safetensors file to write")
     parser.add_argument("--half", action="store_true", help="store in half precision: half the size, rounded weights")
+    parser.add_argument("--recipe", type=Path, help="a .toml file to keep inside; only its [purifier] may differ")
     given = parser.parse_args()
-    bundle(given.source, given.target, half=given.half)
+    bundle(given.source, given.target, half=given.half, recipe=given.recipe)
