@@ -23,6 +23,7 @@ from soap.results import Row, Store
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RUNS = ROOT / "docs" / "purifiers.md", ROOT / "results" / "adaptive"
+PRIORS, STEPS = (ROOT / "results" / f"{name}.jsonl" for name in ("priors", "defense-gan-steps"))
 TITLES = {
     BARE: "none",
     SOAP: "SOAP",
@@ -34,12 +35,14 @@ TITLES = {
 SUBJECTS = {
     "cifar10-resnet18-pgd-at": (BARE, "anti-adversary", "hedge", "pixeldefend"),
     "cifar10-resnet18-lc": (BARE, SOAP, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-no-def": (BARE, "pixeldefend"),
     "mnist-cnn-no-def": (BARE, "defense-gan"),
     "mnist-fcn-no-def": (BARE, "defense-gan"),
 }
 """Models, and the purifiers that are put before each."""
 
 ABSENT = "\N{EN DASH}"
+HEAD_OF_PRIORS = ("generative model", "parameters", "file", "training", "bits per dimension of test images")
 HEAD = ("model", "purifier", "clean", "PGD, transfer", "worst", "verdict", "images", "cost of an image")
 
 
@@ -128,8 +131,43 @@ def table(made: Sequence[Line]) -> str:
     return "\n\n".join(parts)
 
 
+def priors(path: Path = PRIORS) -> str:
+    """The generative models, a line each: of several rows the one with the most images, and the latest."""
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found.sort(key=lambda row: (_images(row), row["date"]))
+    text: list[Sequence[str]] = [HEAD_OF_PRIORS, ("---",) * len(HEAD_OF_PRIORS)]
+    for row in {row["prior"]: row for row in found}.values():
+        minutes = f"{row['training_seconds'] / 60:.1f} minutes on {row['trained_on']}"
+        bits = ABSENT
+        if "bits_per_dim" in row:
+            bits = f"{row['bits_per_dim']:.3f} ± {row['standard_error']:.3f} ({_images(row):,} images)"
+        size = f"{row['bytes'] / 1e6:.1f} MB"
+        text.append((f"`{row['prior']}`", f"{row['parameters']:,}", size, f"{row['epochs']} epochs, {minutes}", bits))
+    return "\n".join(f"| {' | '.join(line)} |" for line in text)
+
+
+def steps(path: Path = STEPS) -> str:
+    """Defense-GAN on training images by its settings, a line each."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found[tuple(row["settings"][name] for name in ("steps", "starts", "step_size"))] = row["found"]
+    columns = [*next(iter(found.values()))]
+    text: list[Sequence[str]] = [("steps", "starts", "step size", *columns), ("---",) * (3 + len(columns))]
+    for settings, values in sorted(found.items()):
+        text.append((*(f"{value:g}" for value in settings), *(f"{values[name]:.1f}" for name in columns)))
+    return "\n".join(f"| {' | '.join(line)} |" for line in text)
+
+
+def _images(row: dict[str, str]) -> int:
+    """How many test images a row of a generative model is of: "0..499 of test" are 500."""
+    return int(row["images"].split("..")[1].split()[0]) + 1 if "images" in row else 0
+
+
 def rendered(document: str) -> str:
     """The page with its figures as the rows have them."""
+    document = with_section(document, "priors", priors())
+    document = with_section(document, "steps", steps())
     return with_section(document, "figures", table([*lines(paper.committed_rows())]))
 
 
