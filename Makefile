@@ -1,7 +1,7 @@
 # Two commands for a newcomer: `make demo` and `make test`. They need Python 3.11 or 3.12 and a package index.
 # Paths are relative, so a clone under a folder with spaces works too.
 
-.PHONY: help demo test docs chaos lock
+.PHONY: help demo test docs chaos fuzz stress audit lock
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
 TORCH := $(shell sed -n '/^torch==/p' requirements.lock)
@@ -30,6 +30,12 @@ docs: $(INSTALLED) ## the documentation as a site, in site/index.html
 
 chaos: $(INSTALLED) ## the long version of tests/chaos; its counts go to results/reliability.jsonl
 	SOAP_CHAOS=long OMP_NUM_THREADS=1 $(PY) -m pytest tests/chaos
+
+fuzz: $(INSTALLED) ## five minutes of fuzzing for each file format; its counts go to results/reliability.jsonl
+	SOAP_CHAOS=long SOAP_FUZZ_SECONDS=$(or $(SOAP_FUZZ_SECONDS),300) OMP_NUM_THREADS=1 $(PY) -m pytest tests/fuzz/test_fuzz.py
+
+audit: $(INSTALLED) ## ask pip-audit about every pinned package; says so plainly where it could not be asked
+	$(PY) tools/audit.py
 
 # torch goes in first and alone: beside an open range pip may choose a second torch with gigabytes of CUDA packages.
 # After it --no-deps holds pip to the lock, and `pip check` proves that the lock is whole.

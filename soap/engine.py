@@ -16,11 +16,14 @@ import safetensors
 import safetensors.torch
 import torch
 
-from soap import files, intact, validate
+from soap import files, intact, ranks, validate
 from soap.errors import FileError, InputError, unknown
 from soap.shapes import Tensor
 
 PRECISIONS = ("fp32", "bf16")
+
+HEADER = 2**24
+"""Bytes of a safetensors header at most; that of the largest network here has some 20 thousand."""
 
 _DAMAGE = (
     ValueError, struct.error, AttributeError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError
@@ -29,7 +32,12 @@ _DAMAGE = (
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device called `name`; "auto" is the GPU where there is one, else the CPU."""
+    """The device called `name`; "auto" is the GPU where there is one, else the CPU.
+
+    Of several processes that a launcher started each has a GPU of its own.
+    """
+    if ranks.started() > 1 and name != "cpu":
+        return _own_gpu(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -41,6 +49,20 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type not in ("cpu", "cuda", "mps"):
         raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0", "mps"))
     return device
+
+
+def _own_gpu(name: str) -> torch.device:
+    """The GPU of this one of several processes; the CPU where there is none and "auto" leaves the choice."""
+    if name not in ("auto", "cuda"):
+        raise InputError(f"device {name!r} is one for all {ranks.started()} processes; want auto, cuda or cpu.")
+    place, there = ranks.place_on_machine(), torch.cuda.device_count()
+    if name == "auto" and there == 0:
+        return torch.device("cpu")
+    if place >= there:
+        raise InputError(
+            f"process {place} of this machine has no GPU of its own ({there} there); start fewer, or use --device cpu."
+        )
+    return torch.device("cuda", place)
 
 
 def describe_device(device: torch.device) -> str:
@@ -117,12 +139,17 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     with files.explained(path):
         content = path.read_bytes()
     try:
-        metadata = json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]]).get("__metadata__", {})
+        (length,) = struct.unpack("<Q", content[:8])
+        if length > HEADER:
+            raise ValueError(f"its header is said to have {length:,} bytes, want at most {HEADER:,}")
+        metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
         intact.check(content, metadata)
         tensors = safetensors.torch.load(content)
     except (safetensors.SafetensorError, *_DAMAGE) as error:
         raise FileError(f"{path}: not a whole safetensors file ({error}); fetch or train it again.") from error
     for name, tensor in tensors.items():
+        if tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() == 1):
+            raise FileError(f"{path}: tensor {name!r} is {tensor.dtype}; want real numbers of 16, 32 or 64 bits.")
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise FileError(f"{path}: tensor {name!r} has NaN or infinite values; fetch or train it again.")
     return tensors, {name: value for name, value in metadata.items() if name != intact.FIELD}
@@ -141,14 +168,18 @@ class StopRequest:
 
 @contextmanager
 def stoppable() -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C or SIGTERM into a request to stop; a second one interrupts at once."""
+    """Turn the first Ctrl-C or SIGTERM into a request to stop; a second one interrupts at once.
+
+    Unless there are several processes, for their launcher passes on what they got already; it ends those that take
+    too long.
+    """
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stop.requested:
+        if stop.requested and not ranks.here().many:
             raise KeyboardInterrupt
         stop.requested = True
 

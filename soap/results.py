@@ -10,6 +10,8 @@ import json
 import logging
 import math
 import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -21,6 +23,9 @@ from soap.errors import FileError
 SCHEMA = 1
 
 LOG = logging.getLogger("soap")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Halves of letters: JSON can hold them, no text file can."""
 
 
 def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
@@ -107,13 +112,37 @@ def from_json(content: Mapping[str, Any]) -> Row:
         row = Row(**{**{f.name: content[f.name] for f in fields(Row)}, "provenance": provenance})
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a result row: {error}") from error
-    if not (isinstance(row.n, int) and isinstance(row.correct, int) and 0 <= row.correct <= row.n and row.n > 0):
+    _check_types(row)
+    if not 0 <= row.correct <= row.n or row.n == 0:
         raise ValueError(f"{row.correct!r} right of {row.n!r} is not a count")
     if content.get("key") != row.key:
         raise ValueError("the row was changed after it was written: its key does not fit")
     if content.get("accuracy", row.accuracy) != row.accuracy:
         raise ValueError("the row was changed after it was written: its accuracy does not fit")
     return row
+
+
+def _check_types(row: Row) -> None:
+    """Raise a ValueError unless every field is of its type: texts that can be written, numbers that are finite."""
+    for record in (row, row.provenance):
+        for each in fields(record):
+            value = getattr(record, each.name)
+            if not _is(value, each.type):
+                raise ValueError(f"its {each.name} is {value!r:.60}")
+    if not isinstance(row.measures, dict) or not all(_is(value, float) for value in row.measures.values()):
+        raise ValueError("its measures are not numbers by name")
+
+
+def _is(value: Any, wanted: Any) -> bool:
+    if value is None:
+        return bool(wanted == str | None)
+    if wanted in (str, str | None):
+        return isinstance(value, str) and not _SURROGATE.search(value)
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if wanted is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return True
 
 
 class Store:

@@ -3,9 +3,11 @@
 Generative models, which purifiers use, lie in the same folder and have names of their own.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -15,8 +17,14 @@ from soap.auxiliary import JointModel
 from soap.auxiliary.consistency import GRADIENTS
 from soap.errors import FileError, InputError, unknown
 from soap.recipes import Recipe, generative
+from soap.recipes.bounds import at_most
 from soap.recipes.generative import GenerativeRecipe
 from soap.shapes import Tensor
+
+SPARE = 1000
+"""Parameters that a recipe may ask for beyond those of the file: the error then says which of them is wanting."""
+
+Built = TypeVar("Built", bound=nn.Module)
 
 
 def names() -> list[str]:
@@ -71,16 +79,8 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
             )
         validate.choice("gradient", gradient, GRADIENTS)
         plan = replace(plan, auxiliary={**plan.auxiliary, "gradient": gradient})
-    try:
-        model = recipes.build(plan)
-    except InputError as error:
-        raise _does_not_build(path, error) from error
-    _fill(model, tensors, path)
-    schedule = plan.training
-    precision = metadata.get("precision", "fp32")
-    cosine = " by cosine" if schedule.decay == "cosine" else ""
-    stored = f", stored in {metadata['stored']}" if "stored" in metadata else ""
-    model.training_note = f"{schedule.epochs} epochs{cosine}, seed {schedule.seed}, {precision}{stored}"
+    model = _filled(lambda: recipes.build(plan), lambda: recipes.build(plan), tensors, path)
+    model.training_note = _training_note(plan, metadata)
     return model.to(engine.pick_device(str(device))).eval()
 
 
@@ -105,11 +105,7 @@ def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Mo
     path = weights_path(name)
     tensors, metadata = engine.load_tensors(path)
     plan = _prior_recipe(path, metadata)
-    try:
-        model = generative.build(plan)
-    except InputError as error:
-        raise _does_not_build(path, error) from error
-    _fill(model, tensors, path)
+    model = _filled(lambda: generative.network(plan), lambda: generative.build(plan), tensors, path)
     return model.to(engine.pick_device(str(device))).eval()
 
 
@@ -117,14 +113,53 @@ def _bundled() -> set[str]:
     return {path.stem for path in folder().glob("*.safetensors")}
 
 
-def _fill(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Put the file's weights into the model that its recipe builds, if they belong there."""
+def _filled(
+    outline: Callable[[], nn.Module], build: Callable[[], Built], tensors: dict[str, Tensor], path: Path
+) -> Built:
+    """The model that the recipe builds, with the file's weights, if they belong there.
+
+    The outline comes first, without memory and with no more parameters than the file may have: a recipe of a few bytes
+    may ask for any size.
+    """
+    try:
+        with torch.device("meta"), at_most(len(tensors) + SPARE):
+            _check_shapes(outline(), tensors, path)
+        model = build()
+    except InputError as error:
+        raise _does_not_build(path, error) from error
+    model.load_state_dict(tensors)
+    return model
+
+
+def _check_shapes(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     wanted = model.state_dict()
     for key in sorted({*wanted, *tensors}):
-        got, want = (list(part[key].shape) if key in part else "nothing" for part in (tensors, wanted))
+        got, want = (_described(part, key) for part in (tensors, wanted))
         if got != want:
             raise FileError(f"{path}: tensor {key!r} is {got}, want {want}: weights and recipe do not belong together.")
-    model.load_state_dict(tensors)
+
+
+def _described(tensors: Mapping[str, Tensor], key: str) -> str:
+    """Its shape, and its kind where that is not the usual one; half precision is filled into single."""
+    if key not in tensors:
+        return "nothing"
+    tensor = tensors[key]
+    kind = "" if tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) else f" of {tensor.dtype}"
+    return f"{list(tensor.shape)}{kind}"
+
+
+def _training_note(plan: Recipe, metadata: dict[str, str]) -> str:
+    """How the weights were made, as far as it may differ from the bundled recipe."""
+    schedule, dropout = plan.training, plan.model.get("dropout")
+    published = recipes.read(plan.name).model.get("dropout") if plan.name in recipes.names() else dropout
+    said = [
+        f"{schedule.epochs} epochs" + (" by cosine" if schedule.decay == "cosine" else ""),
+        *([f"dropout {dropout}"] if dropout != published else []),
+        f"seed {schedule.seed}",
+        metadata.get("precision", "fp32"),
+        *([f"stored in {metadata['stored']}"] if "stored" in metadata else []),
+    ]
+    return ", ".join(said)
 
 
 def _recipe(path: Path, metadata: dict[str, str]) -> Recipe:

@@ -16,6 +16,7 @@ ROOMS = (
     (-1, {"validate"}),
     (-1, {"files", "intact"}),
     (-1, {"isolation"}),
+    (-1, {"ranks"}),
     (-1, {"graphs"}),
     (-1, {"chunks"}),
     (0, {"balls", "descent"}),

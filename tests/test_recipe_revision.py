@@ -29,6 +29,15 @@ def test_the_text_has_the_new_values_and_keeps_its_comments(name):
     assert [line for line in new.text.splitlines() if line.startswith("#")] == kept
 
 
+@pytest.mark.parametrize(("name", "said"), [("cifar10-wide-resnet28-lc", "added"), ("mnist-fcn-dr", "it was 0.0")])
+def test_dropout_goes_into_the_network(name, said):
+    old = read(name)
+    new = revised(old, dropout=0.25)
+    assert new == replace(old, model={**old.model, "dropout": 0.25}, text=new.text)
+    assert parse(new.text, "test") == new
+    assert [said in line for line in new.text.splitlines() if line.startswith("dropout = 0.25")] == [True]
+
+
 def test_nothing_asked_changes_nothing():
     recipe = read("mnist-fcn-dr")
     assert revised(recipe) == recipe

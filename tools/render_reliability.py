@@ -1,4 +1,4 @@
-"""Render the table of docs/reliability.md from the rows that `make chaos` keeps in results/reliability.jsonl.
+"""Render the table of docs/reliability.md from the rows of `make chaos` and `make fuzz` in results/reliability.jsonl.
 
     python tools/render_reliability.py
 """
@@ -23,8 +23,8 @@ def committed_rows(path: Path = ROWS) -> list[Row]:
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows = [json.loads(line) for line in lines]
     for number, row in enumerate(rows, 1):
-        if set(row) != FIELDS or not 0 <= row["failures"] <= row["trials"]:
-            raise SystemExit(f"{path}, line {number}: not a row of `make chaos`.")
+        if set(row) - {"figures"} != FIELDS or not 0 <= row["failures"] <= row["trials"]:
+            raise SystemExit(f"{path}, line {number}: not a row of `make chaos` or `make fuzz`.")
     return list({row["promise"]: row for row in rows}.values())
 
 
@@ -37,10 +37,17 @@ def table(rows: Sequence[Row]) -> str:
         failures = f"**{row['failures']:,}**" if row["failures"] else "0"
         test = f"`{row['test'].removeprefix('tests/chaos/').partition('[')[0]}`"
         source = (row["commit"] or "unknown")[:7] + ("+" if (row["commit"] or "").endswith("+") else "")
-        lines.append((row["promise"].replace("|", "\\|"), f"{row['trials']:,}", failures, test, row["date"], source))
+        lines.append((_promise(row), f"{row['trials']:,}", failures, test, row["date"], source))
     trials, failures = (sum(row[name] for row in rows) for name in ("trials", "failures"))
     summary = f"{trials:,} trials, {failures:,} failures."
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{summary}"
+
+
+def _promise(row: Row) -> str:
+    """What was promised, and what was measured beside the count: `figures` by what they are, units included."""
+    figures = row.get("figures", {}).items()
+    measured = ", ".join(f"{name}: {value:,.0f}" if value >= 100 else f"{name}: {value:.3g}" for name, value in figures)
+    return (row["promise"] + (f" ({measured})" if measured else "")).replace("|", "\\|")
 
 
 def rendered(document: str, rows: Sequence[Row]) -> str:

@@ -1,7 +1,10 @@
 """An adopted model on disk: weights and settings, never code. To read it back, bring the same module again."""
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from soap.auxiliary.task import AuxiliaryTask
 from soap.errors import FileError, InputError
 
 KEY = "adopted"
+
+MOST = 2**24
+"""Numbers of one input at most: the shape is tried out on two."""
 
 
 def save(path: Path, model: JointModel) -> None:
@@ -51,15 +57,18 @@ def restore(
     tensors, facts = engine.load_tensors(path)
     try:
         about = json.loads(facts[KEY])
-        shape, name, known = tuple(about["shape"]), str(about["name"]), about["task"]
-        options, settings = dict(about["options"]), about["purification"]
-        purification = None if settings is None else Purification(**{**settings, "grid": tuple(settings["grid"])})
-    except (KeyError, TypeError, ValueError) as error:
+        shape, name, known = tuple(map(index, about["shape"])), str(about["name"]), about["task"]
+        given: dict[str, Any] = about["options"]
+        gradient = given.pop("gradient", None)
+        options: dict[str, Any] = {key: _finite(given[key]) for key in ("alpha", "noise") if key in given}
+        purification = _purification(about["purification"])
+        if math.prod(shape) > MOST or {*given} != {*options}:
+            raise ValueError(f"inputs of shape {shape}, options {', '.join(given)}")
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         wanted = "want a file of soap.auxiliary.save or soap.training.fit"
         raise FileError(f"{path}: not an adopted model; {wanted}.") from error
     if task is None and known is None:
         raise InputError(f"{path}: {name} has a task of its own, which is code; give it as task=...")
-    gradient = options.pop("gradient", None)
     if task is None and gradient is not None:
         task, options = Consistency(**options, gradient=gradient), {}
     model = wrap(
@@ -82,3 +91,17 @@ def restore(
             )
     model.load_state_dict(tensors)
     return model.eval()
+
+
+def _purification(settings: Mapping[str, Any] | None) -> Purification | None:
+    if settings is None:
+        return None
+    grid = tuple(map(_finite, settings["grid"]))
+    return Purification(step_size=_finite(settings["step_size"]), steps=index(settings["steps"]), grid=grid)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not a finite number")
+    return number

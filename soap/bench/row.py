@@ -110,14 +110,14 @@ def append(path: Path, row: BenchRow) -> None:
 def read(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSONL file as plain data, for tables and plots."""
     with files.explained(path):
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             if not isinstance(row, dict) or row.get("schema") != SCHEMA:
                 raise ValueError(f"not a row of schema {SCHEMA}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FileError(f"{path}, line {number}: {error}; mend or remove the line.") from error
         rows.append(row)
     return rows

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from soap import data as library
-from soap import engine, zoo
+from soap import engine, ranks, zoo
 from soap.cli.options import (
     AttackEps,
     AttackSteps,
@@ -148,7 +148,8 @@ def evaluate(
 
     Without --suite, by the protocol transfer, that of the paper's tables: attack the bare classifier, then purify.
     Every figure is a row of --results with its provenance, and is not measured twice. Ctrl-C stops after the batch
-    under way and keeps the rows that are done; a second one stops at once.
+    under way and keeps the rows that are done; a second one stops at once. Under `accelerate launch -m` or
+    `torchrun -m` several processes deal the batches out among them and come to the same rows.
 
     With --suite, by attackers who know the purifier, the worst of them image by image; 19 checks doubt the figure and
     a verdict says what it is worth. `soap report` makes a page of the run, `soap verify` scores it again.
@@ -221,7 +222,7 @@ def evaluate(
                 watch=show,
                 stop=stop,
             )
-        finished = not stop()
+        finished = not ranks.here().any(stop())
     view = _view(rows)
     content = {
         "model": subject.name,
@@ -265,4 +266,5 @@ def _called(defence: str) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "evaluate", example="soap evaluate mnist-cnn-dr --data mnist-mini --limit 500 --attack pgd")(evaluate)
+    example = "soap evaluate mnist-cnn-dr --data mnist-mini --limit 500 --attack pgd"
+    command(app, "evaluate", example=example, shared=True)(evaluate)

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from soap import files, validate
+from soap.data.arrays import read_arrays
 from soap.data.folder import COLOUR_MODES, GREY_MODES, SUFFIXES
+from soap.data.image_file import opened
 from soap.errors import FileError, InputError
 from soap.shapes import Float, Int, Tensor
 
@@ -104,9 +106,11 @@ def _image(path: Path, model: TakesImages, resize: bool) -> Tensor:
     with files.explained(path):
         content = path.read_bytes()
     try:
-        with Image.open(io.BytesIO(content)) as opened:
-            image = ImageOps.exif_transpose(opened)
+        with opened(content) as picture:
+            image = ImageOps.exif_transpose(picture)
             image.load()
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}") from problem
     # Pillow's decoders meet a damaged file with many kinds of exception (OSError, SyntaxError, struct.error ...).
     except Exception as problem:
         raise FileError(f"{path}: not a whole image file; want PNG, JPEG, WebP or BMP, or an .npz file.") from problem
@@ -129,9 +133,7 @@ def _archive(path: Path, model: TakesImages) -> Pictures:
     with files.explained(path):
         content = path.read_bytes()
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in ("x", "y") if key in archive}
-            held = list(archive)
+        held, arrays = read_arrays(io.BytesIO(content), ("x", "y"))
     # numpy and zipfile meet pickles and damage with many kinds of exception (ValueError, BadZipFile, TypeError ...).
     except Exception as problem:
         raise FileError(f"{path}: not a whole .npz of plain numbers; make one by numpy.savez(path, x=x).") from problem

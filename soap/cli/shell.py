@@ -20,7 +20,7 @@ import torch
 import typer
 from rich.table import Column
 
-from soap import engine
+from soap import engine, ranks
 from soap.errors import InputError, SoapError
 
 SCHEMA = "soap/1"
@@ -56,15 +56,18 @@ class Shell:
     json: bool
     verbose: int
     quiet: bool
+    silent: bool = False  # one of several processes, of which another speaks
     errors: rich.console.Console = field(default_factory=_errors, repr=False)
 
     def say(self, message: str, *, level: int = 0) -> None:
         """A line for a person on standard error: level 0 unless -q, level 1 with -v, level 2 with -vv."""
-        if not self.quiet and self.verbose >= level:
+        if not self.silent and not self.quiet and self.verbose >= level:
             self.errors.print(message, soft_wrap=True)
 
     def result(self, content: dict[str, Any], view: rich.console.RenderableType) -> None:
         """The command's answer on standard output: `content` with --json, else the table or text `view`."""
+        if self.silent:
+            return
         if self.json:
             answer = {"schema": SCHEMA, "command": self.command, **content}
             sys.stdout.write(json.dumps(answer, indent=2, default=str, allow_nan=False) + "\n")
@@ -88,7 +91,7 @@ class Shell:
             rich.progress.TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
             expand=True,  # the note gets what the terminal has left, and is the first to be cut
             console=self.errors,
-            disable=self.quiet or not self.errors.is_terminal,
+            disable=self.silent or self.quiet or not self.errors.is_terminal,
             transient=True,
         )
         tasks: dict[str, rich.progress.TaskID] = {}
@@ -125,13 +128,13 @@ COMMON: dict[str, tuple[Any, Any]] = {
 
 
 def command(
-    app: typer.Typer, name: str, *, example: str, without: tuple[str, ...] = ()
+    app: typer.Typer, name: str, *, example: str, without: tuple[str, ...] = (), shared: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as `soap NAME`, with the common options instead of its first parameter.
 
     `name` may be two words, e.g. "data list": the last is the command's name within `app`. `example` is shown at
     the end of the help text. A common option is left out when it is named in `without`, and replaced when the
-    function has a parameter of its name.
+    function has a parameter of its name. shared: several processes, started by a launcher, may do its work together.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -149,8 +152,20 @@ def command(
                 key: default if key in absent else given.pop(key) for key, (_, default) in COMMON.items()
             }
             with _explained(common.pop("debug")):
+                if ranks.started() > 1 and not shared:
+                    raise InputError(
+                        f"soap {name} is the work of one process, WORLD_SIZE says {ranks.started()}; start it without "
+                        "a launcher."
+                    )
                 device = engine.pick_device(common.pop("device"))
-                function(Shell(command=name, device=device, **common), **given)
+                left: typer.Exit | None = None
+                with ranks.joined(device) as group:
+                    try:
+                        function(Shell(command=name, device=device, silent=not group.first, **common), **given)
+                    except typer.Exit as exit:  # not an error: the group parts in order
+                        left = exit
+                if left is not None:
+                    raise left
 
         keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         run.__signature__ = inspect.Signature([*keyword, *options])  # type: ignore[attr-defined]
@@ -176,7 +191,9 @@ def _explained(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        typer.echo(f"error: {_message(error)}", err=True)
+        number = ranks.number()
+        if number == 0 or not isinstance(error, ranks.DesertedError):  # whose cause another process tells
+            typer.echo(f"{f'process {number}: ' if number else ''}error: {_message(error)}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from None
 
 

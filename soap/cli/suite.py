@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from soap import data as library
-from soap import engine, zoo
+from soap import engine, ranks, zoo
 from soap.cli.options import paper_attacks
 from soap.cli.outputs import check_folder
 from soap.cli.runs import Asked
@@ -55,6 +55,8 @@ def run_suite(
     data_root: Path | None,
 ) -> None:
     """Run a suite and show what came of it."""
+    if ranks.here().many:
+        raise InputError(f"--suite is the work of one process, got {ranks.here().world}; start it without a launcher.")
     protocols(suite)  # a name that is wrong is refused before anything is read
     if require not in (None, "trusted"):
         raise InputError(f"--require is {require!r}, want trusted; leave it out to accept any verdict.")

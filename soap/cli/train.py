@@ -30,6 +30,17 @@ def train(
         str | None,
         typer.Option("--decay", metavar="NAME", help="Of the rate: milestones, or cosine for a short training."),
     ] = None,
+    dropout: Annotated[
+        float | None,
+        typer.Option(
+            "--dropout",
+            metavar="X",
+            min=0,
+            max=1,
+            help="Instead of the network's: 0 for a short training of the Wide-ResNet, whose batch norms otherwise "
+            "expect it in use as well.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Instead of the recipe's.")] = None,
     data: DataName = None,
     limit: Annotated[
@@ -53,13 +64,18 @@ def train(
     The folder gets last.safetensors, and for a classifier best.safetensors, with the recipe inside, metrics.jsonl,
     recipe.toml and a checkpoint. Ctrl-C saves a checkpoint and stops (a second one stops at once); --resume then goes
     on as if nothing had happened. The batch size is the recipe's.
+
+    Under `accelerate launch -m` or `torchrun -m` several GPUs or machines train together, each on its part of every
+    batch; they resume as many as they were.
     """
     validate.choice("precision", precision, engine.PRECISIONS)
     plan = recipes.find(recipe)
     kitchen: Any = generative if isinstance(plan, GenerativeRecipe) else recipes  # both know revised, noted and make
-    if decay is not None and kitchen is generative:
-        raise InputError(f"--decay is for classifiers; {plan.name} is a generative model, whose rate always falls.")
-    changes = {} if decay is None else {"decay": decay}
+    changes = {"decay": decay, "dropout": dropout}
+    if kitchen is generative:
+        if any(value is not None for value in changes.values()):
+            raise InputError(f"--decay and --dropout are for classifiers; {plan.name} is a generative model.")
+        changes = {}
     plan = kitchen.revised(plan, data=data, epochs=epochs, seed=seed, **changes)
     folder = out or Path("runs") / plan.name
     _check_run(folder, resume)
@@ -124,4 +140,4 @@ def _check_run(folder: Path, resume: bool) -> None:
 def register(app: typer.Typer) -> None:
     """Add the command."""
     example = "soap train mnist-fcn-dr --data mnist-mini --epochs 5 --out runs/trial"
-    command(app, "train", example=example, without=("batch",))(train)
+    command(app, "train", example=example, without=("batch",), shared=True)(train)

@@ -1,5 +1,6 @@
 """Unpacking: the expected files by exact name, nothing else, and never outside the target folder."""
 
+import gzip
 import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
@@ -7,6 +8,9 @@ from pathlib import Path, PurePosixPath
 from soap.data.checksum import CHUNK, unpacked
 from soap.data.sources import DataFile, Source
 from soap.errors import FileError
+
+# Beside its own error tarfile lets pass what its numbers lead to where they are no numbers, or too large.
+_DAMAGE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, ArithmeticError)
 
 
 def unpack(packed: Path, files: tuple[DataFile, ...], source: Source, target: Path) -> None:
@@ -34,7 +38,7 @@ def _extract(archive: Path, files: tuple[DataFile, ...], source: Source, target:
                     _extract_member(tar, member, file, target)
                 if not wanted:
                     return
-    except (tarfile.TarError, EOFError, zlib.error) as problem:
+    except _DAMAGE as problem:
         raise FileError(f"{archive}: the archive is damaged ({problem}); get it again.") from problem
     raise FileError(f"{archive}: lacks {', '.join(wanted)}; it is not the published archive.")
 

@@ -8,12 +8,12 @@ those of both together, so that a number means the same class in each.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
 from soap.data.dataset import SPLITS, Dataset, dataset
+from soap.data.image_file import opened
 from soap.errors import FileError, InputError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -69,16 +69,18 @@ def _read(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
                 "wanted images of one size. Resize them first."
             )
     mode = "L" if all(mode in GREY_MODES for mode in modes) else "RGB"
-    width, height = sizes[0]
-    pixels = np.empty((len(files), len(mode), height, width), np.uint8)
-    for place, file in enumerate(files):
-        pixels[place] = np.moveaxis(_pixels(file, mode).reshape(height, width, -1), -1, 0)
+    images = (_pixels(file, mode) for file in files)
+    first = next(images)  # before memory is taken for all: sizes are only what headers say until one is read
+    pixels = np.empty((len(files), *first.shape), np.uint8)
+    pixels[0] = first
+    for place, image in enumerate(images, 1):
+        pixels[place] = image
     return pixels
 
 
 def _header(file: Path) -> tuple[tuple[int, int], str]:
     """Size (width, height) and colour mode; the pixels are not read yet."""
-    with _decoding(file), _pillow().open(file) as image:
+    with _decoding(file), opened(file.read_bytes()) as image:
         size, mode = image.size, image.mode
     if mode not in GREY_MODES + COLOUR_MODES:
         raise InputError(f"{file} has colour mode {mode}; wanted 8 bits a channel, grey or RGB. Save it so.")
@@ -86,24 +88,20 @@ def _header(file: Path) -> tuple[tuple[int, int], str]:
 
 
 def _pixels(file: Path, mode: str) -> npt.NDArray[np.uint8]:
-    with _decoding(file), _pillow().open(file) as image:
-        return np.asarray(image.convert(mode))
+    """Pixels [channels, height, width]."""
+    with _decoding(file), opened(file.read_bytes()) as image:
+        levels = np.asarray(image.convert(mode))
+    return np.atleast_3d(levels).transpose(2, 0, 1)
 
 
 @contextmanager
 def _decoding(file: Path) -> Iterator[None]:
     try:
         yield
-    except InputError:
-        raise
+    except InputError as problem:
+        raise InputError(f"{file}: {problem}") from problem
+    except ImportError as problem:
+        raise InputError("reading image files needs Pillow; install it with `pip install pillow`.") from problem
     # Pillow's decoders meet a damaged file with many kinds of exception (OSError, SyntaxError, struct.error ...).
     except Exception as problem:
         raise FileError(f"{file}: cannot be read as an image ({problem}); mend or remove it.") from problem
-
-
-def _pillow() -> ModuleType:
-    try:
-        from PIL import Image
-    except ImportError as problem:
-        raise InputError("reading image files needs Pillow; install it with `pip install pillow`.") from problem
-    return Image

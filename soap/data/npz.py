@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from soap.data.arrays import read_arrays
 from soap.data.dataset import SPLITS, Dataset, Values, dataset
 from soap.errors import FileError, InputError
 
@@ -30,7 +31,7 @@ def load_npz(path: Path, split: str) -> Dataset:
             )
     classes = 1 + max(_highest(array, f"{path}: {key}") for key, array in arrays.items() if key != x_key)
     x, y = arrays[x_key], arrays[y_key]
-    if x.ndim < 2 or len(x) != len(y):
+    if x.ndim < 2 or x.size == 0 or len(x) != len(y):
         raise InputError(
             f"{path}: {x_key} has shape {x.shape} and {y_key} {y.shape}; wanted [n, ...] and [n], "
             "one label for each input."
@@ -41,27 +42,22 @@ def load_npz(path: Path, split: str) -> Dataset:
 
 def _arrays(path: Path, split: str) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
     """What the file holds by name, and of it the inputs of the split and the labels of all splits."""
+    divided, plain = (f"x_{split}", *(f"y_{name}" for name in SPLITS)), ("x", "y")
     try:
         with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
-            divided = f"x_{split}" in archive.files
-            keys = [f"x_{split}", *(f"y_{name}" for name in SPLITS)] if divided else ["x", "y"]
-            arrays = {key: archive[key] for key in keys if key in archive.files}
-            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-                raise ValueError("a member is no array")
-            return archive.files, arrays
+            names, arrays = read_arrays(file, (*divided, *plain))
     # numpy and zipfile meet pickles and damage with many kinds of exception (ValueError, BadZipFile, RuntimeError ...).
     except Exception as problem:
         raise FileError(
             f"{path}: cannot be read ({problem}); wanted an .npz of plain numbers, made by numpy.savez(path, x=x, y=y)."
         ) from problem
+    keys = divided if f"x_{split}" in names else plain
+    return names, {key: arrays[key] for key in keys if key in arrays}
 
 
 def _highest(y: npt.NDArray[Any], what: str) -> int:
     """The highest of some labels, once they are seen to be labels."""
-    if not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or len(y) == 0:
+    if y.dtype.kind not in "iu" or y.ndim != 1 or len(y) == 0:
         raise InputError(
             f"{what} is {y.dtype} {y.shape}; wanted whole numbers with shape [n], one class for each input."
         )

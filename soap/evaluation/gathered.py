@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from soap import files
+from soap.data.arrays import read_arrays
 from soap.errors import FileError
 from soap.results import Row
 
@@ -52,8 +53,7 @@ def read(path: Path, kind: type[Record]) -> Record:
     with files.explained(path), path.open("rb") as file:
         # numpy and zipfile meet pickles and damage with many kinds of exception (ValueError, BadZipFile ...).
         try:
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
+            _, arrays = read_arrays(file)
             about = json.loads(arrays.pop(ABOUT).tobytes())
             if (about["schema"], about["kind"]) != (SCHEMA, kind.__name__):
                 raise ValueError(f"it is {about['kind']} of {about['schema']}")

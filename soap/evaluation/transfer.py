@@ -3,8 +3,9 @@
 The attacker does not know the purifier, so a figure measured this way is an upper bound on robustness.
 """
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from soap import files, validate
+from soap import files, ranks, validate
 from soap.attacks import Attack, MinimalL2, success
 from soap.auxiliary import JointModel
 from soap.balls import row_norms
@@ -22,11 +23,13 @@ from soap.evaluation.provenance import gather, with_prior
 from soap.isolation import untouched
 from soap.purify import Purified, Purifier, Purifies
 from soap.purify.purifies import radius_of
-from soap.results import Provenance, Row, Store
+from soap.results import Provenance, Row, Store, from_json
 from soap.shapes import Tensor
 
 PROTOCOL = "transfer"
 BARE = "none"
+PURIFIED = {"eps": "eps_pfy", "loss_before": "loss_before", "loss_after": "loss_after"}
+"""What is measured of a purified image, and what it is called in rows."""
 
 Watch = Callable[[str, int, int], None]
 """Called with what is being done, how many images are done, and of how many."""
@@ -49,6 +52,9 @@ def transfer(
 
     Rows already in `store` are not measured again; new ones are appended as they are made, so a stop loses at
     most the attack under way. save_adversarial: a folder for the attacked images, one .npz an attack.
+
+    Several processes deal the batches out among them and come to the very same rows; the first alone reads the store
+    and writes.
     """
     validate.at_least("batch", batch, 1)
     validate.inputs(data.x, model)
@@ -56,7 +62,7 @@ def transfer(
     if not attacks:
         raise InputError("no attack was named, want at least one, e.g. 'pgd' (or 'none' for clean images).")
     subject = Subject(PROTOCOL, model, data, gather(model, data, seed=seed, batch=batch), batch, watch, stop)
-    known = {row.key: row for row in (store.read() if store else [])}
+    known = {row.key: row for row in _known(store)}
     rows: list[Row] = []
     for name, attack in attacks.items():
         keep = None if save_adversarial is None else save_adversarial / f"{model.name}-{name}.npz"
@@ -101,14 +107,14 @@ class Subject:
             attack = make()
             x_adv = None if attack is None else self.attacked(name, attack)
             seconds = time.monotonic() - began
-            if x_adv is not None and keep is not None:
+            if x_adv is not None and keep is not None and ranks.here().first:
                 save_images(keep, x_adv, self.data.y)
         for key, purifier in planned.items():
             if key not in known and attack is not None and x_adv is not None:
                 row = self.scored(self.plan(name, settings, purifier), attack, purifier, x_adv, seconds)
                 if row is not None:
                     known[key] = row
-                    if store is not None:
+                    if store is not None and ranks.here().first:
                         store.append(row)
         return [known[key] for key in planned if key in known]
 
@@ -130,14 +136,29 @@ class Subject:
 
     def attacked(self, name: str, attack: Attack) -> Tensor | None:
         """All images attacked, batch by batch; None when asked to stop."""
-        parts: list[Tensor] = []
-        for first in range(0, len(self.data), self.batch):
-            if self.stop():
+        x_adv = torch.zeros_like(self.data.x)
+        for rows in self._batches(name):
+            if rows is None:
                 return None
-            rows = slice(first, first + self.batch)
-            parts.append(attack(self.model, self.data.x[rows], self.data.y[rows]))
-            self.watch(name, first + len(parts[-1]), len(self.data))
-        return torch.cat(parts)
+            x_adv[rows] = attack(self.model, self.data.x[rows], self.data.y[rows])
+        ranks.here().put_together(x_adv)
+        return x_adv
+
+    def _batches(self, shown: str | None) -> Iterator[slice | None]:
+        """The batches that are this process's to do, one after the other; None, and an end, when asked to stop.
+
+        All processes take as many rounds, so that they agree on a stop in each; some have nothing to do in the last.
+        """
+        here, total = ranks.here(), len(self.data)
+        for first in range(0, total, self.batch * here.world):
+            if here.any(self.stop()):
+                yield None
+                return
+            own = first + here.rank * self.batch
+            if own < total:
+                yield slice(own, own + self.batch)
+            if shown is not None:
+                self.watch(shown, min(first + here.world * self.batch, total), total)
 
     def scored(
         self, row: Row, attack: Attack, purifier: Purifies | None, x_adv: Tensor, seconds: float
@@ -147,26 +168,27 @@ class Subject:
         None when asked to stop.
         """
         began = time.monotonic()
-        correct, sums = 0, {} if purifier is None else dict.fromkeys(("eps_pfy", "loss_before", "loss_after"), 0.0)
-        for first in range(0, len(x_adv), self.batch):
-            if self.stop():
+        found = torch.zeros(-(-len(x_adv) // self.batch), 1 + len(PURIFIED), dtype=torch.float64)  # a line a batch
+        for rows in self._batches(None if purifier is None else f"{row.attack}, purified ({row.eps_pfy})"):
+            if rows is None:
                 return None
-            rows = slice(first, first + self.batch)
             x, y = x_adv[rows], self.data.y[rows]
+            line = found[rows.start // self.batch]
             if purifier is not None:
                 purified = _purified(purifier, x, y)
                 x = purified.x
-                for name, values in zip(sums, (purified.eps, purified.loss_before, purified.loss_after), strict=True):
-                    sums[name] += float(values.sum())
-                self.watch(f"{row.attack}, purified ({row.eps_pfy})", first + len(x), len(x_adv))
+                for place, name in enumerate(PURIFIED, 1):
+                    line[place] = float(getattr(purified, name).sum())
             with untouched(self.model), torch.no_grad():
-                correct += int((self.model(x).argmax(1) == y).sum())
-        measures = {f"mean_{name}": total / len(x_adv) for name, total in sums.items()}
+                line[0] = int((self.model(x).argmax(1) == y).sum())
+        ranks.here().put_together(found)
+        correct, *sums = (sum(column) for column in found.T.tolist())  # batch by batch, as one process would
         if purifier is None:
             measures = self._strength(attack, x_adv)
         else:
+            measures = {f"mean_{of}": total / len(x_adv) for of, total in zip(PURIFIED.values(), sums, strict=True)}
             seconds = time.monotonic() - began
-        return replace(row, correct=correct, seconds=round(seconds, 3), measures=measures)
+        return replace(row, correct=int(correct), seconds=round(seconds, 3), measures=measures)
 
     def _strength(self, attack: Attack, x_adv: Tensor) -> dict[str, float]:
         """Size of the perturbations, and the paper's success rate for attacks that look for the smallest one."""
@@ -183,6 +205,15 @@ class Subject:
                 hits = torch.cat([success(self.model, attack.radius, *part) for part in parts])
             measures["success"] = float(hits.float().mean())
         return measures
+
+
+def _known(store: Store | None) -> list[Row]:
+    """The rows of the store, as the first process reads them: all must leave out the same."""
+    here = ranks.here()
+    rows = store.read() if store is not None and here.first else []
+    if here.many:
+        rows = [from_json(row) for row in json.loads(here.told_by_first(json.dumps([row.as_json() for row in rows])))]
+    return rows
 
 
 def _purified(purifier: Purifies, x: Tensor, y: Tensor) -> Purified:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,13 +50,13 @@ def opened(folder: Path) -> Opened:
     (runtime,) = needed("onnxruntime")
     path = folder / MANIFEST
     with files.explained(path):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     try:
         manifest = json.loads(text)
         if manifest["schema"] != SCHEMA:
             raise ValueError(f"its schema is {manifest['schema']!r}, want {SCHEMA!r}")
-        described = {name: (part["file"], part["sha256"]) for name, part in manifest["parts"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        described = {name: (_beside(part["file"]), part["sha256"]) for name, part in manifest["parts"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(f"{path}: not a manifest of `soap export` ({error}); export again.") from error
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -66,3 +67,10 @@ def opened(folder: Path) -> Opened:
             raise FileError(f"{folder / file}: sha256 is {got}, but {MANIFEST} has {wanted}; export again.")
         sessions[name] = runtime.InferenceSession(folder / file, options, providers=["CPUExecutionProvider"])
     return Opened(manifest=manifest, sessions=sessions)
+
+
+def _beside(file: str) -> str:
+    """The name of a file in the manifest's own folder: a path could lead to a device, and never end."""
+    if not re.fullmatch(r"\w[\w.-]*", file):
+        raise ValueError(f"it names the file {file!r:.60}")
+    return file

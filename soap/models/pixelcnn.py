@@ -17,6 +17,8 @@ from soap.models.causal import ACROSS, DOWN, CausalConv, GatedBlock, Past, conca
 from soap.models.logistic_mixture import LogisticMixture, centred, parameters_per_pixel
 from soap.shapes import Float, Int, Tensor
 
+MOST_LEVELS = 2**16
+
 
 class PixelCNN(nn.Module):
     """Likelihood of images [batch, c, h, w] in [0, 1], taken as whole `levels` (8 bits: 256).
@@ -47,6 +49,8 @@ class PixelCNN(nn.Module):
             ("levels", levels, 2),
         ):
             validate.at_least(name, value, least)
+        if levels > MOST_LEVELS:
+            raise InputError(f"levels is {levels}, want at most {MOST_LEVELS}: 16 bits a value.")
         if not 0 <= dropout < 1:
             raise InputError(f"dropout is {dropout!r}, want a share of at least 0 and below 1.")
         self.input_shape, self.levels, self.mixtures = tuple(inputs), levels, mixtures

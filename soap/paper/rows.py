@@ -41,6 +41,6 @@ def _holds_rows(path: Path) -> bool:
         first = file.readline()
     try:
         entry = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
     return isinstance(entry, dict) and "protocol" in entry

@@ -169,13 +169,14 @@ def run_folder(runs: Path, recipe: str, seed: int) -> Path:
 
 
 def _check(path: Path, recipe: str, seed: int) -> None:
-    """Refuse weights in a run's folder that are not the recipe's but for the epochs, a trial run's say."""
+    """Refuse weights in a run's folder that are not the recipe's but for what a short training changes."""
     meant = recipe_of(recipe)
     inside = zoo.prior_recipe(path) if isinstance(meant, GenerativeRecipe) else zoo.recipe(path)
     freely = ("epochs",) if isinstance(meant, GenerativeRecipe) else ("epochs", "decay")
     chosen = {name: getattr(inside.training, name) for name in freely}
     schedule: Any = replace(meant.training, **chosen, seed=seed)  # of either sort
-    same = inside == replace(meant, text=inside.text, training=schedule)
+    model = {**meant.model, **{name: inside.model[name] for name in ("dropout",) if name in inside.model}}
+    same = inside == replace(meant, text=inside.text, training=schedule, model=model)
     published = SOURCES[meant.data].content.get("train") if meant.data in SOURCES else None
     seen = engine.load_tensors(path)[1].get("data")
     if not same or (published and seen and seen != published):

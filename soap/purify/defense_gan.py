@@ -24,6 +24,9 @@ SIDE_BY_SIDE = {"cpu": 160, "cuda": 10_240}
 SLOW_FROM, SLOW = 0.8, 0.1
 """The last fifth of the steps is a tenth as long, as the authors' code has it: long ones circle the minimum."""
 
+MOST_STARTS = 10_000
+"""A thousand times as many as the paper's."""
+
 
 class DefenseGAN:
     """`purify(x)` is the generator's image nearest to every image of `x`.
@@ -48,6 +51,8 @@ class DefenseGAN:
     ) -> None:
         validate.at_least("steps (L)", steps, 1)
         validate.at_least("starts (R)", starts, 1)
+        if starts > MOST_STARTS:
+            raise InputError(f"starts (R) is {starts}, want at most {MOST_STARTS}: all are kept in memory.")
         validate.at_least("seed", seed, 0)
         validate.positive("step_size", step_size)
         if not 0 <= momentum < 1:

@@ -3,13 +3,13 @@
 from importlib import resources
 from pathlib import Path
 
-from soap import files
 from soap.errors import unknown
 from soap.recipes import generative
 from soap.recipes.building import build
 from soap.recipes.generative import GenerativeRecipe
 from soap.recipes.making import make
 from soap.recipes.naming import defence
+from soap.recipes.reading import text_in
 from soap.recipes.recipe import Recipe, parse
 from soap.recipes.revision import noted, revised
 
@@ -23,9 +23,7 @@ def names() -> list[str]:
 def read(name: str | Path) -> Recipe:
     """A bundled recipe by name, or any other by the path of its .toml file."""
     if str(name).endswith(".toml"):
-        path = Path(name)
-        with files.explained(path):
-            return parse(path.read_text(encoding="utf-8"), str(path))
+        return parse(text_in(Path(name)), str(name))
     if str(name) not in names():
         raise unknown("recipe", str(name), names())
     file = resources.files(__package__) / f"{name}.toml"
@@ -40,8 +38,7 @@ def find(name: str | Path) -> Recipe | GenerativeRecipe:
         if str(name) not in names():
             raise unknown("recipe", str(name), (*names(), *generative.names()))
         return read(name)
-    with files.explained(Path(name)):
-        text = Path(name).read_text(encoding="utf-8")
+    text = text_in(Path(name))
     return generative.parse(text, str(name)) if generative.is_generative(text) else parse(text, str(name))
 
 

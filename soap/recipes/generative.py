@@ -11,12 +11,15 @@ from torch import nn
 
 from soap import files
 from soap.data import Dataset
-from soap.errors import call_with, unknown
+from soap.errors import unknown
 from soap.isolation import same_random_state
 from soap.models import Generator
 from soap.purify import DefenseGAN, Purified
+from soap.recipes.bounds import building
+from soap.recipes.calling import call_typed
 from soap.recipes.generative_recipe import GenerativeRecipe, is_generative, noted, parse, revised
 from soap.recipes.making import compiling
+from soap.recipes.reading import text_in
 from soap.shapes import Tensor
 from soap.training import GenerativeProgress, Objective, Trained, WganGp, train_generative
 
@@ -54,9 +57,7 @@ def names() -> list[str]:
 def read(name: str | Path) -> GenerativeRecipe:
     """A bundled recipe by name, or any other by the path of its .toml file."""
     if str(name).endswith(".toml"):
-        path = Path(name)
-        with files.explained(path):
-            return parse(path.read_text(encoding="utf-8"), str(path))
+        return parse(text_in(Path(name)), str(name))
     if str(name) not in names():
         raise unknown("recipe of a generative model", str(name), names())
     return parse((_folder() / f"{name}.toml").read_text(encoding="utf-8"), f"recipe {name}")
@@ -67,22 +68,26 @@ def build(recipe: GenerativeRecipe) -> nn.Module:
 
     It carries the recipe's `name` and, as `purification`, the purifier's settings, which are checked here.
     """
-    kind = _kind(recipe)
-    with same_random_state():
-        torch.manual_seed(recipe.training.seed)
-        model: nn.Module = call_with(kind.model, dict(recipe.model), f"option of a {recipe.kind}")
-    # The layout of the weights, not their values: convolutions are faster so.
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = network(recipe)
     for key, value in {"name": recipe.name, "purification": recipe.purifier}.items():
         setattr(model, key, value)
     purifier(recipe, model)
     return model
 
 
+def network(recipe: GenerativeRecipe) -> nn.Module:
+    """The bare network of `build`."""
+    with same_random_state(), building(f"the {recipe.kind} of {recipe.name}"):
+        torch.manual_seed(recipe.training.seed)
+        model: nn.Module = call_typed(_kind(recipe).model, recipe.model, f"option of a {recipe.kind}")
+        # The layout of the weights, not their values: convolutions are faster so.
+        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
 def purifier(recipe: GenerativeRecipe, model: nn.Module, **instead: Any) -> Purify:
     """The purifier that uses the recipe's model, with its settings; `instead` are settings other than the recipe's."""
     settings = {**recipe.purifier, **instead}
-    made: Purify = call_with(partial(_kind(recipe).purifier, model), settings, "key in [purifier]")
+    made: Purify = call_typed(partial(_kind(recipe).purifier, model), settings, "key in [purifier]")
     return made
 
 
@@ -104,7 +109,7 @@ def make(
     """
     model = build(recipe).to(device)
     maker = partial(_kind(recipe).objective, model, recipe.training)
-    objective: Objective = call_with(maker, dict(recipe.objective), "key in [objective]")
+    objective: Objective = call_typed(maker, recipe.objective, "key in [objective]")
     with compiling(compiled):
         done = train_generative(
             objective,
@@ -140,6 +145,7 @@ __all__ = [
     "is_generative",
     "make",
     "names",
+    "network",
     "noted",
     "parse",
     "purifier",

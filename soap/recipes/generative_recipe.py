@@ -1,13 +1,12 @@
 """A recipe of a generative model: everything that makes it, and how a purifier uses it."""
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from soap.errors import InputError
-from soap.recipes.reading import allow_only, fill, name_of, plain, section_of, text_of
+from soap.recipes.reading import allow_only, content_of, fill, name_of, plain, section_of, text_of
 from soap.recipes.revision import rewritten
 from soap.training import GenerativeSchedule
 
@@ -33,18 +32,15 @@ class GenerativeRecipe:
 def is_generative(text: str) -> bool:
     """Whether this is the TOML of a generative model's recipe: its [model] has a kind instead of an architecture."""
     try:
-        model = tomllib.loads(text).get("model")
-    except tomllib.TOMLDecodeError:
+        model = content_of(text, "recipe").get("model")
+    except InputError:
         return False
     return isinstance(model, dict) and "kind" in model
 
 
 def parse(text: str, source: str) -> GenerativeRecipe:
     """Read a recipe's TOML; `source` names it in errors."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{source}: not valid TOML: {error}.") from error
+    content = content_of(text, source)
     try:
         allow_only(content, ("name", "data", "model", "objective", "training", "purifier"), "recipe")
         model = section_of(content, "model")

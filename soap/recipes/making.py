@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from soap import files
+from soap import files, ranks
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.recipes.building import build
@@ -45,7 +45,8 @@ def make(
             watch=watch,
             stop=stop,
         )
-    files.write_text(out / "recipe.toml", recipe.text)
+    if ranks.here().first:
+        files.write_text(out / "recipe.toml", recipe.text)
     return done
 
 

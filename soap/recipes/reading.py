@@ -1,18 +1,40 @@
 """What recipes of every kind are read with: sections, names and numbers of TOML, and errors that say where."""
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
-from soap.errors import InputError, call_with, unknown
+from soap import files
+from soap.errors import FileError, InputError, unknown
+from soap.recipes.calling import call_typed
+
+
+def text_in(path: Path) -> str:
+    """The text of a recipe's file."""
+    try:
+        with files.explained(path):
+            return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path}: not UTF-8 text ({error}); want a recipe in TOML.") from error
+
+
+def content_of(text: str, source: str) -> dict[str, Any]:
+    """What a recipe's TOML says; `source` names it in errors."""
+    try:
+        return tomllib.loads(text)
+    # Beside its own error tomllib lets those of Python pass: numbers of thousands of digits, lists in lists in lists.
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source}: not valid TOML: {error}.") from error
 
 
 def fill(kind: Callable[..., Any], section: Any, where: str) -> Any:
     """A dataclass from a TOML table; fractions like "8/255" are numbers, lists are tuples."""
     if not isinstance(section, dict):
         raise InputError(f"{where} is {section!r}, want a table.")
-    return call_with(kind, {key: plain(value) for key, value in section.items()}, f"key in {where}")
+    return call_typed(kind, {key: plain(value) for key, value in section.items()}, f"key in {where}")
 
 
 def plain(value: Any) -> Any:
@@ -22,7 +44,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, str) and "/" in value:
         try:
             return float(Fraction(value.replace(" ", "")))
-        except (ValueError, ZeroDivisionError) as error:
+        except (ValueError, ArithmeticError) as error:
             raise InputError(f"{value!r} is not a number or a fraction like '8/255'.") from error
     return value
 

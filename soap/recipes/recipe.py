@@ -1,6 +1,5 @@
 """A recipe: one model of the paper as a reproducible claim, read from TOML into frozen dataclasses."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from soap.attacks import FGSM, PGD, Attack
 from soap.auxiliary import Purification
 from soap.errors import InputError, unknown
-from soap.recipes.reading import allow_only, fill, name_of, section_of, text_of
+from soap.recipes.reading import allow_only, content_of, fill, name_of, section_of, text_of
 from soap.training import Schedule
 
 ATTACKS: dict[str, type[FGSM] | type[PGD]] = {"fgsm": FGSM, "pgd": PGD}
@@ -36,10 +35,7 @@ class Recipe:
 
 def parse(text: str, source: str) -> Recipe:
     """Read a recipe's TOML; `source` names it in errors."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{source}: not valid TOML: {error}.") from error
+    content = content_of(text, source)
     try:
         return _recipe(content, text)
     except InputError as error:

@@ -15,8 +15,9 @@ def revised(
     epochs: int | None = None,
     seed: int | None = None,
     decay: str | None = None,
+    dropout: float | None = None,
 ) -> Recipe:
-    """The recipe with another data set, length, seed or decay of its rate; None leaves a value as it is.
+    """The recipe with another data set, length, seed, decay of its rate or dropout; None leaves a value as it is.
 
     Each changed line says what it was. The text is read again, so text and fields cannot differ.
     """
@@ -26,7 +27,8 @@ def revised(
         seed=recipe.training.seed if seed is None else seed,
         decay=recipe.training.decay if decay is None else decay,
     )
-    wanted = replace(recipe, data=recipe.data if data is None else data, training=schedule)
+    model = recipe.model if dropout is None else {**recipe.model, "dropout": dropout}
+    wanted = replace(recipe, data=recipe.data if data is None else data, model=model, training=schedule)
     text = recipe.text
     if wanted.data != recipe.data:
         text = rewritten(text, "", "data", json.dumps(wanted.data, ensure_ascii=False))
@@ -36,14 +38,16 @@ def revised(
         text = rewritten(text, "training", "seed", str(schedule.seed))
     if schedule.decay != recipe.training.decay:
         text = rewritten(text, "training", "decay", json.dumps(schedule.decay))
+    if model != recipe.model:
+        text = rewritten(text, "model", "dropout", str(dropout))
     try:
         written = parse(text, recipe.name)
     except InputError:
         written = recipe
     if written != replace(wanted, text=written.text):
         raise InputError(
-            f"cannot write the changed values into the text of recipe {recipe.name}: want data = ... at its top, and "
-            "epochs, seed and decay under [training], each on a line of its own."
+            f"cannot write the changed values into the text of recipe {recipe.name}: want data = ... at its top, "
+            "epochs, seed and decay under [training] and dropout under [model], each on a line of its own."
         )
     return written
 

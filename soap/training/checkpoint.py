@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from soap import __version__, engine, files
+from soap import __version__, engine, files, ranks
 from soap.errors import FileError, InputError
 from soap.shapes import Tensor
 
@@ -53,7 +53,7 @@ def restore(
     try:
         state = json.loads(metadata["state"])
         theirs = dict(state.pop("identity"))
-    except (KeyError, ValueError, TypeError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise FileError(f"{path}: not a training checkpoint; want the folder of an earlier run.") from error
     _refuse_another(path, theirs, json.loads(json.dumps({**identity, **_circumstances(model)})))
     if damage is not None:
@@ -63,13 +63,16 @@ def restore(
     for name, value in tensors.items():
         kind, _, rest = name.partition(".")
         parts.setdefault(kind, {})[rest] = value
-    model.load_state_dict(parts.pop("model"))
     extra = parts.pop("extra")
-    for name, parameter, optimiser in _owned(model, optimisers):
-        for kind, kept in parts.items():
-            if name in kept:
-                slot = "momentum_buffer" if kind == MOMENTUM else kind
-                optimiser.state[parameter][slot] = _placed(slot, kept[name], parameter, optimiser)
+    try:
+        model.load_state_dict(parts.pop("model"))
+        for name, parameter, optimiser in _owned(model, optimisers):
+            for kind, kept in parts.items():
+                if name in kept:
+                    slot = "momentum_buffer" if kind == MOMENTUM else kind
+                    optimiser.state[parameter][slot] = _placed(slot, kept[name], parameter, optimiser)
+    except RuntimeError as error:
+        raise FileError(f"{path}: its tensors are not this model's ({str(error)[:200]}); train again.") from error
     return extra, state
 
 
@@ -86,14 +89,16 @@ def _last_good(folder: Path) -> tuple[Path, tuple[dict[str, Tensor], dict[str, s
             raise FileError(f"{problem} Nor is the one before it whole: {further}") from further
 
 
-def _circumstances(model: nn.Module) -> dict[str, str]:
+def _circumstances(model: nn.Module) -> dict[str, str | int]:
     """What else must be the same for a run to go on as if it had never stopped."""
     shapes = sorted(f"{name} {list(value.shape)}" for name, value in model.state_dict().items())
-    return {"version": __version__, "architecture": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16]}
+    architecture = hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16]
+    return {"version": __version__, "architecture": architecture, "processes": ranks.here().world}
 
 
 def _refuse_another(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise unless both runs are the same one; checkpoints of before know of no version and no architecture."""
+    theirs = {"processes": 1, **theirs}
     unknown = {"version", "architecture"} - {*theirs}
     changed = sorted(key for key in {*theirs, *ours} - unknown if theirs.get(key) != ours.get(key))
     if changed:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from soap import engine, validate
+from soap import engine, ranks, validate
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.isolation import same_random_state
@@ -100,6 +100,10 @@ def train_generative(
     ten seconds, on a stop and at the end; the product's weights to `last.safetensors` at the end; and one line an
     epoch to `metrics.jsonl` (TensorBoard too where it is installed).
     """
+    if ranks.here().many:
+        raise InputError(
+            f"label-free models are trained by one process, got {ranks.here().world}; start it without a launcher."
+        )
     run = _Run(objective, data, schedule, out, device or data.x.device, precision, metadata or {})
     if compiled:
         if not getattr(objective, "compilable", True):

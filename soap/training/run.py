@@ -2,6 +2,8 @@
 
 Every random draw depends on (seed, step) alone, so a run that was stopped anywhere and resumed ends with the
 same weights as one that was not. The data lie on the device and no step waits for the host.
+
+Several processes take every step together. All know the same at every step; the first alone writes.
 """
 
 import json
@@ -16,10 +18,13 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from soap import engine, files
+from soap import engine, files, ranks
 from soap.errors import SoapError
 from soap.shapes import Tensor
 from soap.training import checkpoint
+
+STEPS_BETWEEN_TALKS = 10
+"""Of several processes, about stopping and showing, on a GPU: each makes the host wait for the device."""
 
 SAVE_EVERY = 10.0
 """Seconds between saves at least: what a crash costs at most, and an epoch longer than that."""
@@ -77,6 +82,8 @@ class Run(ABC, Generic[Shown]):
         self.networks, self.optimisers, self.x = networks, optimisers, x
         self.epochs, self.seed, self.out, self.metadata = epochs, seed, out, metadata
         self.batch = min(batch, len(x))
+        self.ranks = ranks.here()
+        self.ranks.part(self.batch)  # refused before any work where it cannot be shared out
         self.steps_per_epoch = len(x) // self.batch  # the ragged rest waits for the next epoch's order
         self.total = epochs * self.steps_per_epoch
         self.step = 0
@@ -121,12 +128,12 @@ class Run(ABC, Generic[Shown]):
 
     def go(self, resume: bool, watch: Callable[[Shown], None], stop: Callable[[], bool]) -> Trained:
         """All epochs from where the checkpoint stands."""
+        if not self.ranks.first:
+            watch = _blind
         if resume:
             self._load_checkpoint()
-        with files.explained(self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
-            files.remove_unfinished(self.out)
-        tensorboard = _tensorboard(self.out / "tensorboard")
+        self.ranks.copy_from_first([*self.networks.state_dict().values()])
+        tensorboard = self._open_folder() if self.ranks.first else None
         began, first, shown = time.monotonic(), self.step, time.monotonic()
         while self.step < self.total:
             epoch, place = divmod(self.step, self.steps_per_epoch)
@@ -139,15 +146,29 @@ class Run(ABC, Generic[Shown]):
             if place + 1 == self.steps_per_epoch:
                 watch(self._end_epoch(self._at(epoch, speed), tensorboard))
                 shown = time.monotonic()
-            elif time.monotonic() - shown > 0.5:
+            elif self._agreed(time.monotonic() - shown > 0.5):
                 watch(self.standing(self._at(epoch, speed), whole_epoch=False))
                 shown = time.monotonic()
-            if stop():
+            if self._agreed(stop()):
                 if place + 1 < self.steps_per_epoch:  # else it was looked at just now
                     self.standing(self._at(epoch, speed), whole_epoch=False)  # a run that diverged is never saved
                 self._save()
+                self.ranks.wait()
                 break
         return Trained(finished=self.step == self.total, step=self.step, out=self.out, history=self.history)
+
+    def _open_folder(self) -> Any:
+        """The run's folder, made and cleared of what a kill left half-written; a TensorBoard writer or None."""
+        with files.explained(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+            files.remove_unfinished(self.out)
+        return _tensorboard(self.out / "tensorboard")
+
+    def _agreed(self, wanted: bool) -> bool:
+        """Whether any process wants it: asked at the same steps in all."""
+        if self.ranks.many and self.x.is_cuda and self.step % STEPS_BETWEEN_TALKS:
+            return False
+        return self.ranks.any(wanted)
 
     def diverged(self, step: int, advice: str) -> SoapError:
         """The error for a loss that is no number at `step` (from 0); all that reproduces it goes to a file.
@@ -160,7 +181,9 @@ class Run(ABC, Generic[Shown]):
         seed = engine.seed_for(self.seed, 1, step)
         facts = {"step": step, "epoch": epoch + 1, "seed": seed, "images": rows, "identity": self.identity()}
         tensors = {name: value for name, value in self.networks.state_dict().items() if torch.isfinite(value).all()}
-        engine.save_tensors(self.out / NONFINITE, tensors, {**self.metadata, "state": json.dumps(facts)})
+        if self.ranks.first:
+            engine.save_tensors(self.out / NONFINITE, tensors, {**self.metadata, "state": json.dumps(facts)})
+        self.ranks.wait()  # a launcher ends all processes when one does
         shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
         return SoapError(
             f"the loss of step {step + 1:,} (epoch {epoch + 1}, images {shown}) is no number: training diverged, and "
@@ -188,7 +211,8 @@ class Run(ABC, Generic[Shown]):
         shown = self.standing(at, whole_epoch=True)
         row = self.row(shown)
         self.history.append(row)
-        files.write_text(self.out / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in self.history))
+        if self.ranks.first:
+            files.write_text(self.out / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in self.history))
         if tensorboard is not None:
             for name, value in row.items():
                 if isinstance(value, float):
@@ -202,24 +226,32 @@ class Run(ABC, Generic[Shown]):
         return shown
 
     def _save_weights(self, which: str, weights: Mapping[str, Tensor], epoch: int) -> None:
-        metadata = {**self.metadata, "epoch": str(epoch), "weights": which}
-        engine.save_tensors(self.out / f"{which}.safetensors", weights, metadata)
+        if self.ranks.first:
+            metadata = {**self.metadata, "epoch": str(epoch), "weights": which}
+            engine.save_tensors(self.out / f"{which}.safetensors", weights, metadata)
 
     def _save(self) -> None:
-        checkpoint.save(
-            self.out,
-            self.networks,
-            *self.optimisers,
-            extra=self.sums(),
-            state=self.state(),
-            identity=self.identity(),
-        )
+        if self.ranks.first:
+            checkpoint.save(
+                self.out,
+                self.networks,
+                *self.optimisers,
+                extra=self.sums(),
+                state=self.state(),
+                identity=self.identity(),
+            )
         self.saved_at = time.monotonic()
 
     def _load_checkpoint(self) -> None:
-        sums, state = checkpoint.restore(self.out, self.networks, *self.optimisers, identity=self.identity())
+        """All processes read it, the first before the others: it may have to mend what it finds."""
+        with self.ranks.first_alone():
+            sums, state = checkpoint.restore(self.out, self.networks, *self.optimisers, identity=self.identity())
         self.step, self.history = state["step"], state["history"]
         self.take_up(sums, state)
+
+
+def _blind(shown: Standing) -> None:
+    """What processes other than the first show."""
 
 
 def check_finite(loss: float, at: Standing, advice: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from soap import engine
+from soap import engine, ranks
 from soap.auxiliary import JointLosses, JointModel, accuracy
 from soap.isolation import borrowed
 from soap.shapes import Tensor
@@ -41,6 +41,10 @@ class Stepper:
     From a loss or a gradient that is no number no update is made. Off the GPU that is a `NonFiniteError` at once. On
     a GPU, where nothing waits for the host, this step and all after it leave weights and momentum alone, and `skipped`
     tells how many they are. The running statistics of batch norms have seen the batch by then.
+
+    Of several processes each takes its part of a batch, with the random numbers that its rows have in one process
+    alone (but for dropout and the attack's own draws), and goes on with the mean of all gradients and losses. Batch
+    norms normalise by the process's own part; their running statistics are means over the processes, the same in all.
     """
 
     def __init__(
@@ -57,6 +61,14 @@ class Stepper:
         self.model, self.x, self.y = model, x, y
         self.schedule, self.attack, self.precision = schedule, attack, precision
         self.device = x.device
+        self.ranks = ranks.here()
+        self._statistics = [
+            value
+            for module in model.modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+            for value in module.buffers(recurse=False)
+            if value.is_floating_point()
+        ]
         on_gpu = x.is_cuda
         # A graph reads its learning rate from memory, which takes the fused update.
         self.rate = torch.tensor(schedule.lr, device=x.device) if on_gpu else schedule.lr
@@ -74,6 +86,7 @@ class Stepper:
         self._broken = torch.zeros((), device=x.device)  # 1 from the first loss on that is no number
         self._plain_steps_left = PLAIN_STEPS
         recordable = on_gpu and model.recordable and (attack is None or getattr(attack, "recordable", False))
+        recordable = recordable and not self.ranks.many  # a message to others may fail, which no replay can tell
         self._stream = torch.cuda.Stream(x.device) if recordable else None  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._rows: Tensor | None = None
@@ -82,7 +95,8 @@ class Stepper:
         """One step on the images `rows`, drawing from `seed`, at learning rate `rate`."""
         self._asked += 1
         self.generator.manual_seed(seed)
-        torch.manual_seed(seed)  # dropout draws from the global state
+        # Dropout draws from the global state.
+        torch.manual_seed(seed if self.ranks.first else engine.seed_for(seed, self.ranks.rank))
         if isinstance(self.rate, Tensor):
             self.rate.fill_(rate)
         else:
@@ -120,21 +134,29 @@ class Stepper:
         x, y = self.x[rows], self.y[rows]
         for name in self.schedule.augment:
             x = AUGMENTATIONS[name](x, self.generator)
+        if self.ranks.many:
+            part = self.ranks.part(len(x))
+            x, y = x[part], y[part]
         with engine.autocast(self.device, self.precision):
             if self.attack is not None:
                 with borrowed(self.model):
                     x = self.attack.perturb(self.model, x, y)
-            losses = self.losses(x, y)
+            with ranks.sharing(self.ranks, len(x)):
+                losses = self.losses(x, y)
         loss = losses.classification + self.model.alpha * losses.auxiliary
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
-        self._guard(loss.detach())
-        self.optimiser.step()
-        self.sums += torch.stack([part.detach().float() for part in losses])
-
-    def _guard(self, loss: Tensor) -> None:
-        """Hold the update back where loss or gradient are no numbers."""
+        told = torch.stack([part.detach().float() for part in losses])
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        loss = loss.detach()
+        if self.ranks.many:
+            self.ranks.average([*gradients, loss, told, *self._statistics])
+        self._guard(loss, gradients)
+        self.optimiser.step()
+        self.sums += told
+
+    def _guard(self, loss: Tensor, gradients: list[Tensor]) -> None:
+        """Hold the update back where loss or gradient are no numbers."""
         finite = torch.isfinite(loss + torch.nn.utils.get_total_norm(gradients))
         if not loss.is_cuda:
             if not finite:

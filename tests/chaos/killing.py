@@ -23,6 +23,9 @@ from rehearsals import REHEARSALS, Rehearsal, difference
 
 KILLED, DONE = "killed", "done"
 
+Attempt = Callable[[Callable[[Path], object], Path, float | None], str]
+"""Run, in this folder, kill after so many seconds; how it ended."""
+
 
 def attempt(go: Callable[[Path], object], out: Path, seconds: float | None) -> str:
     """`go` in a process of its own, killed after so many seconds; how it ended: KILLED, DONE, or what went wrong."""
@@ -46,7 +49,9 @@ def attempt(go: Callable[[Path], object], out: Path, seconds: float | None) -> s
     return DONE if os.WEXITSTATUS(status) == 0 else log.read_text()
 
 
-def killed_at_random(rehearsal: Rehearsal, folder: Path, kills: int, seed: int) -> tuple[int, list[str]]:
+def killed_at_random(
+    rehearsal: Rehearsal, folder: Path, kills: int, seed: int, attempt: Attempt = attempt
+) -> tuple[int, list[str]]:
     """(kills that hit a run, what went wrong)."""
     draw = random.Random(seed)
     rehearsal.go(folder / "warm")  # once here, so that no attempt spends its time on what torch does the first time

@@ -45,6 +45,26 @@ def test_a_trial_run_leaves_weights_that_tell_how_they_were_made(run, tmp_path):
     assert same(weights(folder / "last.safetensors"), weights(tmp_path / "again" / "last.safetensors"))
 
 
+def test_what_a_short_training_changes_is_told_by_its_weights(run):
+    short = ("--limit", "256", "--epochs", "1", "--decay", "cosine", "--dropout", "0")
+    assert run("train", "mnist-fcn-no-def", "--data", "mnist-mini", *short).code == 0
+    model = soap.load("runs/mnist-fcn-no-def/last.safetensors")
+    assert not [layer for layer in model.modules() if isinstance(layer, torch.nn.Dropout) and layer.p > 0]
+    assert model.training_note == "1 epochs by cosine, dropout 0.0, seed 0, fp32"
+
+
+@pytest.mark.parametrize("option", [("--decay", "cosine"), ("--dropout", "0")])
+def test_a_generative_model_has_neither(run, option):
+    done = run("train", "defense-gan-mnist", *option)
+    assert (done.code, "are for classifiers; defense-gan-mnist is a generative model" in done.err) == (2, True)
+
+
+def test_dropout_of_a_network_without_any_is_refused(run):
+    done = run("train", "mnist-cnn-no-def", "--data", "mnist-mini", "--dropout", "0.5")
+    assert done.code == 2
+    assert "dropout" in done.err
+
+
 def test_json_has_the_history(run):
     done = run(*TRIAL, "--json", "--quiet")
     assert (done.code, done.err) == (0, "")

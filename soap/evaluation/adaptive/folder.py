@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from soap import files, intact
+from soap.data.arrays import read_arrays
 from soap.errors import FileError, InputError
 
 PLAN = "run.json"
@@ -88,9 +89,9 @@ class RunFolder:
             content = path.read_bytes()
         try:
             _check_archive(content)
-            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                names = ("rows", "x", "defended", "bare")
-                return Attacked(**{name: archive[name] for name in names}, seconds=float(archive["seconds"]))
+            _, arrays = read_arrays(io.BytesIO(content))
+            names = ("rows", "x", "defended", "bare")
+            return Attacked(**{name: arrays[name] for name in names}, seconds=float(arrays["seconds"]))
         except Exception as problem:  # numpy and zipfile meet damage with many kinds of exception
             raise FileError(f"{path}: cannot be read ({problem}); remove it and run the suite again.") from problem
 

@@ -1,0 +1,123 @@
+"""The processes of one run, as far as one process can tell; real ones are in tests/training/test_ranks_together.py."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from soap import engine, ranks
+from soap.cli import main
+from soap.data import gaussian_noise
+from soap.errors import InputError
+from soap.ranks import Ranks
+
+
+def test_alone_nothing_is_imported_and_nothing_changes():
+    source = """
+import sys, torch
+from soap import ranks
+with ranks.joined(torch.device("cpu")) as group:
+    assert group == ranks.Ranks() == ranks.here()
+    assert group.first and not group.many
+    assert group.part(7) == slice(0, 7)
+    assert group.any(True) and not group.any(False)
+    assert group.told_by_first("text") == "text"
+    table = torch.ones(3)
+    group.put_together(table)
+    group.copy_from_first([table])
+    with group.first_alone():
+        group.wait()
+    assert table.tolist() == [1, 1, 1]
+assert not [name for name in sys.modules if name.startswith("accelerate")]
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)
+
+
+@settings(max_examples=30)
+@given(world=st.integers(1, 5), rows=st.integers(1, 4), copies=st.integers(1, 4), width=st.integers(1, 9))
+def test_the_parts_of_a_shared_draw_are_the_whole_one(world, rows, copies, width):
+    whole = torch.randn(copies * world * rows, width, generator=torch.Generator().manual_seed(3))
+    parts = []
+    for rank in range(world):
+        generator = torch.Generator().manual_seed(3)
+        with ranks.sharing(Ranks(rank=rank, world=world), rows):
+            parts.append(ranks.normal(torch.zeros(copies * rows, width), generator).reshape(copies, rows, width))
+        after = torch.randn(1, generator=generator)  # what comes next is the same in all
+        assert after == torch.randn(1, generator=spent(3, whole.numel()))
+    assert torch.equal(torch.cat(parts, 1).flatten(0, 1), whole)
+
+
+def spent(seed: int, numbers: int) -> torch.Generator:
+    """A generator that has drawn so many numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.randn(numbers, generator=generator)
+    return generator
+
+
+def test_noise_outside_a_shared_batch_is_as_ever():
+    x = torch.rand(6, 3)
+    wanted = (x + 0.2 * torch.randn(6, 3, generator=torch.Generator().manual_seed(1))).clamp(0, 1)
+    with ranks.sharing(Ranks(rank=1, world=2), 6):
+        shared = gaussian_noise(x, 0.2, torch.Generator().manual_seed(1))
+    assert not torch.equal(shared, wanted)
+    torch.testing.assert_close(gaussian_noise(x, 0.2, torch.Generator().manual_seed(1)), wanted)
+
+
+@given(world=st.integers(1, 9), share=st.integers(1, 9))
+def test_parts_cover_a_batch_once(world, share):
+    parts = [Ranks(rank=rank, world=world).part(world * share) for rank in range(world)]
+    assert [row for part in parts for row in range(world * share)[part]] == list(range(world * share))
+
+
+@pytest.mark.parametrize(
+    ("world", "rank", "message"),
+    [("two", "0", "WORLD_SIZE is 'two'"), ("2", None, "RANK is None"), ("2", "first", "RANK is 'first'")],
+)
+def test_a_launcher_that_says_half_of_it_is_refused(monkeypatch, world, rank, message):
+    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    with pytest.raises(InputError, match=message):
+        ranks.started()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["models"], "soap models is the work of one process, WORLD_SIZE says 2"),
+        (["purify", "x.png", "--out", "y"], "soap purify is the work of one process, WORLD_SIZE says 2"),
+        (["train", "mnist-fcn-dr", "--device", "cuda:0"], "'cuda:0' is one for all 2 processes"),
+        (["train", "mnist-fcn-dr", "--device", "cuda"], "process 1 of this machine has no GPU of its own"),
+    ],
+)
+def test_what_one_process_must_do_is_refused_in_every_process(monkeypatch, capsys, arguments, message):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("process 1: error: ")
+    assert message in told.err
+
+
+def test_every_process_has_a_gpu_of_its_own(monkeypatch):
+    for name, value in {"WORLD_SIZE": "8", "RANK": "6", "LOCAL_RANK": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert engine.pick_device("auto") == engine.pick_device("cuda") == torch.device("cuda:2")
+    assert engine.pick_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert engine.pick_device("auto") == torch.device("cpu")
+
+
+def test_without_accelerate_it_says_what_to_install(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(InputError, match=r"soap-defense\[scale\]"), ranks.joined(torch.device("cpu")):
+        pass

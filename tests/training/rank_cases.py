@@ -1,0 +1,265 @@
+"""What one process and two must do alike. `torchrun ... rank_cases.py FOLDER` does it in two; with `fail`, one fails.
+
+Every process writes what it saw to FOLDER/seen-RANK.json; each has folders of its own, so that it shows who wrote what.
+"""
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from tiny import noise_images, tiny_model
+from torch import nn
+
+import soap
+from soap import ranks, recipes
+from soap.attacks import PGD, DeepFool
+from soap.auxiliary import Consistency, JointModel, Rotation
+from soap.data import Dataset
+from soap.errors import SoapError
+from soap.evaluation.transfer import transfer
+from soap.models import Network
+from soap.results import Store
+from soap.training import GenerativeSchedule, Schedule, Trained, train, train_generative
+from soap.training.stepping import Stepper
+
+STEPS = 50
+BAD_STEP = 4
+PLAIN = Schedule(epochs=10, lr=0.01, batch=20)
+AUGMENTED = Schedule(epochs=10, lr=0.05, batch=20, augment=("crop", "flip"), holdout=5)
+ATTACKS = {
+    "random pgd": PGD(eps=0.1, step_size=0.02, steps=5, start="random"),
+    "df": DeepFool(radius=0.5, candidates=4),
+}
+COUNTS = (23, 10, 1)  # batches of 5: an odd number, an even one, and fewer images than processes
+
+
+def noise(n: int) -> Dataset:
+    """Noise, and labels that can be learnt."""
+    x = noise_images(n, seed=5)
+    y = (x.flatten(1).mean(1) * 400).long() % 4
+    return Dataset(name="noise", split="train", x=x, y=y, classes=tuple("abcd"), sha256="0" * 64)
+
+
+def plain_model(task: str | None) -> JointModel:
+    """A small convolutional network without dropout and batch norm."""
+    torch.manual_seed(1)
+    encoder = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(384, 16), nn.Tanh())
+    network = Network(encoder=encoder, classifier=nn.Linear(16, 4), inputs=(1, 8, 8), features=(16,), classes=4)
+    tasks = {"rotation": lambda: Rotation(nn.Linear(16, 4)), "consistency": Consistency}
+    return JointModel(network, None if task is None else tasks[task]())
+
+
+def trainings() -> dict[str, Callable[[Path], Trained]]:
+    """Every kind of joint training, of 50 steps."""
+    digits = soap.data.load("mnist-mini", "train").take(100)
+    pgd = PGD(eps=0.1, step_size=0.02, steps=5)
+    fcn = recipes.build(recipes.find("mnist-fcn-dr"))
+    return {
+        "reconstruction": lambda out: train(fcn, digits, PLAIN, out=out),
+        "rotation": lambda out: train(plain_model("rotation"), noise(105), AUGMENTED, out=out),
+        "consistency": lambda out: train(plain_model("consistency"), noise(105), AUGMENTED, out=out),
+        "adversarial": lambda out: train(plain_model(None), noise(100), PLAIN, out=out, attack=pgd),
+    }
+
+
+@contextmanager
+def losses_seen() -> Iterator[list[list[float]]]:
+    """Classification, auxiliary loss and accuracy of every step that is taken inside."""
+    seen: list[list[float]] = []
+    step = Stepper.__call__
+
+    def watched(self: Stepper, *given: Any, **options: Any) -> None:
+        before = self.sums.clone()
+        step(self, *given, **options)
+        seen.append((self.sums - before).tolist())
+
+    with patch.object(Stepper, "__call__", watched):
+        yield seen
+
+
+def bytes_of(path: Path) -> str:
+    """The tensors of a file, as a short text."""
+    tensors, _ = soap.engine.load_tensors(path)
+    return hashlib.sha256(b"".join(value.numpy().tobytes() for _, value in sorted(tensors.items()))).hexdigest()
+
+
+def batch_norm(out: Path) -> dict[str, Any]:
+    """The running statistics after one step."""
+    parts = tiny_model(seed=3)
+    network = Network(encoder=parts.encoder, classifier=parts.classifier, inputs=(1, 8, 8), features=(16,), classes=4)
+    train(JointModel(network), noise(20), Schedule(epochs=1, lr=0.01, batch=20), out=out)
+    norm = network.encoder[1]
+    return {"mean": norm.running_mean.tolist(), "var": norm.running_var.tolist(), "seen": int(norm.num_batches_tracked)}
+
+
+class Interruption:
+    """Asks one process alone to stop, after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left <= 0 and ranks.here().rank == ranks.here().world - 1
+
+
+def stopped_and_resumed(out: Path) -> dict[str, Any]:
+    """A training with dropout and batch norm that one process stops half-way, taken up again; and one left alone."""
+    schedule = Schedule(epochs=4, lr=0.05, batch=8, augment=("flip",))
+    first = train(tiny_model(), noise(34), schedule, out=out / "shared", stop=Interruption(7))
+    wrong = tiny_model(seed=9 + ranks.here().rank)  # what it begins with does not matter
+    train(wrong, noise(34), schedule, out=out / "shared", resume=True)
+    train(tiny_model(seed=ranks.here().rank), noise(34), schedule, out=out / f"of-{ranks.here().rank}")
+    ends = {"resumed": out / "shared", "whole": out / "of-0"}
+    ranks.here().wait()  # until the first has written
+    return {"step": first.step, **{name: bytes_of(place / "checkpoint.safetensors") for name, place in ends.items()}}
+
+
+class Poison:
+    """An attack that makes the last process's part of one step no number."""
+
+    calls = 0
+
+    def perturb(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The images, or none."""
+        self.calls += 1
+        here = ranks.here()
+        return x * (math.nan if self.calls == BAD_STEP and here.rank == here.world - 1 else 1.0)
+
+
+class Mean:
+    """A label-free objective that is never asked."""
+
+    networks = nn.ParameterDict({"image": nn.Parameter(torch.zeros(1, 8, 8))})
+    optimisers = ()
+
+    def step(self, x: torch.Tensor, generator: torch.Generator, progress: float) -> dict[str, torch.Tensor]:
+        """Not reached."""
+        raise AssertionError
+
+    def product(self) -> nn.Module:
+        """All there is."""
+        return self.networks
+
+
+def refusals(out: Path) -> dict[str, str]:
+    """What runs that must not be say."""
+    uneven, plan = Schedule(epochs=1, lr=0.05, batch=7), Schedule(epochs=4, lr=0.05, batch=8)
+    cases: dict[str, Callable[[], object]] = {
+        "no number": lambda: train(plain_model(None), noise(20), plan, out=out / "nan", attack=Poison()),
+        "another world": lambda: resume_another(out.parent / "single"),
+    }
+    if ranks.here().many:
+        cases["uneven"] = lambda: train(tiny_model(), noise(20), uneven, out=out / "uneven")
+        free = GenerativeSchedule(epochs=1, lr=0.1)
+        cases["label-free"] = lambda: train_generative(Mean(), noise(9), free, out=out / "free")
+    said = {}
+    for name, case in cases.items():
+        try:
+            case()
+            said[name] = "nothing"
+        except SoapError as error:
+            said[name] = str(error)
+    return said
+
+
+def resume_another(place: Path) -> None:
+    """Go on with the run that `begin_alone` began."""
+    train(tiny_model(), noise(20), Schedule(epochs=4, lr=0.05, batch=8), out=place, resume=True)
+
+
+def begin_alone(place: Path) -> None:
+    """A run of one process, stopped after a step."""
+    train(tiny_model(), noise(20), Schedule(epochs=4, lr=0.05, batch=8), out=place, stop=lambda: True)
+
+
+def evaluations(out: Path) -> dict[str, Any]:
+    """Rows of the transfer protocol without times, for several numbers of images, measured and read again."""
+    found: dict[str, Any] = {}
+    model = tiny_model()
+    purifiers = [soap.Purifier(model, eps) for eps in ("min-aux", "min-aux-batch", "oracle", 0.1)]
+    for n in COUNTS:
+        data, store = noise(n), Store(out / f"{n}.jsonl")
+        shown: set[tuple[int, int]] = set()
+        rows = transfer(
+            model, data, ATTACKS, purifiers, store=store, batch=5, save_adversarial=out / f"images-{n}",
+            watch=lambda what, done, total, shown=shown: shown.add((done, total)),
+        )  # fmt: skip
+        untouchable = {name: Untouchable(attack) for name, attack in ATTACKS.items()}
+        again = transfer(model, data, untouchable, purifiers, store=store, batch=5)
+        measured, kept = ([timeless(row) for row in some] for some in (rows, again))
+        found[str(n)] = {"rows": measured, "kept": measured == kept, "shown": max(shown)}
+    stopped = transfer(model, noise(23), ATTACKS, purifiers, batch=5, stop=Interruption(2))
+    return {**found, "stopped": len(stopped)}
+
+
+class Untouchable(soap.attacks.Attack):
+    """Called like another, but never called."""
+
+    def __init__(self, like: soap.attacks.Attack) -> None:
+        self.like = like
+
+    def __repr__(self) -> str:
+        return repr(self.like)
+
+    def perturb(self, model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Not reached."""
+        raise AssertionError
+
+
+def timeless(row: Any) -> dict[str, Any]:
+    """A row without what no two runs share."""
+    content = row.as_json()
+    del content["seconds"], content["provenance"]["date"]
+    return content
+
+
+class Failure:
+    """Fails in the last process, after three steps."""
+
+    steps = 0
+
+    def __call__(self) -> bool:
+        self.steps += 1
+        if self.steps == 3 and ranks.here().rank == ranks.here().world - 1:
+            raise ArithmeticError("the last process fails")
+        return False
+
+
+def one_fails(folder: Path) -> None:
+    """A training in which one process fails."""
+    train(plain_model(None), noise(100), PLAIN, out=folder, stop=Failure())
+
+
+def everything(folder: Path) -> dict[str, Any]:
+    """All cases, in a folder of this process's own where that can be."""
+    own = folder / f"of-{ranks.here().rank}"
+    seen: dict[str, Any] = {"losses": {}}
+    for name, go in trainings().items():
+        with losses_seen() as seen["losses"][name]:
+            go(own / name)
+    seen["batch norm"] = batch_norm(own / "batch-norm")
+    seen["resumed"] = stopped_and_resumed(folder)
+    seen["refused"] = refusals(own)
+    seen["evaluated"] = evaluations(own)
+    seen["files"] = sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
+    return seen
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with ranks.joined(torch.device("cpu")) as group:
+        place = Path(sys.argv[1])
+        if sys.argv[2:] == ["fail"]:
+            one_fails(place)
+        content = {"world": group.world, **everything(place)}
+        (place / f"seen-{group.rank}.json").write_text(json.dumps(content))
