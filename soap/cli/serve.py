@@ -49,16 +49,27 @@ def serve(
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"{', '.join(missing)} is not installed; run `pip install 'soap-defense[serve]'`.")
-    from soap.serve import Limits, create_app, running
+    from soap.serve import Limits, running
+    from soap.serve.keeper import Keeper, Plan
 
-    limits = Limits(batch=batch, queue=queue, gather=gather / 1000)
     names = model or zoo.names()
-    app = create_app(names, token=token, limits=limits, device=shell.device, host=host)
+    plan = Plan(
+        models=tuple(names),
+        token=token,
+        limits=Limits(batch=batch, queue=queue, gather=gather / 1000),
+        device=shell.device,
+        host=host,
+        log_requests=shell.verbose > 0,
+    )
+    plan.check()
     bound = running.bind(host, port)
     url = running.url(bound)
-    shell.result({"url": url, "models": names}, f"Serving {', '.join(names)} at {url}")
-    shell.say("Stop it with Ctrl-C.")
-    running.run(app, bound, limits=limits, log_requests=shell.verbose > 0)
+
+    def ready() -> None:
+        shell.result({"url": url, "models": names}, f"Serving {', '.join(names)} at {url}")
+        shell.say("Stop it with Ctrl-C.")
+
+    Keeper(plan, bound).run(ready)
 
 
 def register(app: typer.Typer) -> None:

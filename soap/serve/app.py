@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from soap import __version__
 from soap.serve import docs_page, page, problems
+from soap.serve.door import Door
 from soap.serve.guard import Guard, SecurityHeaders, check_binding
 from soap.serve.journal import Journal
 from soap.serve.limits import Limits
@@ -58,6 +59,7 @@ def create_app(
     page.add(app, page.STATIC)
     # The last added is the outermost.
     app.add_middleware(Patience, limits=limits)
+    app.add_middleware(Door, workers=service.workers)
     app.add_middleware(Guard, host=host, token=token)
     app.add_middleware(Journal, metrics=service.metrics)
     app.add_middleware(SecurityHeaders)

@@ -12,11 +12,15 @@ from typing import Any
 from soap.auxiliary import JointModel
 from soap.serve.limits import Limits
 from soap.serve.operations import Operation, Walk, perform
-from soap.serve.problems import busy
+from soap.serve.problems import RequestError, busy
 from soap.shapes import Float, Tensor
 
 GRADIENTS = 40
 """A full batch may cost so many gradients an image (PGD's on digits); a costlier operation runs in smaller batches."""
+
+
+CROWDED = 1.0
+"""Seconds after a refusal in which few may wait: as long as who was refused is asked to stay away."""
 
 
 class OverdueError(Exception):
@@ -35,6 +39,19 @@ class Job:
     future: "Future[Walk]" = field(default_factory=Future)
 
 
+class Place:
+    """A place in a worker's queue, kept for a request while it is decoded; left for its job's, or at its end."""
+
+    def __init__(self, worker: "Worker") -> None:
+        self._worker: Worker | None = worker
+
+    def leave(self) -> None:
+        """Make room; again does nothing."""
+        if self._worker is not None:
+            self._worker.vacate()
+            self._worker = None
+
+
 class Worker:
     """Runs the requests for one model, oldest first, together with those that ask for the same.
 
@@ -48,6 +65,8 @@ class Worker:
         self._changed = threading.Condition()
         self._closing = False
         self._running = 0
+        self._coming = 0
+        self._crowded_until = 0.0
         self._thread = threading.Thread(target=self._work, name=f"soap-{model.name}", daemon=True)
 
     def start(self) -> None:
@@ -77,20 +96,61 @@ class Worker:
         """Jobs under way."""
         return self._running
 
-    def check_room(self) -> None:
-        """Refuse where the queue is full."""
-        if self.waiting >= self.limits.queue:
-            raise busy(f"{self.limits.queue} requests for {self.model.name} are waiting already")
+    def refusal(self) -> RequestError | None:
+        """What one more request is told, or None where there is room for it."""
+        with self._changed:
+            return self._refusal()
+
+    @contextmanager
+    def place(self) -> Iterator["Place"]:
+        """A place for a request that is still to be decoded; refused where there is none."""
+        with self._changed:
+            self._check_room()
+            self._coming += 1
+        place = Place(self)
+        try:
+            yield place
+        finally:
+            place.leave()
+
+    def vacate(self) -> None:
+        """One fewer is being decoded."""
+        with self._changed:
+            self._coming -= 1
 
     def submit(self, job: Job) -> "Future[Walk]":
         """Take a job into the queue; its future gets the result."""
         with self._changed:
             if self._closing:
                 raise busy("the service is stopping")
-            self.check_room()
-            self._waiting = deque([*(one for one in self._waiting if not one.future.cancelled()), job])
+            self._check_room()
+            self._waiting.append(job)
             self._changed.notify_all()
         return job.future
+
+    def _check_room(self) -> None:
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(self) -> RequestError | None:
+        """Refuse where the queue is full. It is short for a while once it has overflowed.
+
+        A long queue smooths a burst; where more comes than can be done, it only makes everyone wait. So then few wait,
+        and are answered soon; the others are told at once.
+        """
+        self._waiting = deque(job for job in self._waiting if not job.future.cancelled())
+        now, limits = time.monotonic(), self.limits
+        room = min(limits.crowded, limits.queue) if now < self._crowded_until else limits.queue
+        if len(self._waiting) + self._coming < room:
+            return None
+        self._crowded_until = now + CROWDED
+        refusal = busy(f"{room} requests for {self.model.name} are waiting already")
+        while len(self._waiting) > limits.crowded:
+            job = self._waiting.popleft()  # those who came last can be answered soonest after they came
+            if job.future.set_running_or_notify_cancel():
+                job.future.set_exception(refusal)
+        return refusal
 
     def _work(self) -> None:
         while (batch := self._gather()) is not None:

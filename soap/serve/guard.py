@@ -52,9 +52,10 @@ def check_binding(host: str, token: str | None) -> None:
 
 
 class Guard:
-    """Lets a request through if its Host is this machine (on loopback) and its token is right (where one is set).
+    """Lets a request through if its length is told in one way, its Host is this machine (on loopback), and its token is
+    right (where one is set).
 
-    The first keeps out pages of other sites that have their name lead to 127.0.0.1 (DNS rebinding).
+    The second keeps out pages of other sites that have their name lead to 127.0.0.1 (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp, *, host: str, token: str | None) -> None:
@@ -66,6 +67,8 @@ class Guard:
         """Refuse, or pass on."""
         if scope["type"] == "http":
             headers = Headers(scope=scope)
+            if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may believe the other
+                raise RequestError(400, "the request has both Content-Length and Transfer-Encoding; send one of them.")
             if self.checks_host and not _names_loopback(headers.get("host", "")):
                 raise RequestError(421, "the Host header names another machine; use the address the service printed.")
             path = scope["path"]

@@ -6,9 +6,11 @@ import time
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from soap.serve.batching import Worker
+from soap.serve.door import WORK
 from soap.serve.operations import Operation
 from soap.serve.problems import RequestError, busy
 
@@ -34,6 +36,14 @@ class Metrics:
     def batched(self, model: str, operation: Operation, images: int) -> None:
         """Note a batch."""
         self.batch.labels(model, type(operation).__name__.lower()).observe(images)
+
+    def note(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request, and log it where these are logged."""
+        self.requests.labels(route, status).inc()
+        self.seconds.labels(route).observe(seconds)
+        if LOG.isEnabledFor(logging.INFO):
+            line = {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)}
+            LOG.info(json.dumps({"time": round(time.time(), 3), **line}))
 
     def watch(self, worker: Worker) -> None:
         """Show how long a worker's queue is, and how many it works for."""
@@ -63,8 +73,9 @@ class Journal:
         try:
             await self.app(scope, receive, noted)
         except Exception as error:
-            problem = error if isinstance(error, RequestError) else busy("the service failed on this request")
-            if problem is not error:  # a defect: its kind and place, for its message may quote the request
+            problem = _problem(error)
+            if problem is None:  # a defect: its kind and place, for its message may quote the request
+                problem = busy("the service failed on this request")
                 LOG.error(json.dumps({"event": "failure", "error": type(error).__name__, "place": _place(error)}))
             if status == 0:
                 await problem.response()(scope, receive, noted)
@@ -72,13 +83,16 @@ class Journal:
             self._note(scope, status, time.perf_counter() - began)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "other")
+        route = getattr(scope.get("route"), "path", scope["path"] if scope["path"] in WORK else "other")
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self.metrics.requests.labels(route, status).inc()
-        self.metrics.seconds.labels(route).observe(seconds)
-        if LOG.isEnabledFor(logging.INFO):
-            line = {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)}
-            LOG.info(json.dumps({"time": round(time.time(), 3), **line}))
+        self.metrics.note(method, str(route), status, seconds)
+
+
+def _problem(error: Exception) -> RequestError | None:
+    """What is no defect: a refusal, or a client that went away while it was sending."""
+    if isinstance(error, ClientDisconnect):
+        return RequestError(499, "the client went away.")
+    return error if isinstance(error, RequestError) else None
 
 
 def _place(error: BaseException) -> str:

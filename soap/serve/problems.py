@@ -42,9 +42,9 @@ class RequestError(Exception):
         self.message = message
 
     def response(self) -> JSONResponse:
-        """The refusal; a connection whose body was not read is closed, so that a slow one cannot linger."""
+        """The refusal; a connection whose body was not read, or cannot be trusted, is closed."""
         headers: dict[str, str] = {}
-        if self.status in (408, 413):
+        if self.status in (400, 408, 413):
             headers["Connection"] = "close"
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"

@@ -6,29 +6,34 @@ import math
 import signal
 import socket
 import sys
+import warnings
+from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from soap.errors import InputError
+from soap.serve.connection import Connection
 from soap.serve.journal import LOG
 from soap.serve.limits import Limits
+from soap.serve.refusal import QuickRefusal
 
 BACKLOG = 512
 KEEP_ALIVE = 15
 """Seconds: longer than clients keep an idle connection (5 is usual), or one would send as the other hangs up."""
+
+LAST_TURNS = 5
+"""Turns of the event loop: in one it accepts all who wait, in the next it knows them."""
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens at `host` and `port` (0: any that is free)."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, _, _, address = found[0]
-        bound = socket.socket(family, kind)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)  # asyncio turns Nagle's delay off if it is told that this is TCP
     except OSError as error:
         raise InputError(f"host is {host!r}, which is no address of this machine ({error.strerror}).") from error
     try:
@@ -49,80 +54,71 @@ def url(bound: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def server(app: FastAPI, limits: Limits) -> uvicorn.Server:
-    """A server for the application; `run(sockets=[...])` serves until it is told to stop.
+def server(app: FastAPI, limits: Limits, *, started: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    """A server for the application; `run(sockets=[...])` serves until it is told to stop, and calls `started` once.
 
-    On SIGTERM or Ctrl-C it accepts nothing more, answers what it has accepted, and returns.
+    On SIGTERM or Ctrl-C it answers what has arrived, accepts nothing more, and returns.
     """
 
-    class Protocol(TimedHeaders):
+    quick = QuickRefusal(app.state.service)
+
+    class Limited(Connection):
         patience = limits.seconds
+        clients = limits.clients
+
+        def refused(self, data: bytes) -> bytes | None:
+            return quick(data)
 
     config = uvicorn.Config(
         app,
-        http=Protocol,
+        http=Limited,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=limits.clients,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(limits.seconds) + 2,
     )
-    return uvicorn.Server(config)
+    return _Server(config, started)
 
 
-def run(app: FastAPI, bound: socket.socket, *, limits: Limits, log_requests: bool) -> None:
-    """Serve on a bound socket until a signal; SIGTERM is a good end."""
+class _Server(uvicorn.Server):
+    """uvicorn's, which by itself forgets who has connected but is not accepted yet when it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._told = told
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the doors, and say so."""
+        await super().startup(sockets)
+        self._told()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let in who waits at the door, then close it."""
+        for _ in range(LAST_TURNS):
+            await asyncio.sleep(0.01)
+        await super().shutdown(sockets)
+
+
+def log_to_stderr(*, requests: bool) -> None:
+    """One JSON line for every failure, and for every request where these are wanted."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    LOG.addHandler(handler)
-    LOG.setLevel(logging.INFO if log_requests else logging.ERROR)
+    LOG.handlers = [handler]
+    LOG.setLevel(logging.INFO if requests else logging.ERROR)
     LOG.propagate = False
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it quotes what clients send
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they quote what clients send,
+    warnings.filterwarnings("ignore", module="PIL")  # and Pillow what is in their pictures
+
+
+def run(app: FastAPI, bound: socket.socket, *, limits: Limits, started: Callable[[], None]) -> None:
+    """Serve on a bound socket until a signal; SIGTERM is a good end."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, leave)  # uvicorn raises the signal again once it has stopped
-    server(app, limits).run(sockets=[bound])
-
-
-class TimedHeaders(H11Protocol):
-    """HTTP/1.1 that hangs up on a client whose request line and headers take longer than `patience` seconds.
-
-    uvicorn waits for them without end; from there on the application's own deadline applies.
-    """
-
-    patience = 10.0
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start waiting."""
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Go on waiting while the headers are incomplete."""
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._stop()
-        elif self._timer is None and self.conn.trailing_data[0]:
-            self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._stop()
-        super().connection_lost(exc)
-
-    def _wait(self) -> None:
-        self._timer = self.loop.call_later(self.patience, self._hang_up)
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _hang_up(self) -> None:
-        self.transport.abort()
+    server(app, limits, started=started).run(sockets=[bound])

@@ -96,15 +96,18 @@ class Service:
         """Read the request's image and run the operation on it, together with whoever asks for the same."""
         if label is not None and label >= subject.model.classes:
             raise InputError(f"label is {label}, want a class from 0 to {subject.model.classes - 1}.")
-        self.workers[subject.name].check_room()  # before the work of reading
         attacking = isinstance(operation, Mislead)
         if attacking and self._attacks >= self.limits.attacks:
             raise busy(f"{self.limits.attacks} attacks are under way already")
         self._attacks += attacking
+        worker = self.workers[subject.name]
         try:
-            x = await self._image(request, subject, invert)
-            job = Job(operation=operation, x=x, label=label, deadline=request.scope[DEADLINE])
-            return await self._turn(request, job, self.workers[subject.name])
+            decode = await self._body(request, subject, invert)
+            with worker.place() as place:
+                x = await self.paint(decode)
+                job = Job(operation=operation, x=x, label=label, deadline=request.scope[DEADLINE])
+                place.leave()  # the job takes it
+                return await self._turn(request, job, worker)
         finally:
             self._attacks -= attacking
             self._ended += 1
@@ -113,7 +116,8 @@ class Service:
         """`make()` in a thread for pictures, so that others need not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, make)
 
-    async def _image(self, request: Request, subject: Subject, invert: bool) -> Tensor:
+    async def _body(self, request: Request, subject: Subject, invert: bool) -> Callable[[], Tensor]:
+        """The whole body, and with it how to make an image of it."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in (*PICTURE_TYPES, JSON_TYPE):
             raise RequestError(415, f"want Content-Type {', '.join(PICTURE_TYPES)} or {JSON_TYPE}.")
@@ -121,12 +125,8 @@ class Service:
         if not body:
             raise RequestError(422, 'the body is empty; want a PNG or JPEG picture, or JSON like {"image": [[...]]}.')
         if kind == JSON_TYPE:
-            return await self.paint(
-                partial(arrays.decode, body, subject.shape, most=self.limits.json, invert=invert)
-            )
-        return await self.paint(
-            partial(pictures.decode, body, subject.shape, pixels=self.limits.pixels, invert=invert)
-        )
+            return partial(arrays.decode, body, subject.shape, most=self.limits.json, invert=invert)
+        return partial(pictures.decode, body, subject.shape, pixels=self.limits.pixels, invert=invert)
 
     async def _turn(self, request: Request, job: Job, worker: Worker) -> Walk:
         """The job's result, unless the client leaves first: then nobody works for it."""

@@ -54,18 +54,21 @@ def test_it_says_where_it_serves_and_takes_its_token_from_the_environment(run, m
     pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
     started = {}
 
-    def note(app, bound, **settings):
-        started.update(settings, app=app)
-        bound.close()
+    def note(keeper, ready):
+        started["plan"] = keeper.plan
+        keeper.bound.close()
+        ready()
 
-    monkeypatch.setattr("soap.serve.running.run", note)
+    monkeypatch.setattr("soap.serve.keeper.Keeper.run", note)
     monkeypatch.setenv("SOAP_TOKEN", "t" * 20)
     done = run("serve", "--model", "mnist-fcn-dr", "--port", 0, "--host", "0.0.0.0", "--batch", 5, "--queue", 6,
                "--gather", 7, "--json", "-v")  # fmt: skip
     assert done.code == 0
     assert done.json["url"].startswith("http://0.0.0.0:")
     assert done.json["models"] == ["mnist-fcn-dr"]
-    assert (started["limits"].batch, started["limits"].queue, started["limits"].gather) == (5, 6, 0.007)
-    assert started["log_requests"] is True
-    assert "tttt" not in done.out + done.err
+    plan = started["plan"]
+    assert (plan.limits.batch, plan.limits.queue, plan.limits.gather) == (5, 6, 0.007)
+    assert plan.log_requests is True
+    assert plan.token == "t" * 20
+    assert "tttt" not in done.out + done.err + repr(plan)
     assert json.loads(done.out)["command"] == "serve"

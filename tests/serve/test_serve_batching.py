@@ -124,6 +124,40 @@ def test_a_full_queue_refuses_and_makes_room_when_someone_leaves(model, attacked
     assert [size for _, size in bench.batches] == [2]
 
 
+def test_an_overflow_leaves_few_who_wait_and_a_calm_second_makes_room_again(model, attacked, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("soap.serve.batching.time.monotonic", lambda: clock[0])
+    bench = Bench(model, queue=6, crowded=2)
+    waiting = [bench.submit(x, Predict()) for x in attacked[:6]]
+    with pytest.raises(RequestError, match="6 requests"):
+        bench.submit(attacked[6], Predict())
+    for future in waiting[:4]:  # those who came last stay
+        assert future.exception(0).status == 503
+    assert not any(future.done() for future in waiting[4:])
+    clock[0] += 0.5
+    with pytest.raises(RequestError, match="2 requests"):
+        bench.submit(attacked[6], Predict())
+    waiting[4].cancel()
+    bench.submit(attacked[6], Predict())
+    clock[0] += 1.01
+    for x in attacked[:4]:
+        bench.submit(x, Predict())
+    with pytest.raises(RequestError, match="6 requests"):
+        bench.submit(attacked[6], Predict())
+
+
+def test_a_request_that_is_being_decoded_has_its_place(model, attacked):
+    bench = Bench(model, queue=2)
+    with bench.worker.place() as place:
+        bench.submit(attacked[0], Predict())
+        with pytest.raises(RequestError, match="2 requests"), bench.worker.place():
+            pass
+        place.leave()
+        bench.submit(attacked[1], Predict())
+    with pytest.raises(RequestError, match="2 requests"):  # a place is left once
+        bench.submit(attacked[2], Predict())
+
+
 def test_a_batch_that_nobody_waits_for_any_more_is_stopped(model, attacked):
     bench = Bench(model)
     late = bench.submit(attacked[0], Mislead(attack=PGD(eps=0.3, step_size=0.01, steps=100)), seconds=0)
