@@ -26,7 +26,7 @@ class Limits:
     seconds: float = 10.0
     clients: int = 512
     queue: int = 64
-    crowded: int = 2
+    crowded: int = 1
     batch: int = 32
     gather: float = 0.004
     attacks: int = 16
