@@ -145,7 +145,7 @@ class Worker:
         if len(self._waiting) + self._coming < room:
             return None
         self._crowded_until = now + CROWDED
-        refusal = busy(f"{room} requests for {self.model.name} are waiting already")
+        refusal = busy(f"the queue for {self.model.name} is full")
         while len(self._waiting) > limits.crowded:
             job = self._waiting.popleft()  # those who came last can be answered soonest after they came
             if job.future.set_running_or_notify_cancel():
