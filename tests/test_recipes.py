@@ -145,3 +145,8 @@ def test_recipes_are_read_by_name_or_by_path(tmp_path):
         read("mnist-fnc-dr")
     with pytest.raises(soap.FileError, match=r"gone\.toml: there is no such file"):
         read(tmp_path / "gone.toml")
+
+
+def test_a_recipe_without_end_is_refused_before_it_is_parsed():
+    with pytest.raises(soap.InputError, match="letters, want at most"):
+        parse(read("mnist-fcn-dr").text + "[" * 130_000, "test")

@@ -21,8 +21,14 @@ def text_in(path: Path) -> str:
         raise FileError(f"{path}: not UTF-8 text ({error}); want a recipe in TOML.") from error
 
 
+LONGEST = 2**14
+"""Letters of a recipe at most, ten times those of ours: for a long one of brackets the parser takes for ever."""
+
+
 def content_of(text: str, source: str) -> dict[str, Any]:
     """What a recipe's TOML says; `source` names it in errors."""
+    if len(text) > LONGEST:
+        raise InputError(f"{source}: the recipe has {len(text):,} letters, want at most {LONGEST:,}.")
     try:
         return tomllib.loads(text)
     # Beside its own error tomllib lets those of Python pass: numbers of thousands of digits, lists in lists in lists.
