@@ -32,15 +32,10 @@ DARK = Palette(
 )
 
 
-FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
-"""The font that figures are laid out in, and others as wide."""
-
-
 def svg(figure: Figure) -> str:
-    """The figure as the address of an <img>: SVG, everything inside but the fonts, which are the reader's own."""
+    """The figure as the address of an <img>: SVG with letters as outlines, everything inside."""
     buffer = io.BytesIO()
-    # A salt: else ids are random, and no page is like another. Letters as text: outlines are three times as long.
-    with matplotlib.rc_context({"svg.hashsalt": "soap", "svg.fonttype": "none", "font.sans-serif": FONTS}):
+    with matplotlib.rc_context({"svg.hashsalt": "soap"}):  # else ids are random, and no page is like another
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(_lean(buffer.getvalue().decode()).encode()).decode()}"
 
@@ -49,6 +44,7 @@ def _lean(text: str) -> str:
     """The same SVG without what no browser looks at, its lines to a hundredth of a point."""
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r' d="[^"]*"', lambda path: " " + re.sub(r"\s*([MLQCz])\s*", r"\1", _rounded(path[0][1:])), text)
+    text = text.replace("DejaVuSans-", "D")  # letters are named again wherever they stand
     return re.sub(r">\s+<", "><", re.sub(r"[ \t\n]+", " ", text)) + "\n"
 
 
