@@ -29,13 +29,13 @@ docs: $(INSTALLED) ## the documentation as a site, in site/index.html
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 chaos: $(INSTALLED) ## the long version of tests/chaos; its counts go to results/reliability.jsonl
-	SOAP_CHAOS=long OMP_NUM_THREADS=1 $(PY) -m pytest tests/chaos
+	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/chaos
 
 fuzz: $(INSTALLED) ## five minutes of fuzzing for each file format; its counts go to results/reliability.jsonl
-	SOAP_CHAOS=long SOAP_FUZZ_SECONDS=$(or $(SOAP_FUZZ_SECONDS),300) OMP_NUM_THREADS=1 $(PY) -m pytest tests/fuzz/test_fuzz.py
+	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/fuzz/test_fuzz.py
 
 stress: $(INSTALLED) ## the long version of tests/stress, 50 minutes; its counts go to results/reliability.jsonl
-	SOAP_STRESS=long OMP_NUM_THREADS=1 $(PY) -m pytest tests/stress
+	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/stress
 
 audit: $(INSTALLED) ## ask pip-audit about every pinned package; says so plainly where it could not be asked
 	$(PY) tools/audit.py

@@ -3,9 +3,9 @@
 import random
 from collections.abc import Iterator
 
-from counting import times
+from counting import amount
 
-CUTS, FLIPS = times(60, 1_000), times(300, 10_000)
+CUTS, FLIPS = amount(60, 1_000), amount(300, 10_000)
 
 
 def cut_off(content: bytes, *, seed: int = 0) -> Iterator[tuple[str, bytes]]:

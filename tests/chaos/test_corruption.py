@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from counting import count, times
+from counting import amount, count
 from damage import cut_off, flipped
 from rehearsals import EPOCHS, evaluate, images, train, trained
 
@@ -83,7 +83,7 @@ def test_a_run_whose_checkpoint_is_damaged_falls_back_and_ends_the_same(copied):
     shutil.copy(out / checkpoint.PREVIOUS, out / checkpoint.NAME)
     again = {path.name: path.read_bytes() for path in out.glob("*.safetensors")}
     failures = []
-    few = times(3, 50)
+    few = amount(3, 50)
     damaged = [*cut_off(again[checkpoint.NAME])][:few] + [*flipped(again[checkpoint.NAME])][:few]
     for what, content in damaged:
         for name, old in again.items():

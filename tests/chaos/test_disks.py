@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from counting import LONG, count, times
+from counting import LONG, amount, count
 from rehearsals import suite_images
 from tiny import tiny_model
 from torch import nn
@@ -130,7 +130,7 @@ def a_row() -> Row:
 def test_a_full_disk_leaves_the_rows_before_and_no_part_of_the_next():
     row, failures = a_row(), []
     with mounted(PAGE * 100) as folder:
-        trials = times(4, 40)
+        trials = amount(4, 40)
         for number in range(trials):
             store = Store(folder / "rows.jsonl")
             store.path.unlink(missing_ok=True)

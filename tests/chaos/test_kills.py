@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from counting import count_all, times
+from counting import amount, count_all
 
 HERE = Path(__file__).parent
 
@@ -46,14 +46,14 @@ def told(script: str, *arguments: str) -> dict:
 
 
 def test_killed_at_random_times_it_ends_as_if_it_had_not_been(memory):
-    kills = {name: times(*numbers) for name, numbers in KILLS.items()}
+    kills = {name: amount(*numbers) for name, numbers in KILLS.items()}
     found = told("killing.py", memory, *(f"{name}={number}" for name, number in kills.items()))
     count_all({f"{name}: SIGKILL at a random time, then the same end to the bit": one for name, one in found.items()})
     assert {name: result["trials"] for name, result in found.items()} == kills
 
 
 def test_killed_at_every_point_of_the_save_path_it_finds_its_last_save(memory):
-    found = told("failpoints.py", memory, "--times", str(times(1, 20)))
+    found = told("failpoints.py", memory, "--times", str(amount(1, 20)))
     promise = "killed in the save path ({}): all files whole, the same end"
     count_all({promise.format(point): result for point, result in found.items()})
     assert len(found) == 14

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from counting import count_all, times
+from counting import amount, count_all
 from test_kills import memory, told
 
 __all__ = ["memory"]  # a fixture
@@ -18,7 +18,7 @@ PROMISES = {
 
 
 def test_two_processes_killed_at_random_times_end_as_if_they_had_not_been(memory):
-    kills = {name: times(*numbers) for name, numbers in KILLS.items()}
+    kills = {name: amount(*numbers) for name, numbers in KILLS.items()}
     found = told("rank_killing.py", memory, *(f"{name}={number}" for name, number in kills.items()))
     count_all({PROMISES[name]: one for name, one in found.items()})
     assert {name: result["trials"] for name, result in found.items()} == kills

@@ -1,9 +1,8 @@
 """Every format that is read, fuzzed; the corpus first, so that what once made a failure is tried again in every run.
 
-`make fuzz` gives each format five minutes ($SOAP_FUZZ_SECONDS) and keeps the counts; `make test` a second.
+`make fuzz` gives each format five minutes and keeps the counts; `make test` a second. `-k weights` fuzzes that alone.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,29 +10,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from counting import amount, count
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no timers and forks to watch by")
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
 FORMATS = sorted(path.name for path in CORPUS.iterdir())
-SECONDS = float(os.environ.get("SOAP_FUZZ_SECONDS", "1"))
+SECONDS = amount(1, 300)
 MOST = 150_000
 """Bytes of the corpus in all."""
 
 pytest.importorskip("fastapi", reason="the bodies of requests are read by the extra 'serve'")
 
-_spec = importlib.util.spec_from_file_location("counting", HERE.parent / "chaos" / "counting.py")
-counting = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(counting)
-
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory):
+def reports(request, tmp_path_factory):
     """In a process of its own, and so without the run-time checks of types that the tests have: as users do."""
     folder = tmp_path_factory.mktemp("fuzz")
     report, found = folder / "report.json", folder / "found"
-    command = [sys.executable, HERE / "running.py", report, found, str(SECONDS), *FORMATS]
+    chosen = {item.callspec.params["name"] for item in request.session.items if "reports" in item.fixturenames}
+    command = [sys.executable, HERE / "running.py", report, found, str(SECONDS), *sorted(chosen)]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -44,7 +41,7 @@ def reports(tmp_path_factory):
 def test_whatever_is_read_is_taken_sanely_or_refused(reports, name):
     tally = reports[name]
     told = [f"{kind}: {words}" for kind, words in tally["kinds"].items()]
-    counting.count(
+    count(
         f"fuzzed {name}: taken sanely or refused with our own error, in time and in bounded memory",
         tally["trials"],
         ["; ".join(told)] * tally["failures"],

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counting import LONG
 from served import Served, served
-from tally import LONG
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
+from counting import LONG, amount, count
 from hostile_pictures import HOSTILE
 from lies import LIES, TRAILERS, UNFINISHED, chunked
 from raw import answers, ask, connected, request
 from served import MB
-from tally import LONG, much, tally
 
 pytestmark = [pytest.mark.stress, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sends signals")]
 
@@ -48,7 +48,7 @@ def test_hostile_pictures_are_answered_or_refused_in_bounded_memory(service, dig
         assert right(service, digits, number, "purify") is None
     idle, failures, statuses, peak = service.memory(), [], Counter(), 0
     worker = service.worker
-    rounds = int(much(1, 10))
+    rounds = amount(1, 10)
     for _ in range(rounds):
         for name, picture in HOSTILE.items():
             for route in ROUTES if LONG else ROUTES[:1]:
@@ -65,7 +65,7 @@ def test_hostile_pictures_are_answered_or_refused_in_bounded_memory(service, dig
     after = service.settled(idle + 64 * MB) - idle
     failures += [] if after <= 64 * MB else [f"{after / MB:.0f} MB more than before"]
     assert {200, 413, 415, 422} <= set(statuses)
-    tally(
+    count(
         f"{len(HOSTILE)} hostile pictures: an answer or a refusal that says why, never a 5xx, memory bounded",
         sum(statuses.values()),
         failures,
@@ -75,7 +75,7 @@ def test_hostile_pictures_are_answered_or_refused_in_bounded_memory(service, dig
 
 def test_lies_about_length_and_form_smuggle_nothing(service, digits):
     trials, failures = 0, []
-    for _ in range(int(much(1, 20))):
+    for _ in range(amount(1, 20)):
         for number, (name, lie) in enumerate(LIES.items()):
             digit = digits[number % len(digits)]
             with connected(service.address) as connection:
@@ -92,13 +92,13 @@ def test_lies_about_length_and_form_smuggle_nothing(service, digits):
             for answer in found[-1:]:
                 wrong = "probabilities" in str(answer.body) and digit.wrong("predict", answer.content)
                 failures += [f"{name}: the next request: {wrong}"] if wrong else []
-    tally("lies about length and form: 4xx or hung up, nothing smuggled in, the next answer its own", trials, failures)
+    count("lies about length and form: 4xx or hung up, nothing smuggled in, the next answer its own", trials, failures)
     assert right(service, digits, 1) is None
 
 
 def test_pipelined_requests_are_answered_in_order_each_with_its_own(service, digits):
     trials, failures = 0, []
-    for turn in range(int(much(1, 20))):
+    for turn in range(amount(1, 20)):
         order = [(turn + 3 * place) % len(digits) for place in range(12)]
         parts = [request("/v1/predict", digits[number].picture) for number in order]
         picture = digits[order[5]].picture
@@ -112,7 +112,7 @@ def test_pipelined_requests_are_answered_in_order_each_with_its_own(service, dig
         for number, answer in zip(order, found, strict=False):
             problem = trouble(answer) or (answer.status == 200 and digits[number].wrong("predict", answer.content))
             failures += [problem] if problem else []
-    tally("pipelined requests, trailers among them: answered in order, each with its own", trials, failures)
+    count("pipelined requests, trailers among them: answered in order, each with its own", trials, failures)
 
 
 def drip(connection, parts, pause, stop):
@@ -145,7 +145,7 @@ def slow_ways(picture):
 
 def test_slow_clients_are_cut_off_while_others_are_served(service, digits):
     """Each is cut off in the end: by a refusal, or a hang-up."""
-    ways, each = slow_ways(digits[0].picture), int(much(4, 20))
+    ways, each = slow_ways(digits[0].picture), amount(4, 20)
     stop, threads, connections = threading.Event(), [], []
     began = time.monotonic()
     for name, (first, rest) in ways.items():
@@ -190,7 +190,7 @@ def test_slow_clients_are_cut_off_while_others_are_served(service, digits):
     if LONG and longest > all_here - began + KEEP_ALIVE + 2 * PATIENCE + 5:
         failures.append(f"the last was cut off after {longest:.0f} s")
     figures = {"slow clients": len(connections), "s until the last was cut off": longest, "s, slowest answer": slowest}
-    tally(
+    count(
         "slow clients of ten kinds beside ordinary ones: those are answered, these are cut off",
         len(connections) + served,
         failures,

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 import crowd
+from counting import LONG, amount, count
 from raw import answers, ask, connected, request
 from served import MB, served
-from tally import LONG, much, tally
 
 pytestmark = [pytest.mark.stress, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sends signals")]
 
@@ -67,14 +67,14 @@ class Health:
 
 def test_ten_times_too_much(service, digits):
     """Latencies of requests that were accepted, against those of a client alone."""
-    crowd.told(crowded(service, digits, "purify", much(1, 5), clients=32))  # warm
+    crowd.told(crowded(service, digits, "purify", amount(1, 5), clients=32))  # warm
     idle = service.settled(0) if LONG else service.memory()  # after half a minute in which nobody asks
-    alone = crowd.told(crowded(service, digits, "purify", much(1, 20), clients=1))
-    full = crowd.told(crowded(service, digits, "purify", much(1.5, 15), clients=32))
+    alone = crowd.told(crowded(service, digits, "purify", amount(1, 20), clients=1))
+    full = crowd.told(crowded(service, digits, "purify", amount(1.5, 15), clients=32))
     assert set(alone["statuses"]) == set(full["statuses"]) == {"200"}
     rate = 10 * full["statuses"]["200"] / full["took"]
     with Health(service.address) as health:
-        found = crowd.told(crowded(service, digits, "purify", much(3, 60), rate=rate))
+        found = crowd.told(crowded(service, digits, "purify", amount(3, 60), rate=rate))
     calm, rush = ([note["seconds"] for note in one["notes"] if note["status"] == 200] for one in (alone, found))
     statuses = Counter(note["status"] for note in found["notes"])
     failures = [*wrong_answers(found, digits, "purify"), *health.failures]
@@ -98,11 +98,11 @@ def test_ten_times_too_much(service, digits):
         "not sent": found["late"],
     }
     assert statuses[503] > 0
-    tally("ten times too much: answers, or 503 with Retry-After", len(found["notes"]), failures, figures)
+    count("ten times too much: answers, or 503 with Retry-After", len(found["notes"]), failures, figures)
 
 
 def test_killed_while_it_works_it_comes_back_and_never_says_wrong(service, digits):
-    kills, failures, trials, away = int(much(1, 20)), [], 0, []
+    kills, failures, trials, away = amount(1, 20), [], 0, []
     for _ in range(kills):
         for operation in ("predict", "purify") if LONG else ("predict",):
             people = crowded(service, digits, operation, 6.0 if LONG else 3.0, clients=16)
@@ -123,12 +123,12 @@ def test_killed_while_it_works_it_comes_back_and_never_says_wrong(service, digit
             failures += [] if service.worker not in (0, worker) else ["no other took its place"]
             failures += [f"away for {away[-1]:.1f} s"] if LONG and away[-1] > 5 else []
     figures = {"kills": len(away), "s until it answered again, at most": max(away)}
-    tally("killed while it works: no wrong answer, and another takes its place", trials, failures, figures)
+    count("killed while it works: no wrong answer, and another takes its place", trials, failures, figures)
 
 
 def test_told_to_stop_while_it_works_it_answers_what_it_has(digits, tmp_path):
     trials, failures, statuses, longest = 0, [], Counter(), 0.0
-    for turn in range(int(much(1, 20))):
+    for turn in range(amount(1, 20)):
         with served(tmp_path / f"log{turn}") as one, contextlib.ExitStack() as leave:
             people = [leave.enter_context(connected(one.address)) for _ in range(48)]
             for connection in people[:24]:  # half of them have been answered before
@@ -154,7 +154,7 @@ def test_told_to_stop_while_it_works_it_answers_what_it_has(digits, tmp_path):
             failures += [] if code == 0 else [f"exit code {code}"]
             failures += one.leaks()
     assert statuses[200] > 0
-    tally(
+    count(
         "SIGTERM while it works: every request that was sent before is answered, exit code 0",
         trials,
         failures,

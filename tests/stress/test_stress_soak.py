@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
+from counting import LONG, amount, count
 from hostile_pictures import HOSTILE, MARKER
 from lies import LIES
 from raw import answers, ask, connected, request
 from served import MB
-from tally import LONG, much, tally
 
 pytestmark = [pytest.mark.stress, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sends signals")]
 
@@ -66,7 +66,7 @@ def drift(memory):
 
 def test_a_long_time_of_all_sorts_of_requests(service, digits):
     numbers, kinds, failures, memory = itertools.count(), Counter(), [], []
-    length, warm = much(4, 1800), much(0, 120)
+    length, warm = amount(4, 1800), amount(0, 120)
     worker = service.worker
 
     def client(until):
@@ -89,18 +89,18 @@ def test_a_long_time_of_all_sorts_of_requests(service, digits):
         memory.append(service.memory())
     failures += [] if service.worker == worker else ["the service died"]
     moved = drift(memory)
-    allowed = much(64, 20) * MB  # a few seconds are not enough to tell a drift from a warm-up
+    allowed = amount(64, 20) * MB  # a few seconds are not enough to tell a drift from a warm-up
     failures += [] if moved < allowed else [f"{moved / MB:.1f} MB drift"]
     figures = {"minutes": length / 60, "MB drift": moved / MB, "MB, most": max(memory) / MB}
-    tally("all sorts of requests for a long time: all answered, no memory lost", sum(kinds.values()), failures, figures)
+    count("all sorts of requests for a long time: all answered, no memory lost", sum(kinds.values()), failures, figures)
 
 
 def test_the_log_holds_nothing_that_was_sent(service, digits):
     """Markers stand in all pictures' texts, file names, queries, headers and tokens of these tests."""
-    visited = Counter(visit(service, digits, number)[0] for number in range(60, 60 + int(much(40, 400))))
+    visited = Counter(visit(service, digits, number)[0] for number in range(60, 60 + amount(40, 400)))
     assert len(visited) == 9
     lines = service.log.read_text().splitlines()
     assert len(lines) > 40
-    tally("logs: no contents, names, queries, headers or tokens", len(lines), service.leaks())
+    count("logs: no contents, names, queries, headers or tokens", len(lines), service.leaks())
     if LONG:
         assert len(lines) > 10_000

@@ -4,24 +4,24 @@ import importlib.util
 import json
 from pathlib import Path
 
+import counting
 import pytest
-import tally
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
     path = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(tally, "LONG", True)
-    monkeypatch.setattr(tally, "ROWS", path)
+    monkeypatch.setattr(counting, "LONG", True)
+    monkeypatch.setattr(counting, "ROWS", path)
     return path
 
 
 def test_counts_and_figures_are_kept_and_shown(rows):
-    tally.tally("it holds", 1200, [], {"ms, p99": 12.34567, "kills": 2000})
+    counting.count("it holds", 1200, [], {"ms, p99": 12.34567, "kills": 2000})
     with pytest.raises(AssertionError, match=r"it does not: 1 of 3: .*why"):
-        tally.tally("it does not", 3, ["why"])
+        counting.count("it does not", 3, ["why"])
     first, second = map(json.loads, rows.read_text().splitlines())
     assert first["figures"] == {"ms, p99": 12.346, "kills": 2000}
     assert (second["trials"], second["failures"], "figures" in second) == (3, 1, False)
@@ -29,14 +29,14 @@ def test_counts_and_figures_are_kept_and_shown(rows):
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     page = tool.table(tool.committed_rows(rows))
-    assert "| it holds (ms, p99: 12.3, kills: 2,000) | 1,200 | 0 | `tests/stress/test_tally.py::test_counts" in page
+    assert "| it holds (ms, p99: 12.3, kills: 2,000) | 1,200 | 0 | `tests/test_counting.py::test_counts" in page
     assert "| it does not | 3 | **1** |" in page
 
 
 def test_a_short_run_keeps_nothing_and_nothing_tried_is_nothing_shown(rows, monkeypatch):
-    monkeypatch.setattr(tally, "LONG", False)
-    tally.tally("it holds", 1, [])
+    monkeypatch.setattr(counting, "LONG", False)
+    counting.count("it holds", 1, [])
     assert not rows.exists()
     with pytest.raises(AssertionError):
-        tally.tally("nothing was tried", 0, [])
-    assert tally.much(3, 60) == 3
+        counting.count("nothing was tried", 0, [])
+    assert counting.amount(3, 60) == 3

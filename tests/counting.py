@@ -1,0 +1,48 @@
+"""How much to try, and the rows of what was tried: `make chaos`, `make fuzz` and `make stress` set SOAP_LONG=1.
+
+A long run keeps its counts as rows in $SOAP_RELIABILITY, else in results/reliability.jsonl. Short runs keep none.
+"""
+
+import datetime
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from soap.evaluation.provenance import commit
+
+LONG = os.environ.get("SOAP_LONG") == "1"
+COMMIT = commit()  # as it is when the run begins
+ROWS = Path(os.environ.get("SOAP_RELIABILITY", Path(__file__).parents[1] / "results" / "reliability.jsonl"))
+
+Amount = TypeVar("Amount", int, float)
+
+
+def amount(short: Amount, long: Amount) -> Amount:
+    """How often, or how many seconds, to try in this run."""
+    return long if LONG else short
+
+
+def count(promise: str, trials: int, failures: Sequence[str], figures: Mapping[str, float] | None = None) -> None:
+    """Keep the count of a long run, with what was measured beside it, then fail if anything did."""
+    count_all({promise: {"trials": trials, "failures": failures, "figures": figures}})
+
+
+def count_all(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keep the counts of several promises, "trials" and "failures" each as in `count`, then fail if anything did."""
+    if LONG:
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
+        date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        ROWS.parent.mkdir(parents=True, exist_ok=True)
+        with ROWS.open("a", encoding="utf-8") as file:
+            for promise, result in found.items():
+                numbers = {"trials": result["trials"], "failures": len(result["failures"])}
+                row: dict[str, Any] = {"promise": promise, "test": test, **numbers, "date": date, "commit": COMMIT}
+                if figures := result.get("figures"):
+                    row["figures"] = {name: round(value, 3) for name, value in figures.items()}
+                file.write(json.dumps(row) + "\n")
+    for promise, result in found.items():
+        failures, trials = result["failures"], result["trials"]
+        assert not failures, f"{promise}: {len(failures)} of {trials}: {failures[:3]}"
+        assert trials > 0, promise
