@@ -147,13 +147,15 @@ def priors(path: Path = PRIORS) -> str:
 
 
 def steps(path: Path = STEPS) -> str:
-    """Defense-GAN on training images by its settings, a line each."""
+    """Defense-GAN on training images by its generator and settings, a line each."""
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        found[tuple(row["settings"][name] for name in ("steps", "starts", "step_size"))] = row["found"]
+        settings = (row["settings"][name] for name in ("steps", "starts", "step_size"))
+        found[row["latent"], *settings] = row["found"]
     columns = [*next(iter(found.values()))]
-    text: list[Sequence[str]] = [("steps", "starts", "step size", *columns), ("---",) * (3 + len(columns))]
+    head = ("latent values", "steps", "starts", "step size", *columns)
+    text: list[Sequence[str]] = [head, ("---",) * len(head)]
     for settings, values in sorted(found.items()):
         text.append((*(f"{value:g}" for value in settings), *(f"{values[name]:.1f}" for name in columns)))
     return "\n".join(f"| {' | '.join(line)} |" for line in text)

@@ -1,11 +1,12 @@
-"""Colours for light and dark pages, and figures as bytes. Matplotlib's object API alone, never pyplot."""
+"""Colours for light and dark pages, and figures as files and pictures. Matplotlib's object API alone, never pyplot."""
 
 import base64
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import matplotlib
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 
@@ -32,12 +33,39 @@ DARK = Palette(
 )
 
 
-def svg(figure: Figure) -> str:
-    """The figure as the address of an <img>: SVG with letters as outlines, everything inside."""
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure on a page: the address of its <img>, and what it shows in words."""
+
+    src: str
+    alt: str
+
+
+def picture(figure: Figure, alt: str) -> Picture:
+    """The picture of a figure drawn in LIGHT: one SVG that has DARK's colours where the page is dark.
+
+    A browser that does not look for that inside an <img> shows LIGHT's colours, on LIGHT's paper.
+    """
+    content = base64.b64encode(_following(svg(figure).decode()).encode())
+    return Picture(src=f"data:image/svg+xml;base64,{content.decode()}", alt=alt)
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as an SVG file, with letters as outlines and everything inside."""
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "soap"}):  # else ids are random, and no page is like another
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{base64.b64encode(_lean(buffer.getvalue().decode()).encode()).decode()}"
+    return _lean(buffer.getvalue().decode()).encode()
+
+
+def _following(markup: str) -> str:
+    """The same SVG with LIGHT's colours as CSS variables, which are DARK's in the dark. Other colours stay."""
+    names = {to_hex(colour): f"var(--{name})" for name, colour in asdict(LIGHT).items()}  # as matplotlib writes them
+    markup = re.sub(r' fill="(#\w+)"', r' style="fill: \1"', markup)  # behind hatches; variables count in a style only
+    markup = re.sub(r"(fill: |stroke: )(#\w+)", lambda found: found[1] + names.get(found[2], found[2]), markup)
+    light, dark = ("; ".join(f"--{name}: {colour}" for name, colour in asdict(p).items()) for p in (LIGHT, DARK))
+    rules = f":root{{{light}}} @media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+    return markup.replace("</style>", f" {rules}</style>", 1)
 
 
 def _lean(text: str) -> str:

@@ -1,30 +1,18 @@
 """The demo's page: one HTML file that asks nothing of the network and reads well on paper, phone and screen."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from matplotlib.figure import Figure
+from collections.abc import Sequence
 
 from soap.errors import InputError
 from soap.evaluation.adaptive import Report
 from soap.evaluation.showcase import Showcase
 from soap.report.accuracy import TITLES, UPPER_BOUND, percent, under_attack
 from soap.report.digits import draw_digits
-from soap.report.drawing import DARK, LIGHT, Palette, svg
+from soap.report.drawing import DARK, LIGHT, picture
 from soap.report.losses import draw_radii, draw_steps
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_words import knowing_words
 from soap.report.templating import environment
 from soap.results import Row
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A figure for light and for dark pages, and what it shows in words."""
-
-    light: str
-    dark: str
-    alt: str
 
 
 def demo_page(
@@ -59,24 +47,18 @@ def demo_page(
         upper_bound=UPPER_BOUND,
         light=LIGHT,
         dark=DARK,
-        inputs=_picture(lambda p: draw_digits(show, p, attack=attacked, blocks=("inputs",)), answers),
-        decoded=_picture(
-            lambda p: draw_digits(show, p, attack=attacked, blocks=("decoded",)),
+        inputs=picture(draw_digits(show, LIGHT, attack=attacked, blocks=("inputs",)), answers),
+        decoded=picture(
+            draw_digits(show, LIGHT, attack=attacked, blocks=("decoded",)),
             f"What the decoder rebuilds from each of the same {of} digits: clean, under {title}, purified.",
         ),
-        steps=_picture(
-            lambda p: draw_steps(show, p), f"Mean auxiliary loss: {levels}; being purified, from step 0: {by_step}."
+        steps=picture(
+            draw_steps(show, LIGHT), f"Mean auxiliary loss: {levels}; being purified, from step 0: {by_step}."
         ),
-        radii=_picture(
-            lambda p: draw_radii(show, p), f"Mean auxiliary loss: {levels}; purified with radius {by_radius}."
-        ),
+        radii=picture(draw_radii(show, LIGHT), f"Mean auxiliary loss: {levels}; purified with radius {by_radius}."),
         knowing=knowing and knowing_words(knowing),
-        bars=knowing and _picture(lambda p: draw_bars(knowing.summary, p), " ".join(knowing_words(knowing))),
+        bars=knowing and picture(draw_bars(knowing.summary, LIGHT), " ".join(knowing_words(knowing))),
         provenance=shown.bare.provenance,
         command=command,
         seconds=seconds,
     )
-
-
-def _picture(draw: Callable[[Palette], Figure], alt: str) -> Picture:
-    return Picture(light=svg(draw(LIGHT)), dark=svg(draw(DARK)), alt=alt)

@@ -1,16 +1,11 @@
 """The page of a run of the adaptive suite: one HTML file that asks nothing of the network."""
 
-from collections.abc import Callable
-
-from matplotlib.figure import Figure
-
 from soap.data import Dataset
 from soap.evaluation.adaptive.broken import broken
 from soap.evaluation.adaptive.checks import FAIL, NOT_RUN, PASS, WARN
 from soap.evaluation.adaptive.evaluate import Report
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER, headline
-from soap.report.drawing import DARK, LIGHT, Palette, svg
-from soap.report.page import Picture
+from soap.report.drawing import DARK, LIGHT, picture
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
 from soap.report.run_figures.gallery import gallery
@@ -52,9 +47,9 @@ def run_page(report: Report, data: Dataset, *, command: str) -> str:
         findings=report.findings,
         signs=SIGNS,
         counts={state: sum(one.state == state for one in report.findings) for state in SIGNS},
-        bars=_picture(lambda palette: draw_bars(summary, palette), f"Images right in per cent: {said}."),
-        radii=radii and _picture(lambda palette: draw_radii(radii, palette), radii.words),
-        losses=losses and _picture(lambda palette: draw_losses(losses, palette), losses.words),
+        bars=picture(draw_bars(summary, LIGHT), f"Images right in per cent: {said}."),
+        radii=radii and picture(draw_radii(radii, LIGHT), radii.words),
+        losses=losses and picture(draw_losses(losses, LIGHT), losses.words),
         curves=(radii, losses),
         gallery=shown,
         fallen=int((summary.clean.defended & ~summary.worst.defended).sum()),
@@ -63,7 +58,3 @@ def run_page(report: Report, data: Dataset, *, command: str) -> str:
         light=LIGHT,
         dark=DARK,
     )
-
-
-def _picture(draw: Callable[[Palette], Figure], alt: str) -> Picture:
-    return Picture(light=svg(draw(LIGHT)), dark=svg(draw(DARK)), alt=alt)

@@ -1,6 +1,5 @@
 """Figure 3 of the paper for a model of one's own: auxiliary loss against the radius, clean and attacked."""
 
-import base64
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -47,7 +46,7 @@ def draw(tuning: Tuning, palette: Palette = LIGHT) -> Figure:
 def save(tuning: Tuning, out: Path) -> list[Path]:
     """Write `out`/tune.json, tune.png and tune.svg; the same tuning gives the same bytes."""
     figure = draw(tuning)
-    contents = {"png": png(figure), "svg": base64.b64decode(svg(figure).partition(",")[2])}
+    contents = {"png": png(figure), "svg": svg(figure)}
     paths = [out / f"{NAME}.json"]
     tuning.save(paths[0])
     for kind, content in contents.items():

@@ -3,7 +3,6 @@
 A panel whose data are missing says so; nothing is invented for it.
 """
 
-import base64
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,7 +55,7 @@ def draw(name: str, material: Material, out: Path, *, palette: Palette = LIGHT) 
     if name not in DRAWINGS:
         raise unknown("figure", name, DRAWINGS)
     figure = DRAWINGS[name](material, palette)
-    contents = {"png": png(figure), "svg": base64.b64decode(svg(figure).partition(",")[2])}
+    contents = {"png": png(figure), "svg": svg(figure)}
     paths = []
     for kind, content in contents.items():
         path = out / f"{name}.{kind}"
