@@ -1,4 +1,4 @@
-"""Render the table of docs/reliability.md from the rows of `make chaos` and `make fuzz` in results/reliability.jsonl.
+"""Render the table of docs/reliability.md from the rows of the long runs in results/reliability.jsonl.
 
     python tools/render_reliability.py
 """
@@ -24,7 +24,7 @@ def committed_rows(path: Path = ROWS) -> list[Row]:
     rows = [json.loads(line) for line in lines]
     for number, row in enumerate(rows, 1):
         if set(row) - {"figures"} != FIELDS or not 0 <= row["failures"] <= row["trials"]:
-            raise SystemExit(f"{path}, line {number}: not a row of `make chaos` or `make fuzz`.")
+            raise SystemExit(f"{path}, line {number}: not a row of `make chaos`, `make fuzz` or `make stress`.")
     return list({row["promise"]: row for row in rows}.values())
 
 
@@ -35,7 +35,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = [HEAD, ("---", "---:", "---:", "---", "---", "---")]
     for row in rows:
         failures = f"**{row['failures']:,}**" if row["failures"] else "0"
-        test = f"`{row['test'].removeprefix('tests/chaos/').partition('[')[0]}`"
+        test = f"`{row['test'].partition('[')[0]}`"
         source = (row["commit"] or "unknown")[:7] + ("+" if (row["commit"] or "").endswith("+") else "")
         lines.append((_promise(row), f"{row['trials']:,}", failures, test, row["date"], source))
     trials, failures = (sum(row[name] for row in rows) for name in ("trials", "failures"))

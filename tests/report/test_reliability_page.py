@@ -22,7 +22,7 @@ def test_the_page_is_rendered_from_the_committed_rows():
 
 def test_a_line_a_promise_and_failures_stand_out():
     text = tool.table([ROW, {**ROW, "promise": "c", "failures": 3, "commit": None}])
-    assert "| a \\| b | 1,200 | 0 | `test_kills.py::test_x` | 2026-01-01 | c0ffee1+ |" in text
+    assert "| a \\| b | 1,200 | 0 | `tests/chaos/test_kills.py::test_x` | 2026-01-01 | c0ffee1+ |" in text
     assert "| c | 1,200 | **3** |" in text
     assert "2,400 trials, 3 failures." in text
     assert tool.table([]) == "No long run has been counted yet."
