@@ -38,6 +38,11 @@ class Shown:
     note: int | None = None
 
     @property
+    def short(self) -> bool:
+        """Whether the network was trained for fewer epochs than the recipe's."""
+        return SHORTER in self.signs
+
+    @property
     def difference(self) -> float | None:
         """Ours less the paper's, in points."""
         return None if self.ours is None or self.cell.printed is None else self.ours - self.cell.printed

@@ -49,14 +49,15 @@ class Judged(Protocol):
     def printed(self) -> Verdict | None: ...
 
 
-WORDS: dict[bool | None, str] = {False: "did not hold", True: "held", None: "not measured in full"}
+WORDS: dict[bool | None, str] = {False: "did not hold", True: "held", None: "not decided"}
 """Verdicts in the order in which they are told."""
 MARKS: dict[bool | None, str] = {False: "✗", True: "✓", None: "○"}
 
 TITLE = "What the paper claims, and what held"
 READING = (
     "Claims of the paper's text in our words, each checked by the rule below it: against our numbers, and against the "
-    "numbers that the paper prints itself. A claim holds where all of it holds, and does not where part of it fails. "
+    "numbers that the paper prints itself. A claim holds where all of it holds, and does not where part of it fails; "
+    "what fails only for a network that was trained for fewer epochs than its recipe's decides nothing. "
     "The rules are ours, since the text seldom says how much it means, and were written with part of the numbers known."
 )
 
@@ -67,7 +68,7 @@ def grouped(judged: Sequence[Judged]) -> dict[bool | None, list[Judged]]:
 
 
 def counted(judged: Sequence[Judged]) -> str:
-    """'3 did not hold, 5 held, 20 not measured in full'."""
+    """'3 did not hold, 5 held, 20 not decided'."""
     return ", ".join(f"{len(own)} {WORDS[held]}" for held, own in grouped(judged).items())
 
 

@@ -38,7 +38,7 @@ def test_the_list_has_every_table_and_figure_and_the_claims(run):
     assert all(f" {name} " in text for name in (*TABLES, *FIGURES))
     assert f"{first['done']} of 80" in text
     counts = done.json["claims"]
-    assert list(counts) == ["did_not_hold", "held", "not_measured_in_full"]
+    assert list(counts) == ["did_not_hold", "held", "not_decided"]
     assert sum(counts.values()) == len(OF_TABLES | OF_FIGURES)
     assert f"{counts['did_not_hold']} did not hold, {counts['held']} held, " in text
 
@@ -124,7 +124,7 @@ def test_a_figure_is_drawn_with_its_claims_and_what_it_lacks(run, tmp_path):
     lines = done.out.splitlines()
     for claim in FIGURES["figure-5"].claims:
         place = lines.index(f"- {claim.text} (section 4.1)")
-        assert lines[place + 1].startswith("    ○ not measured in full. Missing: rows of ")
+        assert lines[place + 1].startswith("    ○ not decided. Missing: rows of ")
         assert "(Rule: " in lines[place + 1]
     assert "Missing: no rows of mnist-fcn-dr" in done.out
     for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
@@ -163,7 +163,7 @@ def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
     assert done.json["did_not_hold"] == sum(claim["held"] is False for claim in claims.values())
     text = run("reproduce", "claims", "--results", "mine.jsonl").out
     assert all(f"- {claim['text']} (section" in text for claim in claims.values())
-    assert text.index("✗ Did not hold") < text.index(fcn["text"]) < text.index("○ Not measured in full: ")
+    assert text.index("✗ Did not hold") < text.index(fcn["text"]) < text.index("○ Not decided: ")
     assert f"    {fcn['evidence']}" in text
     assert "    The paper's own numbers: did not hold: FCN, SOAP-DR: FGSM 66.85 against FGSM AT 80.57." in text
 

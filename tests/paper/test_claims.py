@@ -96,7 +96,7 @@ def test_what_is_typical_is_decided_once_the_rest_cannot_change_it(held, share):
 
 
 def number(value, method="A"):
-    return Number(value=value, signs="†", method=method, network="FCN", attack="CW", lack=(method, "CW"))
+    return Number(value=value, signs="†", short=False, method=method, network="FCN", attack="CW", lack=(method, "CW"))
 
 
 @given(st.floats(0, 100), st.lists(st.floats(0, 100) | st.none(), min_size=1, max_size=3), st.sampled_from([-3, 0, 10]))

@@ -54,8 +54,8 @@ LISTINGS = [table for table in TABLES.values() if not hasattr(table, "cells")]
 
 def test_counts_and_order():
     assert [one.claim.name for own in grouped(JUDGED).values() for one in own] == ["c", "a", "b"]
-    assert counted(JUDGED) == "1 did not hold, 1 held, 1 not measured in full"
-    assert counted([]) == "0 did not hold, 0 held, 0 not measured in full"
+    assert counted(JUDGED) == "1 did not hold, 1 held, 1 not decided"
+    assert counted([]) == "0 did not hold, 0 held, 0 not decided"
     assert len(set(MARKS.values())) == len(set(WORDS.values())) == 3  # colour is not the only sign
 
 
@@ -68,10 +68,10 @@ def test_words():
 
 def test_markdown_lists_what_did_not_hold_first():
     page = results_markdown(LISTINGS, JUDGED, command="c")
-    places = [page.index(text) for text in (f"## {TITLE}", "### ✗ Did not hold: 1", "### ✓ Held: 1", "### ○ Not meas")]
+    places = [page.index(text) for text in (f"## {TITLE}", "### ✗ Did not hold: 1", "### ✓ Held: 1", "### ○ Not dec")]
     assert places == sorted(places)
     assert places[-1] < page.index("## The tables, and what is missing")
-    assert "Of 3 claims: 1 did not hold, 1 held, 1 not measured in full." in page
+    assert "Of 3 claims: 1 did not hold, 1 held, 1 not decided." in page
     line = (
         "| It fails as \\|beta\\| <grows>. (section 4.1; Table 1, Figure 5) *Rule: three.* "
         "| Against it: 2 < 3. For it: 4. | did not hold: 5 & 6 |"

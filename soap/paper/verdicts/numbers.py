@@ -22,6 +22,10 @@ class Measured(Protocol):
     def signs(self) -> tuple[str, ...]:
         """Signs to show behind it."""
 
+    @property
+    def short(self) -> bool:
+        """Whether its network was trained for fewer epochs than the recipe's."""
+
 
 Tables = Mapping[str, Mapping[tuple[str, str, str], Measured]]
 """By a table's name, then by the names of row, group and column."""
@@ -33,6 +37,7 @@ class Printed:
 
     ours: float | None
     signs: tuple[str, ...] = ()
+    short: bool = False
 
 
 PRINTED: Tables = {
@@ -45,10 +50,14 @@ PRINTED: Tables = {
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """A number with its names. method: "PGD AT"; network: "FCN"; attack: "CW"; lack: what would fill it."""
+    """A number with its names. method: "PGD AT"; network: "FCN"; attack: "CW"; lack: what would fill it.
+
+    short: its network was trained for fewer epochs than the recipe's.
+    """
 
     value: float | None
     signs: str
+    short: bool
     method: str
     network: str
     attack: str
@@ -74,6 +83,7 @@ def number(tables: Tables, table: str, row: str, group: str, column: str) -> Num
     return Number(
         value=None if found is None else found.ours,
         signs="" if found is None else "".join(found.signs),
+        short=found is not None and found.short,
         method=method,
         network=network,
         attack=attack,
@@ -94,6 +104,7 @@ def above(ours: Number, rivals: Sequence[Number], by: float) -> Part:
     best, rival = max(known, key=lambda pair: pair[0])
     return Part(
         held=decided(ours.value - best >= by - ROUNDING, lacks),
+        short=ours.short,
         subject=f"{ours.network}, {ours.method}",
         words=f"{ours.attack} {ours} against {rival.method} {rival}",
         lacks=lacks,

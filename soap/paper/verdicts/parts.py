@@ -1,4 +1,7 @@
-"""A claim taken apart: comparisons that held, did not, or lack a number; all must hold for the claim to hold."""
+"""A claim taken apart: comparisons that held, did not, or lack a number; all must hold for the claim to hold.
+
+What fails after a short training alone is told, but decides nothing: a longer one might not.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,9 +15,13 @@ Lack = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One comparison. held: None while a number it needs is lacking; words: the numbers there are; subject: whose."""
+    """One comparison. held: None while a number it needs is lacking; words: the numbers there are; subject: whose.
+
+    short: the subject was trained for fewer epochs than its recipe's.
+    """
 
     held: bool | None
+    short: bool = False
     subject: str = ""
     words: str = ""
     lacks: tuple[Lack, ...] = ()
@@ -28,20 +35,21 @@ class Verdict:
 
     @property
     def held(self) -> bool | None:
-        """False as soon as one part fails; None while parts are undecided; else True."""
-        found = [part.held for part in self.parts]
+        """False as soon as one part fails that was trained in full; None while parts are undecided; else True."""
+        found = [None if part.held is False and part.short else part.held for part in self.parts]
         return False if False in found else None if None in found else True
 
     @property
     def against(self) -> str:
-        """The numbers of the parts that fail; empty where none does."""
-        return self._words(False)
+        """The numbers of the parts that fail and decide; empty where none does."""
+        return self._words(False, short=False)
 
     @property
     def told(self) -> dict[str, str]:
         """All numbers by what they say, those against the claim first, and what is missing."""
         told = {
             "Against it": self.against,
+            "Against it after a short training": self._words(False, short=True),
             "For it": self._words(True),
             "So far": self._words(None),
             "Missing": _missing(lack for part in self.parts for lack in part.lacks),
@@ -53,9 +61,10 @@ class Verdict:
         """The same as a text."""
         return " ".join(f"{head}: {text}." for head, text in self.told.items())
 
-    def _words(self, held: bool | None) -> str:
+    def _words(self, held: bool | None, short: bool | None = None) -> str:
         """'FCN: PGD 61.49 against PGD AT 57.07, CW ...; CNN: ...'."""
-        told = _grouped((part.subject, part.words) for part in self.parts if part.held is held and part.words)
+        meant = [part for part in self.parts if part.held is held and short in (None, part.short) and part.words]
+        told = _grouped((part.subject, part.words) for part in meant)
         return "; ".join(f"{subject}: {', '.join(words)}" if subject else "; ".join(words) for subject, words in told)
 
 

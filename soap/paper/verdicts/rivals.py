@@ -41,7 +41,8 @@ def at_least(table: str, row: str, least: float, *, groups: Sequence[str], colum
             ours = number(tables, table, row, group, column)
             held = None if ours.value is None else ours.value >= least - ROUNDING
             words = "" if ours.value is None else f"{ours.attack} {ours}, {least:g} wanted"
-            yield Part(held=held, subject=f"{ours.network}, {ours.method}", words=words, lacks=lacking(ours))
+            subject = f"{ours.network}, {ours.method}"
+            yield Part(held=held, short=ours.short, subject=subject, words=words, lacks=lacking(ours))
 
     return parts
 

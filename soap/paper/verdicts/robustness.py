@@ -27,7 +27,8 @@ def leaking(tables: Tables) -> Iterator[Part]:
             yield Part(held=None, lacks=lacking(attacked, clean))
         else:
             words = f"{attacked} under FGSM against {clean} without an attack"
-            yield Part(held=attacked.value > clean.value, subject=attacked.network, words=words)
+            held = attacked.value > clean.value
+            yield Part(held=held, short=attacked.short, subject=attacked.network, words=words)
 
 
 def before_purification(tables: Tables) -> Iterator[Part]:
@@ -44,7 +45,7 @@ def _on_average(own: Sequence[Number], others: Sequence[Number]) -> Part:
     if ours is None or theirs is None:
         return Part(held=None, lacks=lacking(*own, *others))
     words = f"{own[0].method} {ours:.2f} against {others[0].method} {theirs:.2f}"
-    return Part(held=ours >= theirs, subject=own[0].network, words=words)
+    return Part(held=ours >= theirs, short=own[0].short, subject=own[0].network, words=words)
 
 
 def _mean(numbers: Sequence[Number]) -> float | None:
@@ -70,7 +71,7 @@ def _keeps(clean: Number, attacked: Sequence[Number], wanted: bool) -> Part:
     words = f"{clean.method} {numbers}, of {clean}"
     if kept is None:
         return Part(held=None, subject=clean.network, words=words, lacks=lacks)
-    return Part(held=kept is wanted, subject=clean.network, words=words)
+    return Part(held=kept is wanted, short=clean.short, subject=clean.network, words=words)
 
 
 ROBUSTNESS: dict[str, Check[Tables]] = {

@@ -60,7 +60,7 @@ def wide_lc(tables: Tables) -> Iterator[Part]:
     rate = number(tables, "table-9", "df-wide-resnet28", GROUP, "lc")
     held = None if rate.value is None else rate.value < SELDOM
     words = "" if rate.value is None else f"DeepFool succeeds on {rate} %"
-    yield Part(held=held, words=words, lacks=lacking(rate))
+    yield Part(held=held, short=rate.short, words=words, lacks=lacking(rate))
 
 
 SUCCESS: dict[str, Check[Tables]] = {
