@@ -1,17 +1,11 @@
 """tools/audit.py never calls clean what nobody looked at."""
 
-import importlib.util
 import json
 import re
 import sys
-from pathlib import Path
 
+import audit as tool
 import pytest
-
-ROOT = Path(__file__).parents[1]
-_spec = importlib.util.spec_from_file_location("audit", ROOT / "tools" / "audit.py")
-tool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tool)
 
 LOCK = "# pinned\nnumpy==2.4.1\nPillow==13.0.0  # pictures\nast_serialize==0.1\n"
 

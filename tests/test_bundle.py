@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from bundle import bundle
 
 from soap import engine, zoo
 from soap.errors import InputError
 from soap.recipes import generative
-from tools.bundle import bundle
 
 
 def trained_generator(folder: Path) -> Path:

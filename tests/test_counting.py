@@ -1,11 +1,11 @@
 """What a long run counts and measures becomes rows that docs/reliability.md can show."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import counting
 import pytest
+import render_reliability as tool
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,9 +25,6 @@ def test_counts_and_figures_are_kept_and_shown(rows):
     first, second = map(json.loads, rows.read_text().splitlines())
     assert first["figures"] == {"ms, p99": 12.346, "kills": 2000}
     assert (second["trials"], second["failures"], "figures" in second) == (3, 1, False)
-    spec = importlib.util.spec_from_file_location("render_reliability", ROOT / "tools" / "render_reliability.py")
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     page = tool.table(tool.committed_rows(rows))
     assert "| it holds (ms, p99: 12.3, kills: 2,000) | 1,200 | 0 | `tests/test_counting.py::test_counts" in page
     assert "| it does not | 3 | **1** |" in page

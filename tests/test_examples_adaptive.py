@@ -1,10 +1,9 @@
 """The examples that bring a purifier of one's own, or attack a defended network with another library."""
 
-import importlib.util
+import importlib
 import logging
 import warnings
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -12,13 +11,6 @@ import torch
 from soap.isolation import same_random_state
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 @pytest.mark.parametrize("name", ["own_purifier", "attack_with_foolbox", "attack_with_autoattack"])
@@ -29,7 +21,7 @@ def test_ten_lines_are_enough(name):
 
 def test_a_purifier_of_one_s_own(tmp_path):
     out = tmp_path / "run"
-    said = example("own_purifier").main(n=12, suite="bpda", out=out, steps=5, batch=12)
+    said = importlib.import_module("own_purifier").main(n=12, suite="bpda", out=out, steps=5, batch=12)
     assert said.startswith("worst ")
     assert "of 12 images: UPPER BOUND ONLY" in said
     assert (out / "attempts" / "00" / "0000.npz").exists()
@@ -41,7 +33,7 @@ def test_foolbox_breaks_what_is_right_when_clean():
         pytest.importorskip("foolbox")
     with same_random_state():  # its random start is drawn from the global state
         torch.manual_seed(0)
-        accuracy = example("attack_with_foolbox").main(n=30, eps=0.3, steps=10)
+        accuracy = importlib.import_module("attack_with_foolbox").main(n=30, eps=0.3, steps=10)
     assert accuracy["clean"] > 0.85
     assert accuracy["attacked"] < accuracy["clean"]
 
@@ -53,7 +45,7 @@ def test_autoattack_breaks_what_is_right_when_clean():
     try:
         with same_random_state(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of defences that optimise, as it should
-            accuracy = example("attack_with_autoattack").main(n=8, attacks=("apgd-ce",))
+            accuracy = importlib.import_module("attack_with_autoattack").main(n=8, attacks=("apgd-ce",))
     finally:
         logging.disable(logging.NOTSET)
     assert accuracy["clean"] > 0.85

@@ -1,23 +1,17 @@
 """The README tells the truth: its code runs, its table is rendered from the rows, its files and commands exist."""
 
 import contextlib
-import importlib.util
 import io
 import re
 from pathlib import Path
-from types import ModuleType
 
+import own_attack
+import own_task
 import pytest
+import render_readme
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 def test_the_code_blocks_run_and_purification_pays():
@@ -34,7 +28,7 @@ def test_the_code_blocks_run_and_purification_pays():
 
 
 def test_the_results_are_those_of_the_rows():
-    assert module(ROOT / "tools" / "render_readme.py").rendered(README) == README
+    assert render_readme.rendered(README) == README
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
@@ -54,10 +48,10 @@ def test_the_commands_of_the_readme_exist():
 
 
 def test_an_attack_in_one_file():
-    accuracy = module(ROOT / "examples" / "own_attack.py").main(n=60)
+    accuracy = own_attack.main(n=60)
     assert accuracy["min-aux"] > accuracy["none"] + 0.4
 
 
 def test_an_auxiliary_task_in_one_file():
-    accuracy = module(ROOT / "examples" / "own_task.py").main(epochs=3, n=100)
+    accuracy = own_task.main(epochs=3, n=100)
     assert accuracy["min-aux"] > accuracy["none"]

@@ -52,12 +52,25 @@ def _agree(part: Row) -> str:
 
 
 def _verdict(rows: Sequence[Row]) -> str:
-    """What did not reach the wanted share, and what was not measured."""
-    low = [f"{name} of {_called(row)}" for row in rows for name, part in row["parts"].items() if part["agree"] < ENOUGH]
+    """What did not reach the wanted share, with the shares of double precision, and what was not measured."""
+    low = [
+        f"{name} of {_called(row)}{_in_double(part)}"
+        for row in rows
+        for name, part in row["parts"].items()
+        if part["agree"] < ENOUGH
+    ]
     purified = [row for row in rows if row["purifier"]]
     absent = [f"{name} of {_called(row)}" for row in purified for name in PARTS if name not in row["parts"]]
     reached = f"Below the wanted {100 * ENOUGH:.1f} %: {'; '.join(low) or 'none'}."
     return reached + (f" Not measured: {'; '.join(absent)}." if absent else "")
+
+
+def _in_double(part: Row) -> str:
+    """How far torch agrees with itself in double precision, and the file with that."""
+    if part.get("double_torch") is None:
+        return ""
+    one, two = (f"{100 * part[key]:.1f} %" for key in ("double_torch", "double_onnx"))
+    return f" (torch in double precision agrees with torch on {one}, with the file on {two})"
 
 
 def _called(row: Row) -> str:

@@ -46,9 +46,9 @@ def committed_rows(folder: Path = ROOT / "results") -> list[Row]:
 
 
 def trainings(rows: Sequence[Row]) -> list[Row]:
-    """The rows of training, of every model and way of it the last."""
+    """The rows of training beside the plain loop, of every model and way of it the last."""
     keys = ("compiled", "precision", "batch")
-    rows = [row for row in rows if row["what"] == "train"]
+    rows = [row for row in rows if row["what"] == "train" and "plain" in row["paths"]]
     return list({(row["model"], *map(row["case"].get, keys)): row for row in rows}.values())
 
 

@@ -126,6 +126,12 @@ def export(
             f"{worst.part} agrees with torch on {100 * worst.agree:.2f} % of {worst.images:,} images, want at least "
             f"{100 * ENOUGH:.1f} %; do not use these files where the labels must be torch's own."
         )
+        for one in found:
+            if one.double_torch is not None and one.double_onnx is not None:
+                shell.say(
+                    f"{one.part}: torch in double precision agrees with torch on {100 * one.double_torch:.2f} %, "
+                    f"with the file on {100 * one.double_onnx:.2f} %."
+                )
         raise typer.Exit(DISAGREES)
 
 
@@ -157,6 +163,8 @@ def _as_json(one: Agreement) -> dict[str, Any]:
         "seconds_torch": one.seconds_torch,
         "seconds_onnx": one.seconds_onnx,
         "ratio": one.ratio,
+        "double_torch": one.double_torch,
+        "double_onnx": one.double_onnx,
     }
 
 

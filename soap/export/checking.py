@@ -1,12 +1,14 @@
 """Exported files against torch, on attacked images: whether they say the same, and how long each takes.
 
 A sign step turns a last-bit difference of a gradient near zero into a pixel that moved the other way, so pixels are
-counted, and labels decide.
+counted, and labels decide. Where too few agree, both are held against torch in double precision, which tells rounding
+from a wrong graph: of rounding, torch in single precision has its own share.
 """
 
+import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,8 @@ class Agreement:
 
     agree: share of images with the same label (the loss: the same loss). pixels: share of equal pixels, None where
     none come out. Seconds are those of all images, measured in turns batch by batch.
+    double_torch, double_onnx: on what share torch and the file agree with torch in double precision; None where the
+    file agrees with torch on enough images.
     """
 
     part: str
@@ -45,6 +49,8 @@ class Agreement:
     pixels: float | None
     seconds_torch: float
     seconds_onnx: float
+    double_torch: float | None = None
+    double_onnx: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -77,81 +83,122 @@ def check(
         raise InputError(f"{folder} holds parts of a purifier; give the purifier that they are to agree with.")
     if purifier is not None and files.manifest["settings"]["label"] != repr(purifier):
         raise InputError(f"{folder} was exported with {files.manifest['settings']['label']}, not with {purifier!r}.")
-    found = []
     with untouched(model), torch.no_grad():
         grid = (0.0,) if purifier is None else purifier.grid
         eps = x.new_tensor(grid).repeat(-(-len(x) // len(grid)))[: len(x)]
-        for name in files.sessions:
-            pair = _pair(name, model, files, purifier)
-            found.append(_compared(name, model, x, eps, *pair, batch=batch, watch=watch))
-    return found
+        return [_compared(name, model, files, purifier, x, eps, batch=batch, watch=watch) for name in files.sessions]
 
 
-def _pair(name: str, model: JointModel, files: Opened, purifier: Purifier | None) -> tuple[Run, Run]:
-    """A part by torch and by onnxruntime; what matters comes first in the outputs: logits, losses or images."""
+def _by_torch(name: str, model: JointModel, purifier: Purifier | None) -> Run:
+    """A part by torch; what matters comes first in the outputs: logits, losses or images."""
+    if name == "classifier":
+        return lambda x, eps: (model(x),)
+    if purifier is None or name == "loss":
+        return lambda x, eps: (model.auxiliary.loss(model, x),)
+    if name == "step":
+        return lambda x, eps: (purifier.trajectory(x, eps)[-1],)
+
+    def purified(x: Tensor, eps: Tensor) -> Outputs:
+        images = purifier(x).x
+        return images, model(images)
+
+    return purified
+
+
+def _by_file(name: str, files: Opened, purifier: Purifier | None) -> Run:
+    """The same part by onnxruntime."""
 
     def run(*inputs: Tensor) -> Outputs:
         return tuple(torch.from_numpy(np.asarray(out)) for out in files.run(name, *(x.numpy() for x in inputs)))
 
-    if name == "classifier":
-        return lambda x, eps: (model(x),), lambda x, eps: run(x)
-    if purifier is None or name == "loss":
-        return lambda x, eps: (model.auxiliary.loss(model, x),), lambda x, eps: run(x)
-    own = purifier
-    if name == "step":
+    if name != "step" or purifier is None:
+        return lambda x, eps: run(x)[:2]
 
-        def steps(x: Tensor, eps: Tensor) -> Outputs:
-            point = x
-            for _ in range(own.steps):
-                (point,) = run(point, x, torch.tensor(own.step_size), eps)
-            return (point,)
+    def steps(x: Tensor, eps: Tensor) -> Outputs:
+        point = x
+        for _ in range(purifier.steps):
+            (point,) = run(point, x, torch.tensor(purifier.step_size), eps)
+        return (point,)
 
-        return lambda x, eps: (own.trajectory(x, eps)[-1],), steps
-
-    def purified(x: Tensor, eps: Tensor) -> Outputs:
-        images = own(x).x
-        return images, model(images)
-
-    return purified, lambda x, eps: run(x)[:2]
+    return steps
 
 
 def _compared(
     name: str,
     model: JointModel,
+    files: Opened,
+    purifier: Purifier | None,
     x: Tensor,
     eps: Tensor,
-    torch_runs: Run,
-    onnx_runs: Run,
     *,
     batch: int,
     watch: Callable[[str, float, float | None], None],
 ) -> Agreement:
-    """Both on every batch in turns, after one batch to warm up."""
-    for run in (torch_runs, onnx_runs):
+    """Both on every batch in turns, after one batch to warm up; then in double precision, if that must be known."""
+    runs = (_by_torch(name, model, purifier), _by_file(name, files, purifier))
+    for run in runs:
         run(x[:batch], eps[:batch])
     seconds = [0.0, 0.0]
-    agreed, pixels = [], []
+    said: list[list[Tensor]] = [[], []]
+    pixels = []
     for start in range(0, len(x), batch):
         rows = slice(start, start + batch)
         outputs = []
-        for which, run in enumerate((torch_runs, onnx_runs)):
+        for which, run in enumerate(runs):
             began = time.perf_counter()
             outputs.append(run(x[rows], eps[rows]))
             seconds[which] += time.perf_counter() - began
-        one, two = outputs
-        if name == "loss":
-            agreed.append((one[0] - two[0]).abs() <= ALIKE * one[0].abs())
-        else:
-            labels = [(out[-1] if name != "step" else model(out[0])).argmax(1) for out in outputs]
-            agreed.append(labels[0] == labels[1])
+            said[which].append(_said(name, model, outputs[-1]))
         if name in ("step", "whole"):
-            pixels.append(same_pixels(one[0], two[0]) * len(one[0]))
+            pixels.append(same_pixels(outputs[0][0], outputs[1][0]) * len(outputs[0][0]))
         watch(f"checking {name}", min(start + batch, len(x)), len(x))
-    return Agreement(
+    by_torch, by_file = map(torch.cat, said)
+    found = Agreement(
         part=name,
         images=len(x),
-        agree=float(torch.cat(agreed).double().mean()),
+        agree=_alike(name, by_torch, by_file),
         pixels=sum(pixels) / len(x) if pixels else None,
         seconds_torch=seconds[0],
         seconds_onnx=seconds[1],
     )
+    if found.holds:
+        return found
+    exact = _in_double(name, model, purifier, x, eps, batch=batch, watch=watch)
+    return replace(found, double_torch=_alike(name, exact, by_torch), double_onnx=_alike(name, exact, by_file))
+
+
+def _in_double(
+    name: str,
+    model: JointModel,
+    purifier: Purifier | None,
+    x: Tensor,
+    eps: Tensor,
+    *,
+    batch: int,
+    watch: Callable[[str, float, float | None], None],
+) -> Tensor:
+    """What torch says in double precision."""
+    model = copy.deepcopy(model).double()
+    if purifier is not None:
+        settings = {key: getattr(purifier, key) for key in ("eps", "step_size", "steps", "grid", "bounds")}
+        purifier = Purifier(model, **settings)
+    run = _by_torch(name, model, purifier)
+    said = []
+    for start in range(0, len(x), batch):
+        rows = slice(start, start + batch)
+        said.append(_said(name, model, run(x[rows].double(), eps[rows].double())))
+        watch(f"checking {name} in double precision", min(start + batch, len(x)), len(x))
+    return torch.cat(said)
+
+
+def _said(name: str, model: JointModel, outputs: Outputs) -> Tensor:
+    """What decides: the loss, or the label, of every image."""
+    if name == "loss":
+        return outputs[0]
+    return (model(outputs[0]) if name == "step" else outputs[-1]).argmax(1)
+
+
+def _alike(name: str, wanted: Tensor, got: Tensor) -> float:
+    """The share of images on which two agree."""
+    same = (got - wanted).abs() <= ALIKE * wanted.abs() if name == "loss" else got == wanted
+    return float(same.double().mean())

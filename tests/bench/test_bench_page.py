@@ -1,10 +1,9 @@
 """docs/performance.md is what the committed rows say, and its plot draws every axis."""
 
 import copy
-import importlib.util
-from pathlib import Path
 
 import pytest
+import render_performance as tool
 import torch
 
 from soap import recipes
@@ -14,10 +13,6 @@ from soap.bench.row import SCHEMA
 from soap.bench.train import bench_train
 from soap.report.drawing import png
 
-ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("render_performance", ROOT / "tools" / "render_performance.py")
-tool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tool)
 CPU = torch.device("cpu")
 
 

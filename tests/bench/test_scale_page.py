@@ -1,25 +1,16 @@
 """docs/scale.md is what the committed rows say, and its arithmetic is right."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+import render_scale as render
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 ROOT = Path(__file__).parents[2]
 
-
-def tool(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-render = tool("render_scale")
 
 
 def test_the_page_is_rendered_from_the_committed_rows():

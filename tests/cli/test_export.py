@@ -18,6 +18,7 @@ def test_a_classifier_is_written_and_checked(run, tmp_path):
     assert (found["data"], found["images"], found["holds"]) == ("mnist-mini", 30, True)
     assert found["attack"].startswith("PGD(eps=0.3")
     assert found["parts"]["classifier"]["agree"] == 1
+    assert found["parts"]["classifier"]["double_torch"] is None  # asked only where too few agree
     row = json.loads((tmp_path / "rows.jsonl").read_text())
     assert row["parts"] == found["parts"]
     assert row["model"] == "mnist-fcn-no-def"
@@ -51,6 +52,7 @@ def test_files_that_do_not_agree_are_an_error(run, monkeypatch):
     assert done.code == 1
     assert "do not use these files" in done.err
     assert "0 of 1 parts agree" in done.out
+    assert "classifier: torch in double precision agrees with torch on 100.00 %, with the file on 0.00 %." in done.err
 
 
 BAD = [

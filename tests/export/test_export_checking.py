@@ -3,12 +3,14 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
+import torch
 
 import soap
 from soap import files
 from soap.errors import FileError, InputError
-from soap.export import ENOUGH, MANIFEST, Agreement, check
+from soap.export import ENOUGH, MANIFEST, Agreement, Opened, check, checking, opened
 
 
 def test_files_that_agree(fcn, fcn_files, some):
@@ -24,6 +26,7 @@ def test_files_that_agree(fcn, fcn_files, some):
         assert one.ratio == one.seconds_torch / one.seconds_onnx
         assert (one.pixels is None) == (one.part in ("classifier", "loss"))
         assert one.pixels is None or one.pixels > 0.99
+        assert one.double_torch is one.double_onnx is None  # asked only where too few agree
     assert ("checking whole", 40, 40) in seen
 
 
@@ -41,17 +44,66 @@ def test_another_classifier_is_noticed(fcn, fcn_files, classifier_folder, some, 
     folder = swapped(fcn_files.folder, tmp_path / "swapped", "classifier", classifier_folder / "classifier.onnx")
     found = {one.part: one for one in check(fcn, folder, some, purifier=fcn_files.purifier)}
     assert not found["classifier"].holds
+    assert found["classifier"].double_torch == 1
+    assert found["classifier"].double_onnx == found["classifier"].agree
     assert found["whole"].holds
 
 
-def test_losses_must_be_alike(fcn, fcn_files, some):
+def test_losses_must_be_alike(fcn_files, some, monkeypatch):
     other = soap.load("mnist-fcn-dr")
-    loss = other.auxiliary.loss
-    other.auxiliary.loss = lambda model, x: 1.01 * loss(model, x)
+    task = type(other.auxiliary)
+    loss = task.loss
+    monkeypatch.setattr(task, "loss", lambda self, model, x: 1.01 * loss(self, model, x))
     other_purifier = soap.Purifier(other, steps=2, step_size=0.2)
     spoilt = {one.part: one for one in check(other, fcn_files.folder, some, purifier=other_purifier)}
-    assert spoilt["loss"].agree == 0
+    assert (spoilt["loss"].agree, spoilt["loss"].double_torch, spoilt["loss"].double_onnx) == (0, 1, 0)
     assert spoilt["whole"].holds  # the walk down 1.01 times a loss is the walk down the loss
+
+
+def test_double_precision_tells_rounding_from_a_wrong_graph(fcn_files, some, monkeypatch):
+    """Torch made to round in single precision alone: then the file is right, and torch is not."""
+    other = soap.load("mnist-fcn-dr")
+    task = type(other.auxiliary)
+    loss = task.loss
+    monkeypatch.setattr(task, "loss", lambda self, model, x: (loss(self, model, x) + 1e6) - 1e6)
+    other_purifier = soap.Purifier(other, steps=2, step_size=0.2)
+    rounded = {one.part: one for one in check(other, fcn_files.folder, some, purifier=other_purifier)}["loss"]
+    assert rounded.agree < 0.5
+    assert rounded.double_torch < 0.5
+    assert rounded.double_onnx == 1
+
+
+class Coarse(Opened):
+    """A runtime that rounds purified images to 1/4, which only few labels outlive."""
+
+    def run(self, part, *inputs):
+        outputs = super().run(part, *inputs)
+        return outputs if part != "step" else [np.round(4 * outputs[0]) / 4]
+
+
+def test_too_few_labels_are_held_against_double_precision(fcn, fcn_files, some, monkeypatch):
+    """Counted here by hand: torch in single and in double precision, and the file, one image at a time."""
+    whole = opened(fcn_files.folder)
+    coarse = Coarse(manifest=whole.manifest, sessions={"step": whole.sessions["step"]})
+    monkeypatch.setattr(checking, "opened", lambda folder: coarse)
+    (found,) = check(fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch=16)
+    assert not found.holds
+    exact = soap.Purifier(soap.load("mnist-fcn-dr").double(), steps=2, step_size=0.2)
+    grid, labels = fcn_files.purifier.grid, []
+    for number, image in enumerate(some[:, None]):
+        eps = torch.tensor([grid[number % len(grid)]])
+        single = fcn_files.purifier.trajectory(image, eps)[-1]
+        double = exact.trajectory(image.double(), eps.double())[-1]
+        point = image.numpy()
+        for _ in range(2):
+            (point,) = coarse.run("step", point, image.numpy(), np.array(0.2, np.float32), eps.numpy())
+        answers = (fcn(single), exact.model(double), fcn(torch.from_numpy(point)))
+        labels.append([answer.argmax().item() for answer in answers])
+    single, double, file = torch.tensor(labels).T
+    assert found.double_torch == (single == double).double().mean()
+    assert found.double_onnx == (file == double).double().mean()
+    assert fcn_files.purifier.model is fcn
+    assert {weight.dtype for weight in fcn.parameters()} == {torch.float32}  # the double is a copy
 
 
 @pytest.mark.parametrize(("agree", "holds"), [(1.0, True), (0.999, True), (0.998, False)])

@@ -1,17 +1,12 @@
 """docs/adaptive.md is what the committed runs say, and nothing in them leads out of the repository."""
 
-import importlib.util
 import json
 import re
-from pathlib import Path
+
+import render_adaptive as tool
 
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER
 from soap.results import Store
-
-ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("render", ROOT / "tools" / "render_adaptive.py")
-tool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tool)
 
 
 def test_the_page_is_rendered_from_the_committed_runs():

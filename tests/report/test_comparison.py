@@ -1,12 +1,11 @@
 """Ours beside the paper's: means, intervals, marks, footnotes, and the pages that show them."""
 
-import importlib.util
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
+import render_results as tool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_rows import row_for
@@ -16,11 +15,6 @@ from soap.report.comparison import FEWER, SHORTER, UNEXPLAINED, UNTOLD, compare,
 from soap.report.comparison_words import BINS, bin_of, figure, missing, said
 from soap.report.results_page import results_html, results_markdown
 from soap.results import wilson
-
-ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("render_results", ROOT / "tools" / "render_results.py")
-tool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tool)
 
 TABLE = TABLES["table-1"]
 PLACE = ("dr-min-aux", "fcn", "pgd")  # 61.88 in print

@@ -1,11 +1,10 @@
 """docs/label_consistency.md is what the committed rows say; its table shows each figure in its place, or a dash."""
 
 import dataclasses
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
+import render_label_consistency as tool
 from paper_samples import row
 from report_samples import PROVENANCE
 
@@ -14,11 +13,6 @@ from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
 from soap.paper import TABLES, committed_rows
 from soap.purify.soap import label
 from soap.report import UPPER_BOUND
-
-ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("render", ROOT / "tools" / "render_label_consistency.py")
-tool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tool)
 
 BARE = ("none", *VARIANTS)
 DASHES = ["\N{EN DASH}"] * 5

@@ -1,12 +1,12 @@
 """docs/purifiers.md is what the committed rows and runs say, and what it tells the reader to type works."""
 
-import importlib.util
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import render_purifiers as tool
 import torch
 from paper_rows import row_for
 
@@ -17,11 +17,6 @@ from soap.paper import Wanted, committed_rows
 from soap.recipes import generative
 from soap.recipes.purifiers import NAMES
 from soap.results import Store
-
-ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("render_purifiers", ROOT / "tools" / "render_purifiers.py")
-tool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tool)
 
 PAGE = tool.PAGE.read_text(encoding="utf-8")
 MODEL = "cifar10-resnet18-pgd-at"

@@ -1,15 +1,9 @@
 """docs/reliability.md is what the committed rows say."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("render_reliability", ROOT / "tools" / "render_reliability.py")
-tool = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tool)
+import render_reliability as tool
 
 ROW = {"promise": "a | b", "test": "tests/chaos/test_kills.py::test_x[y]", "trials": 1200, "failures": 0,
        "date": "2026-01-01", "commit": "c0ffee1234+"}  # fmt: skip

@@ -1,7 +1,6 @@
 """docs/service.md is what the committed rows say, and the load tool counts rightly."""
 
 import copy
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -12,19 +11,13 @@ from small_service import png
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
+import load_service as load
+import render_service as render
+
 from soap.serve import Limits
 
 ROOT = Path(__file__).parents[2]
 
-
-def tool(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-render, load = tool("render_service"), tool("load_service")
 
 
 @pytest.fixture
