@@ -1,4 +1,4 @@
-"""Render the table of docs/export.md from the rows of `soap export --check --results results/export.jsonl`.
+"""Render the tables of docs/export.md, first of all from the rows of `soap export --check --results results/export.jsonl`.
 
     python tools/render_export.py
 """
@@ -14,6 +14,7 @@ from soap.report import with_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, ROWS = ROOT / "docs" / "export.md", ROOT / "results" / "export.jsonl"
+WAYS = ROOT / "results" / "attempts" / "export-agreement.jsonl"
 HEAD = ("model", "images", "part", "agree", "equal pixels", "torch, s", "onnxruntime, s", "torch / onnxruntime")
 
 Row = dict[str, Any]
@@ -43,7 +44,18 @@ def table(rows: Sequence[Row]) -> str:
 
 def rendered(document: str, rows: Sequence[Row]) -> str:
     """The page with its figures as the rows have them."""
-    return with_section(document, "figures", table(rows))
+    return with_section(with_section(document, "figures", table(rows)), "ways", ways())
+
+
+def ways(path: Path = WAYS) -> str:
+    """What `tools/vary_export.py` counted: a line a way, a column a model, the later of two rows."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    models = sorted({row["model"] for row in rows})
+    found = {(row["way"], row["model"]): f"{100 * row['labels']:.1f} %" for row in rows}
+    lines = [("the same images purified by", *(f"`{model}`" for model in models)), ("---",) * (1 + len(models))]
+    for way in dict.fromkeys(row["way"] for row in rows):
+        lines.append((way, *(found.get((way, model), "") for model in models)))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _agree(part: Row) -> str:
