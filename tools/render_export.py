@@ -1,4 +1,4 @@
-"""Render the tables of docs/export.md, first of all from the rows of `soap export --check --results results/export.jsonl`.
+"""Render the tables of docs/export.md from the rows of `soap export --check` and of tools/vary_export.py.
 
     python tools/render_export.py
 """

@@ -11,14 +11,15 @@ from soap.errors import InputError
 from soap.serve.problems import RequestError
 
 SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src 'self' data: blob:; "
+    "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""On every answer. Pictures come as data: addresses; nothing may be loaded from anywhere else."""
+"""On every answer. Pictures come as data: addresses; nothing may be loaded from anywhere else. WebAssembly may be
+compiled, for networks that run in the browser alone; text may not become script."""
 
 OPEN = ("/", "/docs", "/openapi.json", "/healthz")
 """Routes without a token, and what lies in /static/: a browser cannot send one before the page asks for it."""

@@ -1,6 +1,8 @@
 """The page at `/` and the files it loads from `/static/`, with types and caching that depend on no machine."""
 
+import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -9,7 +11,11 @@ from fastapi.staticfiles import StaticFiles
 from starlette.responses import Response
 from starlette.types import Scope
 
+from soap import files
+from soap.errors import FileError
+from soap.evaluation import fingerprint
 from soap.serve.problems import RequestError
+from soap.serve.subject import Subject
 
 STATIC = Path(__file__).parent / "static"
 
@@ -17,6 +23,9 @@ TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".wasm": "application/wasm",
+    ".onnx": "application/octet-stream",
     ".json": "application/json",
     ".svg": "image/svg+xml",
     ".png": "image/png",
@@ -53,3 +62,22 @@ def add(app: FastAPI, folder: Path) -> None:
 
     if folder.is_dir():
         app.mount("/static", TypedFiles(directory=folder))
+
+
+def in_browser(folder: Path, subjects: Iterable[Subject]) -> dict[str, int]:
+    """The models that the page in `folder` can run by itself, and how many bytes it loads for each.
+
+    `tools/vendor_onnxruntime.py` puts the files there; they count for a served model of the same weights alone.
+    """
+    path = folder / "vendor" / "manifest.json"
+    if not path.is_file():
+        return {}
+    with files.explained(path):
+        text = path.read_bytes()
+    try:
+        models = json.loads(text)["models"]
+        there = {name: (str(it["weights_sha256"]), int(it["bytes"])) for name, it in models.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError(f"{path}: not a manifest; write it again with `make browser`, or remove its folder.") from error
+    known = [subject for subject in subjects if subject.name in there]
+    return {it.name: there[it.name][1] for it in known if there[it.name][0] == fingerprint(it.model)}

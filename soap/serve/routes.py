@@ -7,7 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from soap.errors import InputError
-from soap.serve import answers, arrays
+from soap.serve import answers, arrays, page
 from soap.serve.operations import Mislead, Predict, Purify
 from soap.serve.problems import busy, documented
 from soap.serve.service import JSON_TYPE, PICTURE_TYPES, Service
@@ -28,7 +28,10 @@ DOORS = documented(401, 421)
 
 
 class ModelAnswer(BaseModel):
-    """A served model: what it takes, what it tells apart, and the settings that apply where a request gives none."""
+    """A served model: what it takes, what it tells apart, and the settings that apply where a request gives none.
+
+    browser_bytes: what the page loads to run it in the browser alone; null where it cannot.
+    """
 
     name: str
     data: str
@@ -38,6 +41,7 @@ class ModelAnswer(BaseModel):
     classes: list[str]
     attacks: dict[str, dict[str, Any]]
     purification: dict[str, Any] | None
+    browser_bytes: int | None
 
 
 class ModelsAnswer(BaseModel):
@@ -57,6 +61,7 @@ def router(service: Service) -> APIRouter:
     """The routes of one service."""
     routes = APIRouter()
     limits, names = service.limits, list(service.subjects)
+    sizes = page.in_browser(page.STATIC, service.subjects.values())
     model_name = Annotated[
         str | None, Query(description="Default: the first served.", json_schema_extra={"enum": names})
     ]
@@ -110,7 +115,7 @@ def router(service: Service) -> APIRouter:
     @routes.get("/v1/models", responses=DOORS)
     async def models() -> ModelsAnswer:
         """The served models."""
-        return ModelsAnswer(models=[_described(subject) for subject in service.subjects.values()])
+        return ModelsAnswer(models=[_described(it, sizes.get(it.name)) for it in service.subjects.values()])
 
     @routes.get("/healthz", responses=documented(421, 503))
     async def health() -> HealthAnswer:
@@ -138,7 +143,7 @@ def _radius(text: str) -> float | str:
     return radius
 
 
-def _described(subject: Subject) -> ModelAnswer:
+def _described(subject: Subject, browser_bytes: int | None) -> ModelAnswer:
     own = subject.model.purification
     keys = ("eps", "step_size", "steps", "radius")
     return ModelAnswer(
@@ -153,4 +158,5 @@ def _described(subject: Subject) -> ModelAnswer:
             for name, attack in subject.attacks.items()
         },
         purification=None if own is None else {"step_size": own.step_size, "steps": own.steps, "grid": own.grid},
+        browser_bytes=browser_bytes,
     )

@@ -19,6 +19,7 @@ from soap.serve.page import STATIC, TYPES
 from soap.serve.subject import load
 
 FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
+FILES = [name for name in FILES if not name.startswith("vendor/")]  # others' work, and not in every clone
 GALLERY = json.loads((STATIC / "gallery" / "gallery.json").read_text(encoding="utf-8"))
 
 

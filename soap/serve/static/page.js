@@ -1,6 +1,7 @@
-// The page: what is chosen goes to the service, what it answers is shown.
+// The page: what is chosen goes to the service, or to the network in this browser; what it answers is shown.
 
 import { Refusal, blobOf, models, post, useToken } from "./api.js";
+import * as browser from "./browser.js";
 import { Pad } from "./draw.js";
 import { byId } from "./elements.js";
 import { acceptFiles, isLight } from "./files.js";
@@ -58,12 +59,33 @@ async function run(work) {
   }
 }
 
+// --- Where it is computed ---
+
+const here = () => byId("in-browser").checked;
+const tell = (done, most) => here() && say(words.ofLoading(done, most));
+
+/** predict or purify, by the network in this browser or by the service. */
+async function ask(route, asked, picture, signal) {
+  const { model } = settings;
+  if (!here()) return post(route, { model: model.name, ...asked, pictures: true }, picture, signal);
+  const answer = await browser[route](model, asked, picture, signal, tell);
+  signal.throwIfAborted(); // a newer picture may be under way: this one's answer must not cover it
+  return answer;
+}
+
+function changePlace() {
+  next(async () => {
+    if (here()) await browser.ready(settings.model, tell);
+    say(words.ofPlace(here()));
+  });
+}
+
 // --- The picture ---
 
 /** Take a picture: forget what was made of the last one, and ask what the network sees. */
 async function take(picture, label, signal, invert = false) {
   const { model } = settings;
-  const answer = await post("predict", { model: model.name, pictures: true, invert }, picture, signal);
+  const answer = await ask("predict", { invert }, picture, signal);
   const seen = { ...answer, picture: answer.input };
   input = { picture: blobOf(answer.input), label, seen, shape: String(model.input_shape) };
   forgetWalks();
@@ -127,7 +149,7 @@ function chosen() {
 
 async function attack(signal) {
   const asked = { model: settings.model.name, ...settings.attack, label: input?.label ?? null, pictures: true };
-  const answer = await post("attack", asked, chosen(), signal);
+  const answer = await post("attack", asked, chosen(), signal); // the browser has no gradients of the classifier
   forgetWalks();
   attacked = answer;
   stages.attacked.showChange(answer.difference, answer.magnification, "what the attack changed");
@@ -136,8 +158,8 @@ async function attack(signal) {
 }
 
 async function purify(signal) {
-  const asked = { model: settings.model.name, eps_pfy: settings.radius, pictures: true };
-  const answer = await post("purify", asked, attacked ? blobOf(attacked.image) : chosen(), signal);
+  const picture = attacked ? blobOf(attacked.image) : chosen();
+  const answer = await ask("purify", { eps_pfy: settings.radius }, picture, signal);
   purified = answer;
   stages.purified.showChange(answer.difference, answer.magnification, "what purification changed");
   await play();
@@ -154,26 +176,38 @@ async function play() {
 
 // --- The model, the token, the beginning ---
 
+/** Follow the model; whether the picture was in this browser alone, and this model would have it elsewhere. */
 function followModel() {
   const { model } = settings;
+  const leaves = here() && model.browser_bytes === null;
+  byId("browser").hidden = model.browser_bytes === null;
+  byId("browser-size").textContent = words.megabytes(model.browser_bytes ?? 0);
+  if (leaves) byId("in-browser").checked = false;
   byId("drawing").hidden = !drawable(model);
   byId("file-title").textContent = `${drawable(model) ? "or drop" : "Drop"} a PNG or JPEG here`;
   byId("do-purify").disabled = !model.purifiable;
   tellLimits(figures, model);
+  return leaves;
 }
 
 function changeModel() {
-  followModel();
+  const leaves = followModel();
   forgetFile();
-  if (input?.shape === String(settings.model.input_shape)) {
+  if (leaves) {
+    instead(async () => forgetPicture("This model runs in the service alone: what you choose now is sent there."));
+  } else if (input?.shape === String(settings.model.input_shape)) {
     instead((signal) => take(input.picture, input.label, signal));
   } else {
-    input = null;
-    stages.input.clear();
-    forgetWalks();
-    say("Choose a picture.");
+    forgetPicture("Choose a picture.");
     if (drawable(settings.model)) firstExample();
   }
+}
+
+function forgetPicture(sentence) {
+  input = null;
+  stages.input.clear();
+  forgetWalks();
+  say(sentence);
 }
 
 function askForToken() {
@@ -193,6 +227,7 @@ async function start() {
   if (drawable(settings.model)) firstExample();
 }
 
+byId("in-browser").addEventListener("change", changePlace);
 byId("clear").addEventListener("click", () => pad.clear());
 byId("do-attack").addEventListener("click", () => next(attack));
 byId("do-purify").addEventListener("click", () => next(purify));

@@ -10,6 +10,17 @@ export function ofInput(answer, label, classes) {
   return `The network sees ${sure(answer)}${wrongly ? `, though it is ${classes[label]}` : ""}.`;
 }
 
+/** In bytes. The runtime, most of it, is loaded but once for all models. */
+export function ofLoading(done, most) {
+  return `Loading the network into this browser: ${(done / 1e6).toFixed(0)} of at most ${megabytes(most)}.`;
+}
+
+export function ofPlace(here) {
+  return `Pictures are now looked at and purified ${here ? "in this browser" : "by the service"}.`;
+}
+
+export const megabytes = (bytes) => `${(bytes / 1e6).toFixed(0)} MB`;
+
 /** inUnits: a change of a pixel as text. */
 export function ofAttack(answer, inUnits) {
   const turned = answer.fooled

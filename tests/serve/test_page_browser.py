@@ -1,0 +1,213 @@
+"""The network in the browser alone: it says what the service says, which is not asked, and gets no picture."""
+
+import base64
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from browsing import visited
+from PIL import Image
+from small_service import MODELS, running
+
+pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+
+from soap.evaluation import fingerprint
+from soap.serve import create_app, pictures
+from soap.serve.page import STATIC
+
+vendored = pytest.mark.skipif(
+    not (STATIC / "vendor" / "manifest.json").is_file(),
+    reason="there are no files for the browser alone; `make browser` fetches them",
+)
+SWITCH = "Run in this browser"
+SHAPE = (1, 28, 28)
+
+
+@pytest.fixture
+def static(tmp_path, monkeypatch):
+    """The page's own files without those for the browser alone."""
+    folder = tmp_path / "static"
+    shutil.copytree(STATIC, folder, ignore=shutil.ignore_patterns("vendor", ".*"))
+    monkeypatch.setattr("soap.serve.page.STATIC", folder)
+    return folder
+
+
+def work(visit):
+    """The routes that got a picture."""
+    return [url.split("/v1/")[1].split("?")[0] for url in visit.asked if "/v1/" in url and "/v1/models" not in url]
+
+
+def steps(visit):
+    """Phase, step, class, probability and loss of every row of the table."""
+    return visit.page.locator("#steps tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+
+
+def levels(base64_png):
+    """Of a grey picture."""
+    return np.array(Image.open(io.BytesIO(base64.b64decode(base64_png))).convert("L"), dtype=float)
+
+
+def shown(visit):
+    """The purified picture and what purification changed."""
+    images = visit.page.locator("#stage-purified img").all()
+    return [levels(image.get_attribute("src").partition("base64,")[2]) for image in images]
+
+
+def switch_on(visit):
+    """By keyboard, until all is loaded."""
+    visit.page.get_by_label(SWITCH).focus()
+    visit.page.keyboard.press("Space")
+    visit.said("looked at and purified in this browser")
+
+
+@vendored
+def test_the_label_returns_as_it_does_by_the_service_which_is_not_asked(visit):
+    visit.open()
+    visit.press("Attack")
+    visit.said("Attacked: the network saw 7")
+    before = visit.seen("attacked")
+    switch_on(visit)
+    del visit.asked[:]
+    visit.press("Purify")
+    visit.said("Purified: the network sees 7 again")
+    assert visit.seen("purified") == "7" != before
+    assert work(visit) == []
+    said, here, pair = visit.page.locator("#said").inner_text(), steps(visit), shown(visit)
+    visit.page.get_by_label(SWITCH).uncheck()
+    visit.said("looked at and purified by the service")
+    visit.press("Purify")
+    visit.said("Radius")
+    assert work(visit) == ["purify"]
+    assert visit.page.locator("#said").inner_text() == said
+    there = steps(visit)
+    assert [row[:4] for row in here] == [row[:4] for row in there]
+    assert [float(row[4]) for row in here] == pytest.approx([float(row[4]) for row in there], rel=0.01)
+    assert len(pair) == 2
+    for picture, other in zip(pair, shown(visit), strict=True):
+        assert np.abs(picture - other).max() <= 1
+
+
+@vendored
+def test_examples_drawings_and_files_are_seen_without_the_service(visit, digits):
+    visit.open()
+    switch_on(visit)
+    del visit.asked[:]
+    visit.page.get_by_role("button", name="Example: 4").click()
+    visit.said("The network sees 4")
+    visit.draw([(0.5, 0.15), (0.5, 0.85)])
+    visit.said("The network sees 1")
+    body = io.BytesIO()
+    Image.fromarray(255 - (digits.x[3, 0] * 255).byte().numpy()).resize((224, 224)).save(body, format="JPEG")
+    visit.page.set_input_files("#file", {"name": "three.jpg", "mimeType": "image/jpeg", "buffer": body.getvalue()})
+    visit.said("The network sees 3")
+    assert visit.page.get_by_label("swap dark and light").is_checked()
+    visit.page.set_input_files("#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"})
+    visit.page.locator("#trouble", has_text="not a picture that this browser can read").wait_for()
+    visit.page.get_by_label("Purification radius").select_option("0.2")
+    visit.press("Purify")
+    visit.said("Radius 0.2")
+    assert work(visit) == []
+    visit.press("Attack")
+    visit.said("Attacked")
+    assert work(visit) == ["attack"]
+
+
+@vendored
+def test_a_model_of_the_service_alone_gets_no_picture_unasked(visit):
+    visit.open()
+    switch_on(visit)
+    del visit.asked[:]
+    visit.page.get_by_label("Model").select_option(MODELS[1])
+    visit.said("This model runs in the service alone: what you choose now is sent there.")
+    switch = visit.page.get_by_label(SWITCH)
+    assert not switch.is_visible()
+    visit.page.get_by_label("Model").select_option(MODELS[0])
+    visit.said("The network sees 7")
+    assert switch.is_visible()
+    assert not switch.is_checked()
+
+
+def test_without_the_files_there_is_no_switch_and_nobody_asks_for_them(browser, static):
+    with running(create_app(MODELS)) as address, visited(browser, address) as visit:
+        visit.open()
+        assert not visit.page.get_by_label(SWITCH).is_visible()
+        assert [url for url in visit.asked if "vendor" in url] == []
+
+
+def test_files_that_cannot_be_loaded_are_told_and_the_picture_stays(browser, static, model):
+    (static / "vendor").mkdir()
+    told = {MODELS[0]: {"weights_sha256": fingerprint(model), "bytes": 19_000_000}}
+    (static / "vendor" / "manifest.json").write_text(json.dumps({"models": told}))
+    with running(create_app(MODELS)) as address, visited(browser, address) as visit:
+        visit.open()
+        switch = visit.page.get_by_role("checkbox", name=SWITCH)
+        said = visit.page.locator(f"#{switch.get_attribute('aria-describedby')}").inner_text()
+        assert "your picture stays in this browser" in said
+        assert "Attack still sends it to the service" in said
+        assert "19 MB" in said
+        switch.check()
+        visit.trouble("This browser cannot run the network")
+        (static / "vendor" / "ort.wasm.min.mjs").write_text("export const env = { wasm: {} };")
+        del visit.asked[:]
+        visit.press("Purify")
+        visit.trouble("does not give static/vendor/ort-wasm-simd-threaded.wasm (status 404). Make it again")
+        assert work(visit) == []
+        switch.uncheck()
+        visit.press("Purify")
+        visit.said("Radius")
+
+
+def files():
+    """Pictures of many kinds, by name."""
+    chance = np.random.default_rng(0)
+    colour = Image.fromarray(chance.integers(0, 256, (9, 7, 3), dtype=np.uint8))
+    smooth = colour.resize((300, 211), Image.Resampling.BICUBIC)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # orientation
+    made = {
+        "as it is": (Image.fromarray(chance.integers(0, 256, (28, 28), dtype=np.uint8)), {"format": "PNG"}),
+        "smaller": (Image.fromarray(chance.integers(0, 256, (5, 9), dtype=np.uint8)), {"format": "PNG"}),
+        "larger": (Image.fromarray(chance.integers(0, 256, (100, 140, 3), dtype=np.uint8)), {"format": "PNG"}),
+        "transparent": (Image.fromarray(chance.integers(0, 256, (60, 50, 4), dtype=np.uint8)), {"format": "PNG"}),
+        "photograph": (smooth, {"format": "JPEG", "quality": 95}),
+        "turned photograph": (smooth, {"format": "JPEG", "quality": 95, "exif": turned}),
+    }
+    for name, (image, options) in made.items():
+        body = io.BytesIO()
+        image.save(body, **options)
+        yield name, body.getvalue()
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_pictures_are_read_as_the_service_reads_them(visit, invert):
+    visit.open()
+    read = """async ([bytes, shape, invert]) => {
+        const { decode } = await import("/static/levels.js");
+        return [...await decode(new Blob([new Uint8Array(bytes)]), shape, invert)];
+    }"""
+    for name, body in files():
+        found = torch.tensor(visit.page.evaluate(read, [list(body), SHAPE, invert])).reshape(SHAPE)
+        wanted = pictures.decode(body, SHAPE, pixels=10**6, invert=invert)
+        assert (found - wanted).abs().max() <= (1.01 / 255 if name != "as it is" else 0), name
+
+
+def test_pictures_are_written_and_magnified_as_the_service_does(visit):
+    visit.open()
+    write = """async ([before, after, shape]) => {
+        const { encode, magnified } = await import("/static/levels.js");
+        const { difference, magnification } = magnified(Float32Array.from(before), Float32Array.from(after));
+        return [await encode(difference, shape), magnification];
+    }"""
+    chance = torch.Generator().manual_seed(0)
+    before = torch.rand(SHAPE, generator=chance)
+    for after in (before, (before + 0.1).clamp(max=1), torch.rand(SHAPE, generator=chance)):
+        inputs = [before.flatten().tolist(), after.flatten().tolist(), SHAPE]
+        painted, magnification = visit.page.evaluate(write, inputs)
+        difference, wanted = pictures.magnified(after - before)
+        assert magnification == pytest.approx(wanted, rel=1e-5)
+        assert np.abs(levels(painted) - 255 * difference[0].numpy()).max() <= 0.51

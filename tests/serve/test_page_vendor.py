@@ -1,0 +1,77 @@
+"""Files for the browser alone, where the service finds them: their types, and for which models they count."""
+
+import json
+
+import pytest
+from small_service import HERE, MODELS
+
+pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+
+from fastapi.testclient import TestClient
+
+from soap.errors import FileError
+from soap.evaluation import fingerprint
+from soap.serve import create_app
+
+
+@pytest.fixture
+def vendor(tmp_path, monkeypatch):
+    """A folder for such files, in place of this clone's."""
+    monkeypatch.setattr("soap.serve.page.STATIC", tmp_path)
+    (tmp_path / "vendor").mkdir()
+    return tmp_path / "vendor"
+
+
+def offered():
+    """What the models' answer says of each."""
+    with TestClient(create_app(MODELS), base_url=HERE) as client:
+        return {it["name"]: it["browser_bytes"] for it in client.get("/v1/models").json()["models"]}
+
+
+def manifest(vendor, **models):
+    told = {name: {"weights_sha256": weights, "bytes": 123} for name, weights in models.items()}
+    (vendor / "manifest.json").write_text(json.dumps({"models": told}))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ort.wasm.min.mjs", "text/javascript; charset=utf-8"),
+        ("ort-wasm-simd-threaded.wasm", "application/wasm"),
+        ("mnist-fcn-dr/step.onnx", "application/octet-stream"),
+        ("manifest.json", "application/json"),
+    ],
+)
+def test_every_file_has_its_type_and_comes_in_pieces(vendor, monkeypatch, name, kind):
+    monkeypatch.setattr("starlette.responses.guess_type", lambda *_: ("text/plain", None))
+    path = vendor / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"0123456789" if path.suffix != ".json" else b'{"models": {}}')
+    with TestClient(create_app(MODELS[:1]), base_url=HERE) as client:
+        whole = client.get(f"/static/vendor/{name}")
+        piece = client.get(f"/static/vendor/{name}", headers={"Range": "bytes=2-4"})
+    assert whole.content == path.read_bytes()
+    assert (piece.status_code, piece.content) == (206, path.read_bytes()[2:5])
+    assert piece.headers["content-range"] == f"bytes 2-4/{len(whole.content)}"
+    for answer in (whole, piece):
+        assert answer.headers["content-type"] == kind
+        assert answer.headers["cache-control"] == "no-cache"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_without_such_files_no_model_runs_in_the_browser(vendor):
+    assert offered() == {MODELS[0]: None, MODELS[1]: None}
+
+
+def test_a_model_runs_in_the_browser_if_the_files_are_of_its_weights(vendor, model):
+    manifest(vendor, **{MODELS[0]: fingerprint(model), MODELS[1]: "0" * 64, "not-served": "0" * 64})
+    assert offered() == {MODELS[0]: 123, MODELS[1]: None}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"models": []}', '{"models": {"mnist-fcn-dr": {}}}', '{"models": {"a": 1}}', "[" * 10**5]
+)
+def test_what_is_no_manifest_is_told_at_the_start(vendor, text):
+    (vendor / "manifest.json").write_text(text)
+    with pytest.raises(FileError, match="make browser"):
+        create_app(MODELS)
