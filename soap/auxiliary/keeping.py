@@ -20,7 +20,7 @@ from soap.errors import FileError, InputError
 KEY = "adopted"
 
 MOST = 2**24
-"""Numbers of one input at most: the shape is tried out on two."""
+"""Numbers of one input at most: the shape is tried out on two, which takes 256 MiB with the copy that is made."""
 
 
 def save(path: Path, model: JointModel) -> None:
