@@ -19,8 +19,8 @@ from soap.errors import FileError, InputError
 
 KEY = "adopted"
 
-MOST = 2**24
-"""Numbers of one input at most: the shape is tried out on two, which takes 256 MiB with the copy that is made."""
+MOST = 3 * 1024 * 1024
+"""Numbers of one input at most: the shape is tried out on two of them and a copy, however short the file."""
 
 
 def save(path: Path, model: JointModel) -> None:
@@ -62,11 +62,16 @@ def restore(
         gradient = given.pop("gradient", None)
         options: dict[str, Any] = {key: _finite(given[key]) for key in ("alpha", "noise") if key in given}
         purification = _purification(about["purification"])
-        if math.prod(shape) > MOST or {*given} != {*options}:
-            raise ValueError(f"inputs of shape {shape}, options {', '.join(given)}")
+        if {*given} != {*options}:
+            raise ValueError(f"options {', '.join(given)}")
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         wanted = "want a file of soap.auxiliary.save or soap.training.fit"
         raise FileError(f"{path}: not an adopted model; {wanted}.") from error
+    if math.prod(shape) > MOST:
+        raise FileError(
+            f"{path}: its inputs are said to have more than {MOST:,} numbers (three channels of 1024 x 1024); "
+            "if you trust the file, call soap.auxiliary.wrap with your shape and load its tensors into that."
+        )
     if task is None and known is None:
         raise InputError(f"{path}: {name} has a task of its own, which is code; give it as task=...")
     if task is None and gradient is not None:

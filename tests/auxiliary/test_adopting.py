@@ -1,6 +1,7 @@
 """Any classifier as a joint model: features found or given, heads that fit, the user's module left as it was."""
 
 import copy
+import json
 import threading
 
 import pytest
@@ -287,6 +288,16 @@ def test_another_module_or_file_is_refused_and_nothing_is_changed(tmp_path):
         restore(soap.zoo.weights_path("mnist-fcn-dr"), stranger())
     with pytest.raises(FileError, match="there is no such file"):
         restore(tmp_path / "none.safetensors", stranger())
+
+
+def test_a_short_file_cannot_ask_for_a_large_trial(tmp_path):
+    path = tmp_path / "kept.safetensors"
+    save(path, wrap(stranger(), "rotation", shape=(1, 8, 8)))
+    tensors, facts = soap.engine.load_tensors(path)
+    about = {**json.loads(facts["adopted"]), "shape": [1, 2048, 2048]}
+    soap.engine.save_tensors(path, tensors, {**facts, "adopted": json.dumps(about)})
+    with pytest.raises(FileError, match=r"more than 3,145,728 numbers.*if you trust the file"):
+        restore(path, stranger())
 
 
 @pytest.mark.gpu

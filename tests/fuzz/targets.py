@@ -60,7 +60,6 @@ LIST = (
     Target(
         name="adopted", file="adopted.safetensors", readers=(readers.adopted,),
         mend=inside(CORPUS / "adopted" / "seed-rotation", "adopted"), tokens=words.TENSORS,
-        room=300,  # its shape, of at most `keeping.MOST` numbers, is tried out on two inputs, of which a copy is made
     ),
     Target(
         name="recipe", file="recipe.toml", readers=(readers.recipe,), tokens=words.RECIPE
