@@ -24,6 +24,8 @@ PRECISIONS = ("fp32", "bf16")
 
 HEADER = 2**24
 """Bytes of a safetensors header at most; that of the largest network here has some 20 thousand."""
+DIMENSIONS = 64
+"""Of a tensor; torch counts with no more."""
 
 _DAMAGE = (
     ValueError, struct.error, AttributeError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError
@@ -150,6 +152,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     for name, tensor in tensors.items():
         if tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() == 1):
             raise FileError(f"{path}: tensor {name!r} is {tensor.dtype}; want real numbers of 16, 32 or 64 bits.")
+        if tensor.dim() > DIMENSIONS:
+            raise FileError(f"{path}: tensor {name!r} has {tensor.dim()} dimensions, want at most {DIMENSIONS}.")
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise FileError(f"{path}: tensor {name!r} has NaN or infinite values; fetch or train it again.")
     return tensors, {name: value for name, value in metadata.items() if name != intact.FIELD}

@@ -40,3 +40,11 @@ def test_the_first_signal_asks_and_the_second_interrupts(number):
 def test_an_unknown_precision_is_refused():
     with pytest.raises(InputError, match="'fp32', 'bf16'"):
         engine.autocast(torch.device("cpu"), "fp16")
+
+
+def test_a_tensor_of_more_dimensions_than_torch_counts_is_refused(tmp_path):
+    path = tmp_path / "deep.safetensors"
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1] * 65, "data_offsets": [0, 4]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(FileError, match=r"deep.safetensors: tensor 'a' has 65 dimensions, want at most 64"):
+        engine.load_tensors(path)
