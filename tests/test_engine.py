@@ -1,13 +1,15 @@
 """Devices, seeds, and stopping at a safe point."""
 
+import json
 import os
 import signal
+import struct
 
 import pytest
 import torch
 
 from soap import engine
-from soap.errors import InputError
+from soap.errors import FileError, InputError
 
 
 def test_devices_by_name():
