@@ -5,12 +5,14 @@ of its own, given the purified ones before it.
 """
 
 import math
+from functools import partial
 
 import torch
 
 from soap import engine, validate
 from soap.chunks import by_rows
 from soap.errors import InputError
+from soap.graphs import forget
 from soap.isolation import untouched
 from soap.models.logistic_mixture import LogisticMixture, centred
 from soap.models.pixel_walk import fill
@@ -18,8 +20,9 @@ from soap.models.pixelcnn import PixelCNN
 from soap.purify.soap import Purified
 from soap.shapes import Float, Int, Tensor
 
-SIDE_BY_SIDE = {"cpu": 64, "cuda": 2500}
-"""Images walked at once at most: on a GPU a pixel's few hundred kernels cost the same for one image and for many."""
+SIDE_BY_SIDE = {"cpu": 64, "cuda": 2048}
+"""Images walked at once at most: on a GPU a pixel's few hundred kernels cost nearly the same for one and for many.
+A power of two, to which a replay is padded."""
 
 WHOLE_AT_ONCE = 256
 """Images passed whole through the model at once at most: more are no faster, and take a lot of memory."""
@@ -57,12 +60,13 @@ class PixelDefend:
         """Purify a batch [batch, c, h, w] of images in [0, 1] of the model's own size; inputs are not changed."""
         validate.inputs(x, self.model)
         walked, whole = self._rows_at_once(x.device)
-        top, dtype = self.model.levels - 1, x.dtype
+        top, dtype = x.new_tensor(self.model.levels - 1), x.dtype  # by a number a GPU multiplies: a bit off k / 255
+        free = partial(forget, self.model)
         with untouched(self.model), torch.no_grad(), engine.autocast(x.device, self.precision):
             before = self.model.levels_of(x.detach())
-            (after,) = by_rows(self._purify, before, most=walked, free=torch.cuda.empty_cache)
+            (after,) = by_rows(self._purify, before, most=walked, free=free)
             bits = [
-                by_rows(self._bits_per_dim, levels.to(dtype) / top, most=whole, free=torch.cuda.empty_cache)[0]
+                by_rows(self._bits_per_dim, levels.to(dtype) / top, most=whole, free=free)[0]
                 for levels in (before, after)
             ]
         return Purified(
@@ -76,33 +80,32 @@ class PixelDefend:
         return (self.model.bits_per_dim(x),)
 
     def _purify(self, levels: Int[Tensor, "batch c h w"]) -> tuple[Tensor]:
-        offsets = self.offsets.to(levels.device)
-
-        def choose(mixture: LogisticMixture, i: int, j: int) -> Tensor:
-            candidates = levels[:, :, i, j, None] + offsets
-            return most_likely(mixture, candidates.clamp(0, self.model.levels - 1))
-
-        return (fill(self.model, choose, batch=len(levels)),)
+        pixels = levels.permute(0, 2, 3, 1)[..., None]
+        candidates = (pixels + self.offsets.to(levels.device)).clamp(0, self.model.levels - 1)
+        return (fill(self.model, most_likely, candidates.int(), name=repr(self)),)
 
     def _rows_at_once(self, device: torch.device) -> tuple[int, int]:
         """How many images to walk at once, and to pass whole through the model, for their likelihood, at once.
 
         Counted in the numbers that one image keeps at the worst moment: on the walk, the rows before every convolution
-        that looks down, the links, and the candidates; in a whole pass, the links and a handful of activations.
+        that looks down and the links, on a GPU once more for what is replayed, and all candidates; in a whole pass, the
+        links and a handful of activations.
         """
         most, model = SIDE_BY_SIDE.get(device.type, SIDE_BY_SIDE["cpu"]), self.model
         if self.max_memory is None:
             return most, min(most, WHOLE_AT_ONCE)
         blocks, mixed = len(model.above), model.head.out_channels
-        _, height, width = model.input_shape
-        walk = (12 * blocks + 18) * model.channels * width + 9 * model.mixtures * len(self.offsets)
+        channels, height, width = model.input_shape
+        walk = (12 * blocks + 18) * model.channels * width * (2 if device.type == "cuda" else 1)
+        walk += (channels * height * width + 9 * model.mixtures) * len(self.offsets)
         whole = ((blocks + 7) * model.channels + 4 * mixed) * height * width
         bytes_a_number = model.head.weight.element_size()
         need = max(walk, whole) * bytes_a_number
         if self.max_memory < need:
             raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
         rows = [self.max_memory // (numbers * bytes_a_number) for numbers in (walk, whole)]
-        return min(most, rows[0]), min(WHOLE_AT_ONCE, most, rows[1])
+        walked = min(most, rows[0])
+        return 1 << walked.bit_length() - 1, min(WHOLE_AT_ONCE, most, rows[1])  # a power of two: see SIDE_BY_SIDE
 
 
 def most_likely(mixture: LogisticMixture, candidates: Int[Tensor, "batch c k"]) -> Int[Tensor, "batch c"]:

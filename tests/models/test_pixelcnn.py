@@ -4,6 +4,7 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -105,12 +106,16 @@ def test_pixel_by_pixel_gives_what_the_whole_image_gives(shape: tuple[int, int, 
     with torch.no_grad():
         whole = model.mixture(model.raw(x))
 
-    def follow(mixture: LogisticMixture, i: int, j: int) -> Tensor:
-        for name in ("log_weights", "means", "log_scales", "coupling"):
-            torch.testing.assert_close(getattr(mixture, name)[..., 0], getattr(whole, name)[..., i, j])
-        return levels[:, :, i, j]
+    visited: list[LogisticMixture] = []
 
-    assert torch.equal(fill(model, follow, batch=3), levels)
+    def follow(mixture: LogisticMixture, pixel: Tensor) -> Tensor:
+        visited.append(mixture)
+        return pixel
+
+    assert torch.equal(fill(model, follow, levels.permute(0, 2, 3, 1), name="follow"), levels)
+    for place, mixture in zip(np.ndindex(shape[1:]), visited, strict=True):
+        for name in ("log_weights", "means", "log_scales", "coupling"):
+            torch.testing.assert_close(getattr(mixture, name)[..., 0], getattr(whole, name)[..., *place])
 
 
 def test_a_walk_computes_every_activation_once() -> None:
@@ -124,7 +129,7 @@ def test_a_walk_computes_every_activation_once() -> None:
     convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
     for module in convolutions:
         module.register_forward_hook(count)
-    fill(model, lambda mixture, i, j: torch.zeros(2, 1, dtype=torch.int64), batch=2)
+    fill(model, lambda mixture, pixel: pixel, torch.zeros(2, 4, 6, 1, dtype=torch.int64), name="zeros")
     assert computed == dict.fromkeys(convolutions, 4 * 6)
     assert sum(isinstance(module, CausalConv) for module in convolutions) == 2 + 4 * 2
 

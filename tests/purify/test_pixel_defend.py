@@ -132,9 +132,9 @@ def test_split_by_memory_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     walked: list[int] = []
     fill = pixel_defend.fill
 
-    def counting(model: PixelCNN, choose: Any, *, batch: int) -> Tensor:
-        walked.append(batch)
-        return fill(model, choose, batch=batch)
+    def counting(model: PixelCNN, choose: Any, given: Tensor, *, name: str) -> Tensor:
+        walked.append(len(given))
+        return fill(model, choose, given, name=name)
 
     monkeypatch.setattr(pixel_defend, "fill", counting)
     whole = PixelDefend(model)(x)
@@ -266,3 +266,15 @@ def test_on_a_gpu(precision: str) -> None:
     out = PixelDefend(model.float(), precision=precision)(x.float().cuda())
     assert out.eps.max() <= 16 / 255 + 1e-6
     assert out.loss_after.mean() < out.loss_before.mean()
+
+
+@pytest.mark.gpu
+def test_replayed_or_not_it_is_the_same() -> None:
+    """Batches of two sizes, one padded, by a model that is replayed and by one that must not be; also called again."""
+    model, x = small((3, 6, 5)).cuda(), pictures(8, (3, 6, 5)).cuda()
+    plain = copy.deepcopy(model)
+    plain.recordable = False
+    for images in (x, x[:5], x.flip(0)):
+        got, want = PixelDefend(model)(images), PixelDefend(plain)(images)
+        assert torch.equal(got.x, want.x)
+        torch.testing.assert_close(got.loss_after, want.loss_after)
