@@ -44,7 +44,7 @@ def test_without_it_the_weights_are_those_of_the_source(tmp_path):
 
 def test_another_purifier_may_go_inside(tmp_path):
     text = generative.read("defense-gan-mnist").text
-    (tmp_path / "other.toml").write_text(text.replace("\nsteps = 100", "\nsteps = 77"))
+    (tmp_path / "other.toml").write_text(text.replace("\nsteps = 50", "\nsteps = 77"))
     bundle(trained_generator(tmp_path), tmp_path / "g.safetensors", recipe=tmp_path / "other.toml")
     assert zoo.prior_recipe(tmp_path / "g.safetensors").purifier["steps"] == 77
 

@@ -1,6 +1,7 @@
 """`soap evaluate --purifier`: every purifier by name, before models with and without an auxiliary task, both ways."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from soap import engine, recipes, zoo
 from soap.cli.runs import asked
 from soap.evaluation import PAPER
 from soap.evaluation.adaptive import RunFolder
+from soap.evaluation.adaptive.seal import seal_of
 from soap.purify import AntiAdversary, DefenseGAN, Hedge
 from soap.recipes import generative
 from soap.results import Store
@@ -140,11 +142,26 @@ def test_a_suite_behind_a_prior_keeps_both_networks_fingerprints(run, tmp_path):
     assert "the weights of the run" in other.out
 
 
+@pytest.mark.parametrize("run", sorted(COMMITTED.iterdir()), ids=lambda run: run.name)
+def test_committed_runs_are_as_they_were_written(run):
+    """Every file with a checksum of its own still fits it, and the command that it names is for anybody's machine."""
+    folder = RunFolder(run)
+    assert folder.plan()["suite"] in asked(folder).command
+    assert f"--out runs/{run.name}" in asked(folder).command
+    assert seal_of(folder)
+    for fact in (run / "facts").iterdir():
+        assert folder.fact(fact.stem) is not None
+
+
 @pytest.mark.parametrize(("name", "bare"), [("mnist-fcn-dr", False), ("cifar10-resnet18-pgd-at", True)])
-def test_runs_from_before_there_were_purifiers_by_name_are_understood(name, bare):
-    kept = json.loads((COMMITTED / name / "facts" / "asked.json").read_text(encoding="utf-8"))
-    assert "purifier" not in kept
-    found = asked(RunFolder(COMMITTED / name))
+def test_runs_from_before_there_were_purifiers_by_name_are_understood(tmp_path, name, bare):
+    shutil.copytree(COMMITTED / name, tmp_path / name)
+    path = tmp_path / name / "facts" / "asked.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    for later in ("purifier", "prior", "seed", "checksum"):
+        del kept[later]
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    found = asked(RunFolder(tmp_path / name))
     assert (found.purifier, found.prior, found.seed, found.bare) == ("soap", None, 0, bare)
 
 

@@ -122,7 +122,7 @@ def test_every_wanted_names_what_exists(name):
 @pytest.mark.parametrize(
     ("name", "row", "prior", "defence"),
     [
-        ("table-1", "defense-gan", "defense-gan-mnist", "DefenseGAN(defense-gan-mnist, steps=100, starts=10, "),
+        ("table-1", "defense-gan", "defense-gan-mnist", "DefenseGAN(defense-gan-mnist, steps=50, starts=40, "),
         ("table-2", "pixel-defend", "pixeldefend-cifar10", f"PixelDefend(eps={16 / 255})"),
     ],
 )
