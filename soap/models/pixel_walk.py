@@ -2,7 +2,7 @@
 
 Evaluating the whole network for every pixel would cost an image's area squared. Here the stream that looks above is
 fed a row at a time and the one that looks left a pixel at a time, both remembering what their convolutions need of
-what came before. A row is one function of tensors, thousands of small kernels long, which a GPU replays as one.
+what came before. A row is one function of tensors, thousands of small kernels long, which a GPU can replay as one.
 """
 
 from collections.abc import Callable, Hashable

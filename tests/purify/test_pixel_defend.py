@@ -273,7 +273,7 @@ def test_replayed_or_not_it_is_the_same() -> None:
     """Batches of two sizes, one padded, by a model that is replayed and by one that must not be; also called again."""
     model, x = small((3, 6, 5)).cuda(), pictures(8, (3, 6, 5)).cuda()
     plain = copy.deepcopy(model)
-    plain.recordable = False
+    model.recordable, plain.recordable = True, False
     for images in (x, x[:5], x.flip(0)):
         got, want = PixelDefend(model)(images), PixelDefend(plain)(images)
         assert torch.equal(got.x, want.x)
