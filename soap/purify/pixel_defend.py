@@ -60,7 +60,7 @@ class PixelDefend:
         """Purify a batch [batch, c, h, w] of images in [0, 1] of the model's own size; inputs are not changed."""
         validate.inputs(x, self.model)
         walked, whole = self._rows_at_once(x.device)
-        top, dtype = x.new_tensor(self.model.levels - 1), x.dtype  # by a number a GPU multiplies: a bit off k / 255
+        top, dtype = x.new_tensor(self.model.levels - 1), x.dtype  # by a number a GPU may multiply with 1 / 255
         free = partial(forget, self.model)
         with untouched(self.model), torch.no_grad(), engine.autocast(x.device, self.precision):
             before = self.model.levels_of(x.detach())
