@@ -88,7 +88,7 @@ class PixelDefend:
         """How many images to walk at once, and to pass whole through the model, for their likelihood, at once.
 
         Counted in the numbers that one image keeps at the worst moment: on the walk, the rows before every convolution
-        that looks down and the links, on a GPU once more for what is replayed, and all candidates; in a whole pass, the
+        that looks down and the links, once more where a GPU replays them, and all candidates; in a whole pass, the
         links and a handful of activations.
         """
         most, model = SIDE_BY_SIDE.get(device.type, SIDE_BY_SIDE["cpu"]), self.model
@@ -96,7 +96,8 @@ class PixelDefend:
             return most, min(most, WHOLE_AT_ONCE)
         blocks, mixed = len(model.above), model.head.out_channels
         channels, height, width = model.input_shape
-        walk = (12 * blocks + 18) * model.channels * width * (2 if device.type == "cuda" else 1)
+        copies = 2 if device.type == "cuda" and model.recordable else 1
+        walk = copies * (12 * blocks + 18) * model.channels * width
         walk += (channels * height * width + 9 * model.mixtures) * len(self.offsets)
         whole = ((blocks + 7) * model.channels + 4 * mixed) * height * width
         bytes_a_number = model.head.weight.element_size()

@@ -1,50 +1,22 @@
 """Any classifier as a joint model: features found or given, heads that fit, the user's module left as it was."""
 
 import copy
-import json
 import threading
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strangers import images, stranger
 from tiny import state_of
 from torch import nn
-from torch.nn import functional as F
 
 import soap
-from soap import FileError, InputError
-from soap.auxiliary import AuxiliaryTask, Consistency, JointLosses, Purification, accuracy, restore, save, wrap
+from soap import InputError
+from soap.auxiliary import Consistency, Purification, wrap
 from soap.auxiliary.features import last_linear
 
 SETTINGS = Purification(step_size=0.1, steps=3, grid=(0.0, 0.1, 0.2))
-
-
-class Stranger(nn.Module):
-    """A network with batch norm and dropout, whose last layer is defined first."""
-
-    def __init__(self, channels: int = 1, classes: int = 4) -> None:
-        super().__init__()
-        self.last = nn.Linear(12, classes)
-        self.conv = nn.Conv2d(channels, 12, 3, padding=1)
-        self.norm = nn.BatchNorm2d(12)
-        self.drop = nn.Dropout(0.5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.drop(self.features(x)))
-
-    def features(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(self.norm(self.conv(x))).mean((2, 3))
-
-
-def stranger(channels: int = 1, classes: int = 4) -> Stranger:
-    with soap.isolation.same_random_state():
-        torch.manual_seed(0)
-        return Stranger(channels, classes)
-
-
-def images(*shape: int) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("task", ["consistency", "rotation", "reconstruction"])
@@ -213,91 +185,6 @@ def test_what_cannot_be_wrapped_is_told(changes, words):
         wrap(given.pop("classifier"), given.pop("task"), **given)
     if "classifier" in changes:
         assert state_of(changes["classifier"]) == before
-
-
-class Brightness(AuxiliaryTask):
-    """A task that only its owner knows."""
-
-    alpha = 1.0
-
-    def losses(self, model, x, y, generator):
-        logits = model(x)
-        return JointLosses(F.cross_entropy(logits, y), self.loss(model, x).mean(), accuracy(logits, y))
-
-    def loss(self, model, x):
-        return x.flatten(1).mean(1)
-
-
-@pytest.mark.parametrize("task", ["consistency", "rotation", "reconstruction"])
-def test_it_comes_back_from_its_file(tmp_path, task):
-    model = wrap(stranger(), task, shape=(1, 8, 8), noise=0.3, purification=SETTINGS, name="mine").eval()
-    path = tmp_path / "kept.safetensors"
-    save(path, model)
-    with soap.isolation.same_random_state():
-        torch.manual_seed(9)
-        fresh = Stranger()
-    again = restore(path, fresh)
-    x = images(4, 1, 8, 8)
-    assert torch.equal(again(x), model(x))
-    assert torch.equal(again.auxiliary.loss(again, x), model.auxiliary.loss(model, x))
-    assert torch.equal(fresh.eval()(x), model(x))
-    assert (again.purification, again.name, again.auxiliary.noise) == (SETTINGS, "mine", 0.3)
-    assert not again.training
-
-
-def test_gradient_and_tasks_of_one_s_own_come_back(tmp_path):
-    path = tmp_path / "kept.safetensors"
-    save(path, wrap(stranger(), Consistency(gradient="stop"), shape=(1, 8, 8)))
-    assert restore(path, stranger()).auxiliary.gradient == "stop"
-    save(path, wrap(stranger(), Brightness(), shape=(1, 8, 8)))
-    with pytest.raises(InputError, match="a task of its own"):
-        restore(path, stranger())
-    assert isinstance(restore(path, stranger(), Brightness()).auxiliary, Brightness)
-
-
-class Tied(nn.Module):
-    """Two layers with one weight, and a part that is reached by two ways."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-        self.two.weight = self.one.weight
-        self.parts = nn.ModuleList([self.one, self.last])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.two(F.relu(self.one(x))))
-
-
-def test_shared_weights_are_kept_and_stay_shared(tmp_path):
-    model, path, x = wrap(Tied(), "reconstruction", shape=(8,)), tmp_path / "kept.safetensors", images(4, 8)
-    save(path, copy.deepcopy(model))
-    other = Tied()
-    assert torch.equal(restore(path, other)(x), model(x))
-    assert other.two.weight is other.one.weight
-
-
-def test_another_module_or_file_is_refused_and_nothing_is_changed(tmp_path):
-    path = tmp_path / "kept.safetensors"
-    save(path, wrap(stranger(), "rotation", shape=(1, 8, 8)))
-    other = stranger(classes=5)
-    before = state_of(other)
-    with pytest.raises(FileError, match=r"network\.last\.bias' is \[4\], want \[5\]"):
-        restore(path, other)
-    assert state_of(other) == before
-    with pytest.raises(FileError, match="not an adopted model"):
-        restore(soap.zoo.weights_path("mnist-fcn-dr"), stranger())
-    with pytest.raises(FileError, match="there is no such file"):
-        restore(tmp_path / "none.safetensors", stranger())
-
-
-def test_a_short_file_cannot_ask_for_a_large_trial(tmp_path):
-    path = tmp_path / "kept.safetensors"
-    save(path, wrap(stranger(), "rotation", shape=(1, 8, 8)))
-    tensors, facts = soap.engine.load_tensors(path)
-    about = {**json.loads(facts["adopted"]), "shape": [1, 2048, 2048]}
-    soap.engine.save_tensors(path, tensors, {**facts, "adopted": json.dumps(about)})
-    with pytest.raises(FileError, match=r"more than 3,145,728 numbers.*if you trust the file"):
-        restore(path, stranger())
 
 
 @pytest.mark.gpu

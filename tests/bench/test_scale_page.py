@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 ROOT = Path(__file__).parents[2]
 
 
-
 def test_the_page_is_rendered_from_the_committed_rows():
     page = render.PAGE.read_text(encoding="utf-8")
     assert render.rendered(page, render.committed_rows()) == page

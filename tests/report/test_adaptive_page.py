@@ -5,6 +5,8 @@ import re
 
 import render_adaptive as tool
 
+from soap.evaluation.adaptive import RunFolder
+from soap.evaluation.adaptive.seal import seal_of
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER
 from soap.results import Store
 
@@ -33,3 +35,11 @@ def test_a_report_is_beside_every_run_and_names_its_command():
         assert re.fullmatch(r"soap evaluate \S+ --suite full .* --out runs/\S+", command)
         assert command.split(" --")[0] in (folder / "report.html").read_text(encoding="utf-8")
         assert all(row.provenance.commit for row in Store(folder / "rows.jsonl").read())
+
+
+def test_the_files_of_every_run_still_fit_their_checksums():
+    for path in (path for path in tool.RUNS.iterdir() if path.is_dir()):
+        folder = RunFolder(path)
+        assert folder.plan()["attempts"]
+        assert seal_of(folder)
+        assert all(folder.fact(fact.stem) for fact in (path / "facts").iterdir())
