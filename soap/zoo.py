@@ -49,8 +49,8 @@ def weights_path(name: str | Path) -> Path:
     if str(name) not in _bundled():
         if str(name) in (*recipes.names(), *generative.names()):
             raise InputError(
-                f"{name} is a recipe whose weights are not bundled; train them with `soap train {name}`, "
-                "then give the path of last.safetensors."
+                f"{name} is a recipe whose weights are not bundled; train them with `soap train {name}`, then give the "
+                "path of last.safetensors instead of the name (of a purifier's model: --prior PATH)."
             )
         raise unknown("model", str(name), _bundled())
     return folder() / f"{name}.safetensors"
