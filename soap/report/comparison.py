@@ -187,19 +187,16 @@ def _explained(here: Comparison, explain: Callable[[str, Place], str | None]) ->
 
 
 def _details(cells: Mapping[Place, Shown], sign: str) -> str:
-    """Whom the sign is about, once for each recipe."""
-    said = {}
+    """Whom the sign is about, once for each recipe; of what was measured on fewer images, under which attacks, too."""
+    said: dict[tuple[str, str], dict[str, None]] = {}
     for shown in cells.values():
         wanted = shown.cell.wanted
         if wanted is not None and sign in shown.signs:
             row = shown.rows[0]
-            whom = {
-                SHORTER: f"{named(wanted)} {epochs(row)} of {wanted.epochs}",
-                FEWER: f"{named(wanted)} under {row.attack} {row.n:,} of {wanted.n:,}",
-                UNTOLD: named(wanted),
-            }
-            said[whom[sign]] = True
-    return ", ".join(said)
+            how = {SHORTER: f" {epochs(row)} of {wanted.epochs}", FEWER: f" {row.n:,} of {wanted.n:,}", UNTOLD: ""}
+            said.setdefault((named(wanted), how[sign]), {})[row.attack] = None
+    under = {whom: f" under {'/'.join(attacks)}" if sign == FEWER else "" for whom, attacks in said.items()}
+    return ", ".join(f"{name}{under[name, how]}{how}" for name, how in said)
 
 
 def points(difference: float | None) -> str:

@@ -79,6 +79,12 @@ def test_signs_for_what_is_less_than_the_paper_did():
     assert shown_with(row_for(WANTED, 6000, training="100 epochs, seed 4, fp32")).signs == ()
 
 
+def test_a_recipe_measured_on_fewer_images_is_named_once_with_all_its_attacks():
+    other = TABLE.cells["dr-min-aux", "fcn", "cw"].wanted
+    here = compare(TABLE, [row_for(wanted, 600, n=1000) for wanted in (WANTED, other)], nothing)
+    assert [remark.partition(": ")[2] for remark in here.remarks] == ["mnist-fcn-dr under pgd/cw 1,000 of 10,000."]
+
+
 @pytest.mark.parametrize(
     ("place", "off", "strays"),
     [
