@@ -28,7 +28,7 @@ class PixelCNN(nn.Module):
     activations dropped in every block in training mode. 128 channels and 8 blocks have 7.4 M parameters.
     """
 
-    recordable: bool = False  # until a GPU has replayed it; nothing here waits for the host
+    recordable: bool = True  # nothing here waits for the host, so a GPU may replay it
 
     def __init__(
         self,
