@@ -7,6 +7,7 @@ of SOAP is the only one published, average that gradient over the iterates of th
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -17,6 +18,9 @@ from soap.errors import InputError
 from soap.isolation import borrowed, untouched
 from soap.shapes import Float, Tensor
 from soap.validate import describe
+
+SIDE_BY_SIDE = {"cpu": 128, "cuda": 1024}
+"""Points of the purifier's path looked at at once at most: on a CPU more are slower, on a GPU hardly faster."""
 
 Purify = Callable[[Tensor], object]
 """Images to purified images of the same shape: a tensor, or something that has them as `.x`."""
@@ -93,7 +97,7 @@ class TrajectoryBpda(Adaptive):
 
     The mean is over x_0 ... x_T, the attacker's own point and the purified one included, at the radius that the
     purifier chose for each image. A look costs one purification, and T + 1 forward and backward passes of the
-    classifier, one iterate after another.
+    classifier: the purified point's alone, lest it answer otherwise than the defence, the others' side by side.
     """
 
     purify: Walks
@@ -116,5 +120,13 @@ class TrajectoryBpda(Adaptive):
                 raise InputError(
                     f"the purifier's path is a {describe(path)}, want [T + 1, {', '.join(map(str, x.shape))}]."
                 )
-            seen = [look(self.model, point, criterion) for point in path]
-            return seen[-1][0], torch.stack([gradient for _, gradient in seen]).mean(0)
+            logits, last = look(self.model, path[-1], criterion)
+            at_once = max(1, SIDE_BY_SIDE.get(x.device.type, SIDE_BY_SIDE["cpu"]) // max(1, len(x)))
+            of_each = partial(_of_each, criterion, len(x))
+            way = [look(self.model, points.flatten(0, 1), of_each)[1] for points in torch.split(path[:-1], at_once)]
+            return logits, torch.cat([*way, last]).reshape(path.shape).mean(0)
+
+
+def _of_each(criterion: Criterion, rows: int, logits: Tensor) -> Tensor:
+    """The criterion of several points of each row, [points * rows]."""
+    return torch.cat([criterion(part) for part in torch.split(logits, rows)])
