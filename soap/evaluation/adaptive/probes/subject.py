@@ -183,3 +183,8 @@ def varied(attack: Attack, **changes: Any) -> Attack:
 def by_margin(attack: Attack) -> Attack:
     """The attack on the margin, which needs no more than two classes; as it is where it has no loss to choose."""
     return varied(attack, loss="margin") if "loss" in _names(attack) else attack
+
+
+def from_one_start(attack: Attack) -> Attack:
+    """The attack without restarts, for what they do not bear on; as it is where it has none."""
+    return varied(attack, restarts=1) if "restarts" in _names(attack) else attack
