@@ -22,6 +22,7 @@ from torch import nn
 
 from soap import validate
 from soap.attacks.bpda import Adaptive
+from soap.attacks.second_derivatives import FixedConvolutions
 from soap.attacks.sight import Criterion, look
 from soap.balls import Linf
 from soap.chunks import by_rows
@@ -136,7 +137,8 @@ class Unrolled(Adaptive):
         """x_{t+1}, differentiable in x_t and x_0; but for `smooth`, its value serves to tell which clips bind."""
         gamma, (low, high) = self.purify.step_size, self.purify.bounds
         slack = 0.0 if self.smooth else TIE * gamma
-        (gradient,) = torch.autograd.grad(self.purify.loss(point).sum(), point, create_graph=True)
+        with FixedConvolutions():
+            (gradient,) = torch.autograd.grad(self.purify.loss(point).sum(), point, create_graph=True)
         step = (gradient / self._width(gradient.detach())).tanh()
         if not self.smooth:
             step = step + (gradient.sign() - step).detach()
