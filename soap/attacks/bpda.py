@@ -20,7 +20,8 @@ from soap.shapes import Float, Tensor
 from soap.validate import describe
 
 SIDE_BY_SIDE = {"cpu": 128, "cuda": 1024}
-"""Points of the purifier's path looked at at once at most: on a CPU more are slower, on a GPU hardly faster."""
+"""Points of the purifier's path looked at at once at most: on a CPU more are no faster; a GPU's number is that of the
+sign walks, and was not tried here."""
 
 Purify = Callable[[Tensor], object]
 """Images to purified images of the same shape: a tensor, or something that has them as `.x`."""

@@ -87,12 +87,12 @@ class Kernels(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("plain", "largest"), [(False, 3), (True, 6)])
-def test_a_step_back_computes_no_gradient_of_weights(plain, largest, monkeypatch):
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_step_back_computes_no_gradient_of_weights(plain, monkeypatch):
     """Such a gradient is a convolution with a kernel as large as what the layer gives."""
     if plain:  # the test sees it where it is there
         monkeypatch.setattr(unrolled, "FixedConvolutions", torch.enable_grad)
     model, x = tiny_model("rotation"), noise_images(2)
     with Kernels() as seen:
         Unrolled(model, soap.Purifier(model)).look(x, lambda logits: logits.logsumexp(1))
-    assert (seen.largest > largest) is plain
+    assert (seen.largest > 3) is plain  # the network's own kernels are of 3 x 3
