@@ -7,7 +7,8 @@ replayed afterwards; elsewhere it is simply called.
 
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,8 +19,9 @@ from soap.shapes import Tensor
 Function = Callable[..., tuple[Tensor, ...]]
 """Tensors [batch, ...] to tensors [batch, ...], row by row, without waiting for the host."""
 
-MOST = 16
-"""Recordings kept for one model; each holds the memory of its own working set."""
+MOST = 128
+"""Recordings kept for one model. One more costs the memory of its inputs and outputs, and to make one again costs the
+time of a hundred replays."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,21 @@ class _Recording:
     outputs: tuple[Tensor, ...]
 
 
-_recordings: "WeakKeyDictionary[nn.Module, dict[Hashable, _Recording]]" = WeakKeyDictionary()
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Shelf:
+    """The recordings of a module, and the memory of what they compute on the way.
+
+    They may share it since they are replayed one at a time and what comes out is copied at once.
+    """
+
+    recordings: dict[Hashable, _Recording] = field(default_factory=dict)
+    memory: Any = field(default_factory=torch.cuda.graph_pool_handle)
+
+
+_shelves: "WeakKeyDictionary[nn.Module, _Shelf]" = WeakKeyDictionary()
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+"""Where recordings are made: memory is shared on one stream alone."""
+
 _one_at_a_time = threading.Lock()  # a replay reads and writes the recording's own tensors
 
 
@@ -42,19 +58,20 @@ def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) 
     random state unusable, so it is never tried on trust. `key` names the function and its settings. Shapes are rounded
     up to the next power of two by repeating the first row, so that a ragged last batch needs no recording of its own.
     """
-    if not isinstance(owner, nn.Module) or not _worth_recording(owner, inputs):
+    if not isinstance(owner, nn.Module) or not replays(owner, *inputs):
         return function(*inputs)
     rows = len(inputs[0])
     padded = tuple(_padded(tensor, _bucket(rows)) for tensor in inputs)
     with _one_at_a_time:
-        known = _recordings.setdefault(owner, {})
+        shelf = _shelves.setdefault(owner, _Shelf())
+        known = shelf.recordings
         shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in padded)
         algorithms = (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic)
         full_key = (key, shapes, _storage(owner), algorithms)
         if full_key not in known:
             while len(known) >= MOST:
                 known.pop(next(iter(known)))
-            known[full_key] = _record(function, padded)
+            known[full_key] = _record(function, padded, shelf.memory)
         recording = known[full_key]
         for static, tensor in zip(recording.inputs, padded, strict=True):
             static.copy_(tensor)
@@ -65,28 +82,33 @@ def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) 
 def forget(owner: nn.Module) -> None:
     """Give back the memory of all recordings made for a module."""
     with _one_at_a_time:
-        _recordings.pop(owner, None)
+        _shelves.pop(owner, None)
 
 
-def _worth_recording(owner: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
+def replays(owner: object, *inputs: Tensor) -> bool:
+    """Whether `replayed` would replay rather than call."""
     return (
-        bool(getattr(owner, "recordable", False))
+        isinstance(owner, nn.Module)
+        and bool(getattr(owner, "recordable", False))
         and all(tensor.is_cuda for tensor in inputs)
         and not torch.cuda.is_current_stream_capturing()  # inside another recording already
         and not torch.is_autocast_enabled("cuda")
     )
 
 
-def _record(function: Function, inputs: tuple[Tensor, ...]) -> _Recording:
+def _record(function: Function, inputs: tuple[Tensor, ...], memory: Any) -> _Recording:
     """Run once to load kernels, then record; both on a stream of their own, as recording demands."""
     static = tuple(tensor.clone() for tensor in inputs)
-    stream = torch.cuda.Stream(inputs[0].device)  # type: ignore[no-untyped-call]
+    device = inputs[0].device
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = _streams[device]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         function(*static)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=memory, stream=stream, capture_error_mode="thread_local"):
         outputs = function(*static)
     return _Recording(graph, static, outputs)
 

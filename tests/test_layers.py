@@ -23,6 +23,7 @@ ROOMS = (
     (0, {"results"}),
     (0, {"engine"}),
     (0, {"draws"}),
+    (0, {"passes"}),
     (1, {"data"}),
     (1, {"models"}),
     (2, {"auxiliary"}),

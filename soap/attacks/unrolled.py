@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from soap import validate
+from soap import graphs, validate
 from soap.attacks.bpda import Adaptive
 from soap.attacks.second_derivatives import FixedConvolutions
 from soap.attacks.sight import Criterion, look
@@ -28,13 +28,16 @@ from soap.balls import Linf
 from soap.chunks import by_rows
 from soap.descent import Bounds
 from soap.errors import InputError
-from soap.graphs import Function, forget
+from soap.graphs import Function, forget, replayed
 from soap.isolation import untouched
 from soap.shapes import Float, Tensor
 
 TIE = 1e-3
 """A coordinate this share of a step past a clip is taken to lie on it: radii are whole numbers of steps, so rounding
 would decide whether the clip binds."""
+
+SIDE_BY_SIDE = 256
+"""Rows that a GPU replays a step back for at once: more are hardly faster."""
 
 
 @runtime_checkable
@@ -120,8 +123,12 @@ class Unrolled(Adaptive):
         return torch.stack(points), eps
 
     def _in_parts(self, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """`function(*inputs)`, the batch halved where memory runs out."""
-        return by_rows(function, *inputs, free=partial(forget, self.model))
+        """`function(*inputs)`, replayed where the purifier's network can be, over as many rows at once as pay."""
+        network = getattr(self.purify, "model", None)
+        settings = (repr(self.purify), self.purify.bounds, self.scale, self.smooth, function.__name__)
+        replay = partial(replayed, network, settings, function)
+        most = SIDE_BY_SIDE if graphs.replays(network, *inputs) else None
+        return by_rows(replay, *inputs, most=most, free=partial(forget, self.model))
 
     def _forth(self, point: Tensor, origin: Tensor, eps: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():
@@ -152,4 +159,4 @@ class Unrolled(Adaptive):
         tiny = torch.finfo(rows.dtype).tiny
         r = peak * (rows / peak.clamp_min(tiny)).square().mean(1, keepdim=True).sqrt()  # squares of r may underflow
         width = (self.scale * r).reshape(-1, *[1] * (gradient.ndim - 1))
-        return width.where(width > tiny, torch.inf)
+        return width.masked_fill(~(width > tiny), torch.inf)

@@ -237,7 +237,7 @@ def test_bad_input_is_one_clear_error(call, message):
 @pytest.mark.gpu
 @pytest.mark.parametrize("task", TASKS)
 def test_on_a_gpu_a_replayed_purifier_gives_the_same(task):
-    model, x, y = tiny_model(task).cuda(), noise_images(6).cuda(), torch.arange(6, device="cuda") % 4
+    model, x, y = tiny_model(task).cuda(), noise_images(8).cuda(), torch.arange(8, device="cuda") % 4
     seen = Unrolled(model, soap.Purifier(model))
     model.recordable = True
     fast = seen.look(x, of(y))

@@ -1,0 +1,55 @@
+"""One pass of a network, and the pass back to its input, replayed.
+
+An attack asks a network thousands of times, in batches that shrink as images fall. Called kernel by kernel, a small
+network on a GPU spends that time launching kernels, and for every new batch size on choosing convolutions. Recordings,
+padded to a few sizes, do neither.
+"""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from soap import graphs
+from soap.chunks import by_rows
+from soap.graphs import Function, forget, replayed
+from soap.shapes import Float, Tensor
+
+MOST = 512
+"""Rows passed at once at most: more are hardly faster, and a power of two is what a replay is padded to."""
+
+
+def replays(model: object, x: Float[Tensor, "batch *shape"]) -> bool:
+    """Whether passes of `model` are replayed: it lies on a GPU, promises to be `recordable`, and does not learn."""
+    return isinstance(model, nn.Module) and graphs.replays(model, x) and not any(m.training for m in model.modules())
+
+
+def answers(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
+    """`model(x)`, without a graph."""
+    return _in_parts(model, "answers", partial(_answers, model), x)
+
+
+def pulled_back(
+    model: nn.Module, x: Float[Tensor, "batch *shape"], upstream: Float[Tensor, "batch classes"]
+) -> Float[Tensor, "batch *shape"]:
+    """The gradient with respect to `x` of a loss whose gradient with respect to `model(x)` is `upstream`."""
+    return _in_parts(model, "pulled back", partial(_pulled_back, model), x, upstream)
+
+
+def _in_parts(model: nn.Module, key: str, function: Function, *inputs: Tensor) -> Tensor:
+    replay = partial(replayed, model, key, function)
+    with torch.inference_mode(False):  # autograd cannot record tensors made under it
+        inputs = tuple(tensor.clone() if tensor.is_inference() else tensor.detach() for tensor in inputs)
+        (out,) = by_rows(replay, *inputs, most=MOST, free=partial(forget, model))
+    return out
+
+
+def _answers(model: nn.Module, x: Tensor) -> tuple[Tensor]:
+    with torch.no_grad():
+        return (model(x),)
+
+
+def _pulled_back(model: nn.Module, x: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        return torch.autograd.grad(model(point), point, upstream)
