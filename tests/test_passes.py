@@ -98,3 +98,9 @@ def test_on_a_gpu_many_recordings_of_a_model_share_their_memory_and_agree():
             for number, value in enumerate(seen):
                 known = first.setdefault((rows, number), value)
                 assert torch.equal(known, value), (turn, rows, number)
+
+
+def test_steps_back_are_replayed_for_purifiers_that_say_whose_promise_holds():
+    model = tiny_model()
+    assert soap.Purifier(model).recorded_by is model
+    assert soap.purify.Hedge(model).recorded_by is model

@@ -123,12 +123,15 @@ class Unrolled(Adaptive):
         return torch.stack(points), eps
 
     def _in_parts(self, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """`function(*inputs)`, replayed where the purifier's network can be, over as many rows at once as pay."""
-        network = getattr(self.purify, "model", None)
+        """`function(*inputs)`, replayed where the purifier's network promises it for `loss`, too.
+
+        The batch is halved where memory runs out.
+        """
+        network = getattr(self.purify, "recorded_by", None)
         settings = (repr(self.purify), self.purify.bounds, self.scale, self.smooth, function.__name__)
-        replay = partial(replayed, network, settings, function)
         most = SIDE_BY_SIDE if graphs.replays(network, *inputs) else None
-        return by_rows(replay, *inputs, most=most, free=partial(forget, self.model))
+        replay = partial(replayed, network, settings, function)
+        return by_rows(replay, *inputs, most=most, free=partial(forget, network or self.model))
 
     def _forth(self, point: Tensor, origin: Tensor, eps: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():

@@ -63,6 +63,11 @@ class SignWalk(ABC):
         (points,) = self._in_parts(self._follow, x)
         return points.transpose(0, 1).contiguous(), x.new_full((len(x),), self.eps)
 
+    @property
+    def recorded_by(self) -> nn.Module:
+        """The network whose promise to be `recordable` holds for `loss` as well: nothing here waits for the host."""
+        return self.model
+
     def loss(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
         """What a walk from `x` descends there, by the model in evaluation mode."""
         with borrowed(self.model):

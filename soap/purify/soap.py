@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import nn
 
 from soap import engine, validate
 from soap.auxiliary import JointModel
@@ -136,6 +137,11 @@ class Purifier:
         with untouched(self.model):
             path, eps = self._in_parts(self._follow, x.detach())
         return path.transpose(0, 1).contiguous(), eps
+
+    @property
+    def recorded_by(self) -> nn.Module:
+        """The network whose promise to be `recordable` holds for `loss` as well: nothing here waits for the host."""
+        return self.model
 
     def loss(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
         """What purification descends, by the model in evaluation mode; ask for gradients with `torch.autograd.grad`."""
