@@ -66,7 +66,8 @@ def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) 
         shelf = _shelves.setdefault(owner, _Shelf())
         known = shelf.recordings
         shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in padded)
-        algorithms = (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic)
+        cudnn = torch.backends.cudnn
+        algorithms = (cudnn.allow_tf32, cudnn.deterministic, torch.backends.cuda.matmul.allow_tf32)
         full_key = (key, shapes, _storage(owner), algorithms)
         if full_key not in known:
             while len(known) >= MOST:

@@ -2,7 +2,7 @@
 
 A causal convolution sees, along one axis of the image, a position and those before it. So it can be fed a whole image
 at once, or the image slice by slice with what it saw last remembered in between, with the same result: training takes
-the first way, purification pixel by pixel the second.
+the first way, purification the second, row by row; pixels are another matter (`left_row`).
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from soap.shapes import Float, Tensor
 
 Past = dict[nn.Module, Tensor]
-"""What every causal convolution still needs of the slices fed so far; empty before the first."""
+"""What every causal convolution still needs of the slices fed so far; zeros before the first."""
 
 DOWN, ACROSS = 2, 3
 """The axes of [batch, channels, height, width] along which a convolution may be causal."""
@@ -24,6 +24,8 @@ REACH = {DOWN: (2, 3), ACROSS: (1, 3)}
 class CausalConv(nn.Conv2d):
     """A convolution that along `axis` sees nothing after the position it stands at; zeros lie outside the image."""
 
+    bias: Tensor
+
     def __init__(self, before: int, after: int, *, axis: int) -> None:
         rows, columns = REACH[axis]
         super().__init__(before, after, (rows, columns), padding=(0, columns // 2 if axis == DOWN else 0))
@@ -32,16 +34,17 @@ class CausalConv(nn.Conv2d):
 
     def forward(self, x: Float[Tensor, "batch c h w"], past: Past | None = None) -> Float[Tensor, "batch c2 h w"]:
         """Convolve a whole image, or, where a `past` is given, the slices that follow those it holds."""
-        if past is None or self not in past:
+        if past is None:
             x = F.pad(x, (0, 0, self.memory, 0) if self.axis == DOWN else (self.memory, 0, 0, 0))
         else:
             x = torch.cat([past[self], x], self.axis)
-        if past is not None:
-            past[self] = x.narrow(self.axis, x.shape[self.axis] - self.memory, self.memory)
-        if self.axis == ACROSS and x.shape[2:] == self.weight.shape[2:]:  # one pixel: a matrix product, and far cheaper
-            taps, weight = (tensor.permute(0, 2, 3, 1).flatten(1) for tensor in (x, self.weight))
-            return F.linear(taps, weight, self.bias)[..., None, None]
+            # A copy: a view would keep all of x in memory.
+            past[self] = x.narrow(self.axis, x.shape[self.axis] - self.memory, self.memory).clone()
         return super().forward(x)
+
+    def matrix(self) -> Float[Tensor, "c2 taps"]:
+        """What multiplies the pixels within reach, side by side as in the image."""
+        return self.weight.permute(0, 2, 3, 1).flatten(1)
 
 
 class GatedBlock(nn.Module):

@@ -15,6 +15,9 @@ from soap.shapes import Float, Tensor
 LEAST_LOG_SCALE = -7.0
 """Narrower than a hundredth of a bin (of 256) gains nothing, and overflows."""
 
+MOST_LOG_SCALE = 40.0
+"""Wider, all bins but the first and the last are empty anyway, and the logarithm of their mass is lost to underflow."""
+
 
 def parameters_per_pixel(channels: int, mixtures: int) -> int:
     """How many numbers a pixel's mixture takes: weights, means, scales and the couplings of channel pairs."""
@@ -23,7 +26,7 @@ def parameters_per_pixel(channels: int, mixtures: int) -> int:
 
 def centred(levels: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """Levels 0 .. count - 1 as the middles of `count` equal bins that tile [-1, 1]; 256 of them are exact in bf16."""
-    return (2 * levels - (count - 1)).to(dtype) / count
+    return (levels - (count - 1) / 2).to(dtype) / (count / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ class LogisticMixture:
             levels=levels,
             log_weights=weights.log_softmax(1),
             means=means.reshape(batch, mixtures, channels, *space),
-            log_scales=log_scales.reshape(batch, mixtures, channels, *space).clamp(min=LEAST_LOG_SCALE),
+            log_scales=log_scales.reshape(batch, mixtures, channels, *space).clamp(LEAST_LOG_SCALE, MOST_LOG_SCALE),
             coupling=coupling.reshape(batch, mixtures, pairs, *space).tanh(),
         )
 

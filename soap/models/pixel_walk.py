@@ -12,12 +12,16 @@ import torch
 
 from soap.graphs import replayed
 from soap.models.causal import DOWN, CausalConv, Past
+from soap.models.left_row import LeftRow
 from soap.models.logistic_mixture import LogisticMixture
 from soap.models.pixelcnn import PixelCNN
 from soap.shapes import Int, Tensor
 
-Choice = Callable[[LogisticMixture, Int[Tensor, "batch *more"]], Int[Tensor, "batch c"]]
-"""From the mixture of a pixel (its space is one place) and what is given of that pixel to the levels it shall have."""
+PixelChoice = Callable[[int, LogisticMixture], Int[Tensor, "batch c"]]
+"""From a place in a row and the mixture there (its space is that one place) to the levels that the pixel shall have."""
+
+Choice = Callable[[Int[Tensor, "batch w *more"]], PixelChoice]
+"""From what is given of a row of pixels to the choice of each: what can be computed for all of them at once, is."""
 
 
 @torch.no_grad()
@@ -29,29 +33,35 @@ def fill(
     The model must be in evaluation mode. On a GPU `choose` must not wait for the host, and `name` tells it and its
     settings from others: what was recorded under a name is replayed.
     """
-    row = partial(_fill_row, model, choose)
-    before = model.head.weight.new_zeros(len(given), model.input_shape[0] + 1, 1, model.input_shape[2])
-    remembered: tuple[Tensor, ...] = ()  # nothing lies above the first row
-    rows = []
-    for i in range(model.input_shape[1]):
+    row, (channels, height, width) = partial(_fill_row, model, choose), model.input_shape
+    blank = partial(model.head.weight.new_zeros, len(given))  # nothing lies above the first row
+    before, rows = blank(channels + 1, 1, width), []
+    remembered = tuple(
+        blank(part.in_channels, part.memory, width).to(memory_format=torch.channels_last)
+        for part in _looking_down(model)
+    )
+    for i in range(height):
         levels, before, *rest = replayed(model, ("row", name), row, before, given[:, i], *remembered)
         remembered = tuple(rest)
         rows.append(levels)
     return torch.stack(rows, 2)
 
 
+def _looking_down(model: PixelCNN) -> list[CausalConv]:
+    return [part for part in model.modules() if isinstance(part, CausalConv) and part.axis == DOWN]
+
+
 def _fill_row(
     model: PixelCNN, choose: Choice, before: Tensor, given: Tensor, *remembered: Tensor
 ) -> tuple[Tensor, ...]:
     """The levels of a row, the row as the network takes it in, and what the stream above remembers after it."""
-    looking_down = [part for part in model.modules() if isinstance(part, CausalConv) and part.axis == DOWN]
-    above: Past = dict(zip(looking_down, remembered, strict=False))
+    above: Past = dict(zip(_looking_down(model), remembered, strict=True))
     links = model.look_above(before, above)
-    left: Past = {}
-    pixel, chosen, entering = torch.zeros_like(before[..., :1]), [], []
-    for j in range(given.shape[1]):
-        raw = model.look_left(pixel, [link[..., j : j + 1] for link in links], left)
-        chosen.append(choose(model.mixture(raw[..., 0]), given[:, j]))
-        pixel = model.entering(chosen[-1][:, :, None, None])
-        entering.append(pixel)
-    return torch.stack(chosen, 2), torch.cat(entering, 3), *(above[part] for part in looking_down)
+    row, chosen = LeftRow(model, links), []
+    del links  # the row has its own copy
+    choice = choose(given)
+    for place in range(given.shape[1]):
+        mixture = model.mixture(row.raw(place)[..., None])
+        chosen.append(choice(place, mixture))
+        row.tell(place, chosen[-1])
+    return torch.stack(chosen, 2), row.entering(), *above.values()

@@ -114,12 +114,12 @@ class PixelCNN(nn.Module):
         return links
 
     def look_left(
-        self, pixels: Float[Tensor, "batch seen h w"], links: list[Tensor], past: Past | None = None
+        self, pixels: Float[Tensor, "batch seen h w"], links: list[Tensor]
     ) -> Float[Tensor, "batch numbers h w"]:
         """The mixtures' raw numbers; `pixels` are those to the left of the pixels asked for."""
-        stream = self.enter_left(pixels, past)
+        stream = self.enter_left(pixels)
         for block, link in zip(self.left, links, strict=True):
-            stream = block(stream, past, link)
+            stream = block(stream, link=link)
         raw: Tensor = self.head(concat_elu(stream))
         return raw
 

@@ -9,19 +9,20 @@ from functools import partial
 
 import torch
 
-from soap import engine, validate
+from soap import validate
 from soap.chunks import by_rows
 from soap.errors import InputError
 from soap.graphs import forget
 from soap.isolation import untouched
-from soap.models.logistic_mixture import LogisticMixture, centred
-from soap.models.pixel_walk import fill
+from soap.models.likeliest import Candidates, most_likely
+from soap.models.logistic_mixture import LogisticMixture
+from soap.models.pixel_walk import PixelChoice, fill
 from soap.models.pixelcnn import PixelCNN
 from soap.purify.soap import Purified
 from soap.shapes import Float, Int, Tensor
 
 SIDE_BY_SIDE = {"cpu": 64, "cuda": 2048}
-"""Images walked at once at most: on a GPU a pixel's few hundred kernels cost nearly the same for one and for many.
+"""Images walked at once at most: on a GPU a pixel's hundred small kernels cost nearly the same for one and for many.
 A power of two, to which a replay is padded."""
 
 WHOLE_AT_ONCE = 256
@@ -35,26 +36,21 @@ class PixelDefend:
     Ties go to the level nearest to the input's, then to the lower. In the result, `eps` is the largest change of the
     rounded image and the losses are its bits per dimension before and after.
 
-    precision: "fp32", or "bf16" on a GPU: faster, and some pixels end elsewhere. max_memory: bytes that the working set
-    may take; larger batches are split, with the same result.
+    max_memory: bytes that the working set may take; larger batches are split, with the same result.
     """
 
-    def __init__(
-        self, model: PixelCNN, eps: float = 16 / 255, *, precision: str = "fp32", max_memory: int | None = None
-    ) -> None:
+    def __init__(self, model: PixelCNN, eps: float = 16 / 255, *, max_memory: int | None = None) -> None:
         if not isinstance(model, PixelCNN):
             raise InputError(f"got a {type(model).__name__}, want a PixelCNN: PixelDefend asks a model of images.")
         validate.non_negative("eps", eps)
-        validate.choice("precision", precision, engine.PRECISIONS)
-        self.model, self.eps, self.precision, self.max_memory = model, eps, precision, max_memory
+        self.model, self.eps, self.max_memory = model, eps, max_memory
         reach = math.floor(eps * (model.levels - 1) + 1e-3)  # 16/255 is 16 levels, in single precision, too
         reach = min(reach, model.levels - 1)
         # Nearest first and lower before higher: the first of equals is the one that ties go to.
         self.offsets = torch.tensor([0, *(sign * step for step in range(1, reach + 1) for sign in (-1, 1))])
 
     def __repr__(self) -> str:
-        further = "" if self.precision == "fp32" else f", precision={self.precision!r}"
-        return f"PixelDefend(eps={self.eps}{further})"
+        return f"PixelDefend(eps={self.eps})"
 
     def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
         """Purify a batch [batch, c, h, w] of images in [0, 1] of the model's own size; inputs are not changed."""
@@ -62,7 +58,7 @@ class PixelDefend:
         walked, whole = self._rows_at_once(x.device)
         top, dtype = x.new_tensor(self.model.levels - 1), x.dtype  # by a number a GPU may multiply with 1 / 255
         free = partial(forget, self.model)
-        with untouched(self.model), torch.no_grad(), engine.autocast(x.device, self.precision):
+        with untouched(self.model), torch.no_grad():
             before = self.model.levels_of(x.detach())
             (after,) = by_rows(self._purify, before, most=walked, free=free)
             bits = [
@@ -80,46 +76,43 @@ class PixelDefend:
         return (self.model.bits_per_dim(x),)
 
     def _purify(self, levels: Int[Tensor, "batch c h w"]) -> tuple[Tensor]:
-        pixels = levels.permute(0, 2, 3, 1)[..., None]
-        candidates = (pixels + self.offsets.to(levels.device)).clamp(0, self.model.levels - 1)
-        return (fill(self.model, most_likely, candidates.int(), name=repr(self)),)
+        pixels, offsets = levels.int().permute(0, 2, 3, 1)[..., None], self.offsets.to(levels.device, torch.int32)
+        candidates = (pixels + offsets).clamp_(0, self.model.levels - 1)
+        return (fill(self.model, self._choice, candidates, name=repr(self)),)
+
+    def _choice(self, row: Int[Tensor, "batch w c k"]) -> PixelChoice:
+        """The most likely of the candidates of every pixel of a row."""
+        weight = self.model.head.weight
+        candidates = Candidates.among(row, self.model.levels, torch.promote_types(weight.dtype, torch.float32))
+
+        def at(place: int, mixture: LogisticMixture) -> Tensor:
+            return most_likely(mixture, candidates.at(place))
+
+        return at
 
     def _rows_at_once(self, device: torch.device) -> tuple[int, int]:
         """How many images to walk at once, and to pass whole through the model, for their likelihood, at once.
 
         Counted in the numbers that one image keeps at the worst moment: on the walk, the rows before every convolution
-        that looks down and the links, once more where a GPU replays them, and all candidates; in a whole pass, the
-        links and a handful of activations.
+        that looks down, the row before every one that looks left, the links and the row's candidates, once more where a
+        GPU replays them, and all candidates; in a whole pass, the links and a handful of activations. Beside the
+        images lie the walk's own copy of the weights that look left and one that a convolution makes to its liking.
         """
         most, model = SIDE_BY_SIDE.get(device.type, SIDE_BY_SIDE["cpu"]), self.model
         if self.max_memory is None:
             return most, min(most, WHOLE_AT_ONCE)
-        blocks, mixed = len(model.above), model.head.out_channels
+        blocks, mixed, candidates = len(model.above), model.head.out_channels, len(self.offsets)
         channels, height, width = model.input_shape
+        row = model.channels * ((14 * blocks + 12) * width + 16 * blocks)
+        row += candidates * (6 * channels * width + 9 * model.mixtures)
         copies = 2 if device.type == "cuda" and model.recordable else 1
-        walk = copies * (12 * blocks + 18) * model.channels * width
-        walk += (channels * height * width + 9 * model.mixtures) * len(self.offsets)
+        walk = copies * row + (candidates + 4) * channels * height * width
         whole = ((blocks + 7) * model.channels + 4 * mixed) * height * width
+        weights = (16 * blocks + 24) * model.channels**2
         bytes_a_number = model.head.weight.element_size()
-        need = max(walk, whole) * bytes_a_number
+        need = (weights + max(walk, whole)) * bytes_a_number
         if self.max_memory < need:
             raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
-        rows = [self.max_memory // (numbers * bytes_a_number) for numbers in (walk, whole)]
-        walked = min(most, rows[0])
-        return 1 << walked.bit_length() - 1, min(WHOLE_AT_ONCE, most, rows[1])  # a power of two: see SIDE_BY_SIDE
-
-
-def most_likely(mixture: LogisticMixture, candidates: Int[Tensor, "batch c k"]) -> Int[Tensor, "batch c"]:
-    """For a pixel, channel after channel, the first of its most likely candidate levels, given those chosen before."""
-    joint, chosen = mixture.log_weights, []
-    before = joint.new_empty(len(joint), 0, 1)
-    for channel in range(candidates.shape[1]):
-        levels = candidates[:, channel]
-        values = centred(levels, mixture.levels, joint.dtype)
-        parts = joint + mixture.component(channel, values, before)
-        best = parts.logsumexp(1).argmax(1, keepdim=True)
-        chosen.append(levels.gather(1, best))
-        before = torch.cat([before, values.gather(1, best)[:, None]], 1)
-        # What the components say of the channels so far weighs them for the next.
-        joint = parts.gather(2, best[:, None].expand(-1, parts.shape[1], -1))
-    return torch.cat(chosen, 1)
+        numbers = self.max_memory // bytes_a_number - weights
+        walked = min(most, numbers // walk)
+        return 1 << walked.bit_length() - 1, min(WHOLE_AT_ONCE, most, numbers // whole)  # see SIDE_BY_SIDE

@@ -9,11 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from soap.errors import InputError
-from soap.models.causal import CausalConv, GatedBlock
+from soap.models.causal import GatedBlock
 from soap.models.logistic_mixture import LogisticMixture
-from soap.models.pixel_walk import fill
+from soap.models.pixel_walk import PixelChoice, fill
 from soap.models.pixelcnn import PixelCNN
 from soap.purify.pixel_defend import PixelDefend
 from soap.recipes import generative
@@ -108,9 +110,12 @@ def test_pixel_by_pixel_gives_what_the_whole_image_gives(shape: tuple[int, int, 
 
     visited: list[LogisticMixture] = []
 
-    def follow(mixture: LogisticMixture, pixel: Tensor) -> Tensor:
-        visited.append(mixture)
-        return pixel
+    def follow(row: Tensor) -> PixelChoice:
+        def at(place: int, mixture: LogisticMixture) -> Tensor:
+            visited.append(mixture)
+            return row[:, place]
+
+        return at
 
     assert torch.equal(fill(model, follow, levels.permute(0, 2, 3, 1), name="follow"), levels)
     for place, mixture in zip(np.ndindex(shape[1:]), visited, strict=True):
@@ -119,19 +124,46 @@ def test_pixel_by_pixel_gives_what_the_whole_image_gives(shape: tuple[int, int, 
 
 
 def test_a_walk_computes_every_activation_once() -> None:
-    """One position of every convolution a pixel, whatever the image's size: not a forward pass a pixel."""
-    model = small(inputs=(1, 4, 6))
-    computed: dict[torch.nn.Module, int] = {}
+    """One position of every convolution a pixel, whatever the image's size: not a forward pass a pixel. Two products
+    give x beside -x, and so are taken twice."""
+    model, given = small(inputs=(1, 4, 6), channels=5), torch.zeros(3, 4, 6, 1, dtype=torch.int64)
 
-    def count(module: torch.nn.Module, inputs: Any, output: Tensor) -> None:
-        computed[module] = computed.get(module, 0) + output.shape[2] * output.shape[3]
+    def product(sums: Any, a: tuple[int, ...], b: tuple[int, ...], **_: Any) -> int:
+        return 2 * math.prod(a) * b[-1]
 
-    convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
-    for module in convolutions:
-        module.register_forward_hook(count)
-    fill(model, lambda mixture, pixel: pixel, torch.zeros(2, 4, 6, 1, dtype=torch.int64), name="zeros")
-    assert computed == dict.fromkeys(convolutions, 4 * 6)
-    assert sum(isinstance(module, CausalConv) for module in convolutions) == 2 + 4 * 2
+    in_place = dict.fromkeys([torch.ops.aten.addmm_, torch.ops.aten.baddbmm_], product)  # unknown to the counter
+    with FlopCounterMode(display=False, custom_mapping=in_place) as walk:
+        fill(model, lambda row: lambda place, mixture: row[:, place], given, name="zeros")
+    with FlopCounterMode(display=False) as whole, torch.no_grad():
+        model.raw(torch.zeros(3, 1, 4, 6, dtype=torch.float64))
+    twice = model.enter_left.weight.numel() + 2 * 5 * 2 * 5  # two blocks, of 2 * 5 channels in and 5 out
+    assert walk.get_total_flops() == whole.get_total_flops() + 2 * given.numel() * twice
+
+
+def test_a_pixel_takes_few_kernels() -> None:
+    """Counted between rows of two widths: what is there once a row drops out. A block is two products, two ELUs and a
+    gated sum of two."""
+
+    class Counting(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernels = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, Tensor) and not function.is_view and "empty" not in str(function):
+                self.kernels += 1
+            return out
+
+    def kernels(width: int, blocks: int) -> int:
+        model, x = small(inputs=(3, 1, width), blocks=blocks), pictures(2, (3, 1, width))
+        with Counting() as counting:
+            PixelDefend(model)._purify(model.levels_of(x))
+        return counting.kernels
+
+    a_pixel = {blocks: kernels(5, blocks) - kernels(4, blocks) for blocks in (1, 3)}
+    assert a_pixel[3] - a_pixel[1] == 2 * 6
+    assert a_pixel[1] <= 60
 
 
 def test_dropout_is_for_training_alone() -> None:
