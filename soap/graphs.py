@@ -49,6 +49,7 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}
 """Where recordings are made: memory is shared on one stream alone."""
 
 _one_at_a_time = threading.Lock()  # a replay reads and writes the recording's own tensors
+_here = threading.local()  # `.recording` while this thread makes one
 
 
 def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -72,7 +73,11 @@ def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) 
         if full_key not in known:
             while len(known) >= MOST:
                 known.pop(next(iter(known)))
-            known[full_key] = _record(function, padded, shelf.memory)
+            _here.recording = True
+            try:
+                known[full_key] = _record(function, padded, shelf.memory)
+            finally:
+                _here.recording = False
         recording = known[full_key]
         for static, tensor in zip(recording.inputs, padded, strict=True):
             static.copy_(tensor)
@@ -92,7 +97,8 @@ def replays(owner: object, *inputs: Tensor) -> bool:
         isinstance(owner, nn.Module)
         and bool(getattr(owner, "recordable", False))
         and all(tensor.is_cuda for tensor in inputs)
-        and not torch.cuda.is_current_stream_capturing()  # inside another recording already
+        and not getattr(_here, "recording", False)
+        and not torch.cuda.is_current_stream_capturing()  # a recording of somebody else's
         and not torch.is_autocast_enabled("cuda")
     )
 
