@@ -1,4 +1,4 @@
-"""Render the table of docs/purifiers.md from the committed rows and the runs under results/adaptive.
+"""Render the table of docs/purifiers.md from the committed rows and the runs under results/adaptive and purifiers.
 
     python tools/render_purifiers.py
 """
@@ -22,7 +22,7 @@ from soap.report.comparison import epochs
 from soap.results import Row, Store
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, RUNS = ROOT / "docs" / "purifiers.md", ROOT / "results" / "adaptive"
+PAGE, RESULTS = ROOT / "docs" / "purifiers.md", ROOT / "results"
 PRIORS, STEPS = (ROOT / "results" / f"{name}.jsonl" for name in ("priors", "defense-gan-steps"))
 TITLES = {
     BARE: "none",
@@ -63,20 +63,21 @@ class Line:
         return (
             f"`{self.model}`",
             TITLES[self.purifier],
-            *(_percent(row) for row in (self.clean, self.pgd, self.worst)),
+            *(_percent(row) for row in (self.clean, self.pgd)),
+            _percent(self.worst) + _of_which_suite(self.worst),
             self.verdict or ABSENT,
             " / ".join(dict.fromkeys(images)) or ABSENT,
             _cost(self.pgd if self.purifier != BARE else None),
         )
 
 
-def lines(rows: Sequence[Row], runs: Path = RUNS) -> Iterator[Line]:
+def lines(rows: Sequence[Row], results: Path = RESULTS) -> Iterator[Line]:
     """Every model behind every purifier, whether it was measured or not."""
     for model, purifiers in SUBJECTS.items():
         for purifier in purifiers:
             defence = label(model, purifier)
             clean, pgd = (_measured(rows, model, attack, defence) for attack in ("none", "pgd"))
-            worst, verdict = _suite(model, purifier, defence, runs)
+            worst, verdict = _suite(defence, run_of(results, model, purifier))
             yield Line(model=model, purifier=purifier, clean=clean, pgd=pgd, worst=worst, verdict=verdict)
 
 
@@ -99,13 +100,18 @@ def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row
     return max(first, key=lambda row: (row.n, epochs(row) or 0, row.provenance.date), default=None)
 
 
-def _suite(model: str, purifier: str, defence: str, runs: Path) -> tuple[Row | None, str]:
-    """The worst case of the full suite and its verdict; the bare figures of a purifier's run are not its own."""
-    folder = runs / (model if purifier in (BARE, SOAP) else f"{model}-{purifier}")
+def run_of(results: Path, model: str, purifier: str) -> Path:
+    """Where the suite's run on a model behind a purifier is kept; of SOAP's whole pages are."""
+    own = purifier in (BARE, SOAP)
+    return results / ("adaptive" if own else "purifiers") / (model if own else f"{model}-{purifier}")
+
+
+def _suite(defence: str, folder: Path) -> tuple[Row | None, str]:
+    """The worst case of a suite and its verdict; the bare figures of a purifier's run are not its own."""
     if not (folder / "findings.json").is_file():
         return None, ""
     rows = Store(folder / "rows.jsonl").read()
-    if purifier == BARE and any(row.defence != BARE for row in rows):
+    if defence == BARE and any(row.defence != BARE for row in rows):
         return None, ""
     found = [row for row in rows if row.defence == defence and row.attack.endswith(": worst")]
     verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]["name"]
@@ -119,6 +125,12 @@ def _percent(row: Row | None) -> str:
     return f"{100 * row.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
+def _of_which_suite(row: Row | None) -> str:
+    """What part of the suite was run, where it is not all of it: rows say "suite bpda: worst"."""
+    suite = "full" if row is None else row.attack.removeprefix("suite ").partition(":")[0]
+    return "" if suite == "full" else f", {suite} alone"
+
+
 def _cost(row: Row | None) -> str:
     return ABSENT if row is None else f"{1000 * row.seconds / row.n:.2g} ms ({row.provenance.device})"
 
@@ -129,6 +141,25 @@ def table(made: Sequence[Line]) -> str:
     parts = ["\n".join(f"| {' | '.join(line)} |" for line in text)]
     parts.append(f"Per cent right, with 95 % intervals; {ABSENT}: not measured, or there is no such thing.")
     return "\n\n".join(parts)
+
+
+def suites(results: Path = RESULTS) -> str:
+    """Of every run on another purifier than SOAP, what its verdict rests on, and its command."""
+    parts = []
+    for model, purifiers in SUBJECTS.items():
+        for purifier in purifiers:
+            folder = run_of(results, model, purifier)
+            worst, verdict = _suite(label(model, purifier), folder)
+            if purifier in (BARE, SOAP) or worst is None:
+                continue
+            findings, asked = (
+                json.loads((folder / name).read_text(encoding="utf-8")) for name in ("findings.json", "asked.json")
+            )
+            why = "; ".join(findings["verdict"]["reasons"])
+            where = f"{worst.provenance.device}, commit {worst.provenance.commit[:7]}, {worst.provenance.date[:10]}"
+            said = f"{verdict}{': ' if why else ''}{why}. {where}: `{asked['command']}`"
+            parts.append(f"- `{model}`, {TITLES[purifier]}: {said}")
+    return "\n".join(parts) or "None is measured yet."
 
 
 def priors(path: Path = PRIORS) -> str:
@@ -168,6 +199,7 @@ def _images(row: dict[str, str]) -> int:
 
 def rendered(document: str) -> str:
     """The page with its figures as the rows have them."""
+    document = with_section(document, "suites", suites())
     document = with_section(document, "priors", priors())
     document = with_section(document, "steps", steps())
     return with_section(document, "figures", table([*lines(paper.committed_rows())]))

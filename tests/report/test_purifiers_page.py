@@ -33,8 +33,8 @@ def test_every_purifier_has_its_line_and_is_told_of():
         assert fingerprint(zoo.load(model))  # it is bundled, so that the reader can repeat it
 
 
-def line(rows, purifier, runs=Path("nowhere"), model=MODEL):
-    return next(one for one in tool.lines(rows, runs) if (one.model, one.purifier) == (model, purifier))
+def line(rows, purifier, results=Path("nowhere"), model=MODEL):
+    return next(one for one in tool.lines(rows, results) if (one.model, one.purifier) == (model, purifier))
 
 
 def figures(purifier, *, n=1000, **others):
@@ -80,35 +80,43 @@ def test_more_images_count_before_a_later_date():
     assert line([*again, *early], "hedge").pgd.provenance.date[:4] == "2027"
 
 
-def suite(folder, defences):
-    for name in defences:
-        for row in figures(name):
-            worst = replace(row, protocol="worst", attack=f"suite full: {'worst' if row.attack == 'pgd' else 'clean'}")
-            Store(folder / "rows.jsonl").append(worst)
-    content = json.dumps({"verdict": {"name": "TRUSTED BOUND", "reasons": []}})
+def suite(folder, defences, name="full"):
+    for defence in defences:
+        for row in figures(defence):
+            what = "worst" if row.attack == "pgd" else "clean"
+            Store(folder / "rows.jsonl").append(replace(row, protocol="worst", attack=f"suite {name}: {what}"))
+    content = json.dumps({"verdict": {"name": "UPPER BOUND ONLY", "reasons": ["check 9, restarts: more break"]}})
     (folder / "findings.json").write_text(content)
+    (folder / "asked.json").write_text(json.dumps({"command": f"soap evaluate {MODEL} --suite {name}"}))
 
 
 def test_the_worst_case_is_that_of_the_purifiers_own_run(tmp_path):
-    suite(tmp_path / f"{MODEL}-hedge", ["hedge", "none"])
+    suite(tmp_path / "purifiers" / f"{MODEL}-hedge", ["hedge", "none"])
     shown = line([], "hedge", tmp_path)
-    assert (shown.worst.correct, shown.verdict, shown.cells()[4:7]) == (
-        250, "TRUSTED BOUND", ("25.0 [22.4, 27.8]", "TRUSTED BOUND", "1,000")
-    )  # fmt: skip
+    assert (shown.worst.correct, shown.cells()[4:7]) == (250, ("25.0 [22.4, 27.8]", "UPPER BOUND ONLY", "1,000"))
     assert line([], "none", tmp_path).worst is None
-    suite(tmp_path / MODEL, ["hedge", "none"])  # a purifier's run under the model's own name says nothing of it bare
+    suite(tmp_path / "adaptive" / MODEL, ["hedge", "none"])  # a purifier's run says nothing of the model bare
     assert line([], "none", tmp_path).worst is None
-    suite(tmp_path / "bare" / MODEL, ["none"])
+    suite(tmp_path / "bare" / "adaptive" / MODEL, ["none"])
     assert line([], "none", tmp_path / "bare").worst.correct == 250
+
+
+def test_a_part_of_the_suite_is_named_and_every_run_has_its_reasons_and_command(tmp_path):
+    assert tool.suites(tmp_path) == "None is measured yet."
+    suite(tmp_path / "purifiers" / f"{MODEL}-hedge", ["hedge", "none"], name="bpda")
+    assert line([], "hedge", tmp_path).cells()[4] == "25.0 [22.4, 27.8], bpda alone"
+    (told,) = tool.suites(tmp_path).splitlines()
+    assert told.startswith(f"- `{MODEL}`, Hedge: UPPER BOUND ONLY: check 9, restarts: more break. ")
+    assert told.endswith(f"`soap evaluate {MODEL} --suite bpda`")
 
 
 def test_committed_figures_are_shown():
     rows = committed_rows()
     wanted = Wanted(recipe="cifar10-resnet18-lc", attack="pgd", eps_pfy="min-aux")
     (found,) = (row for row in wanted.found_in(rows) if "seed 0" in row.provenance.training)
-    assert line(rows, "soap", tool.RUNS, "cifar10-resnet18-lc").pgd.correct == found.correct
-    assert line(rows, "soap", tool.RUNS, "cifar10-resnet18-lc").worst is not None
-    assert line(rows, "none", tool.RUNS).worst is not None
+    assert line(rows, "soap", tool.RESULTS, "cifar10-resnet18-lc").pgd.correct == found.correct
+    assert line(rows, "soap", tool.RESULTS, "cifar10-resnet18-lc").worst is not None
+    assert line(rows, "none", tool.RESULTS).worst is not None
 
 
 PRIORS = {
