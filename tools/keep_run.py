@@ -6,33 +6,38 @@ A run on SOAP or on a bare model goes whole, with its report, to results/adaptiv
 findings and command go to results/purifiers. What an earlier run of that name left there is replaced.
 """
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
+from render_purifiers import RESULTS, room_of
+
+from soap.errors import FileError, SoapError
+from soap.evaluation.adaptive.evaluate import FINDINGS
+from soap.evaluation.adaptive.folder import PLAN, ROWS
 from soap.evaluation.adaptive.opened import opened
+from soap.evaluation.adaptive.seal import SEAL
 from soap.recipes.purifiers import SOAP
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-REPORT = "report.html"
-WHOLE = ("run.json", "rows.jsonl", "findings.json", "seal.json", "facts", REPORT)
-PART = ("rows.jsonl", "findings.json", "facts/asked.json")
+WHOLE = (PLAN, ROWS, FINDINGS, SEAL, "facts", "report.html")
+PART = (ROWS, FINDINGS, "facts/asked.json")
 
 
 def keep(run: Path, results: Path = RESULTS) -> Path:
     """The folder under `results` that the run now lies in, by its own name."""
-    opened(run)
-    for name in (*WHOLE[:-1], *PART):
+    asked = opened(run).fact("asked")
+    purifier = SOAP if asked is None else asked["purifier"]
+    wanted = WHOLE if purifier == SOAP else PART
+    for name in (*PART, SEAL, *wanted):
         if not (run / name).exists():
-            raise SystemExit(f"{run} has no {name}: its suite did not end; repeat the run's command, which goes on.")
-    own = json.loads((run / PART[-1]).read_text(encoding="utf-8"))["purifier"] == SOAP
-    if own and not (run / REPORT).is_file():
-        raise SystemExit(f"{run} has no {REPORT}: make it with `soap report {run}`.")
-    kept = results / ("adaptive" if own else "purifiers") / run.name
+            raise FileError(
+                f"{run} has no {name}, so it is not kept; let its `soap evaluate` run to the end, "
+                "then make its page by `soap report`."
+            )
+    kept = room_of(results, purifier) / run.name
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    for name in WHOLE if own else PART:
+    for name in wanted:
         copy = shutil.copytree if (run / name).is_dir() else shutil.copyfile
         copy(run / name, kept / Path(name).name)
     return kept
@@ -41,5 +46,8 @@ def keep(run: Path, results: Path = RESULTS) -> Path:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    for path in sys.argv[1:]:
-        print(keep(Path(path).resolve()))
+    try:
+        for path in sys.argv[1:]:
+            print(keep(Path(path).resolve()))
+    except SoapError as error:
+        sys.exit(str(error))

@@ -100,10 +100,14 @@ def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row
     return max(first, key=lambda row: (row.n, epochs(row) or 0, row.provenance.date), default=None)
 
 
+def room_of(results: Path, purifier: str) -> Path:
+    """Where the suite's runs on a purifier are kept; of SOAP's and of bare models' whole pages are."""
+    return results / ("adaptive" if purifier in (BARE, SOAP) else "purifiers")
+
+
 def run_of(results: Path, model: str, purifier: str) -> Path:
-    """Where the suite's run on a model behind a purifier is kept; of SOAP's whole pages are."""
-    own = purifier in (BARE, SOAP)
-    return results / ("adaptive" if own else "purifiers") / (model if own else f"{model}-{purifier}")
+    """Where the suite's run on a model behind a purifier is kept."""
+    return room_of(results, purifier) / (model if purifier in (BARE, SOAP) else f"{model}-{purifier}")
 
 
 def _suite(defence: str, folder: Path) -> tuple[Row | None, str]:

@@ -6,6 +6,7 @@ import keep_run as tool
 import pytest
 from run_samples import sample_images, sample_run
 
+from soap.errors import FileError
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.seal import seal
 
@@ -26,7 +27,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_a_run_on_soap_is_kept_whole_but_for_its_images(tmp_path):
     run = run_of("soap", tmp_path / "some-model")
-    (run / tool.REPORT).write_text("the page", encoding="utf-8")
+    (run / "report.html").write_text("the page", encoding="utf-8")
     kept = tool.keep(run, tmp_path / "results")
     assert kept == tmp_path / "results" / "adaptive" / "some-model"
     assert files(kept) == {name: held for name, held in files(run).items() if not name.endswith(".npz")}
@@ -53,10 +54,10 @@ def test_an_earlier_run_of_that_name_is_replaced(tmp_path):
 @pytest.mark.parametrize("missing", ["rows.jsonl", "findings.json", "seal.json", "facts/asked.json", "report.html"])
 def test_what_did_not_end_is_refused_and_replaces_nothing(tmp_path, missing):
     run = run_of("soap", tmp_path / "some-model")
-    (run / tool.REPORT).write_text("the page", encoding="utf-8")
+    (run / "report.html").write_text("the page", encoding="utf-8")
     kept = tool.keep(run, tmp_path / "results")
     before = files(kept)
     (run / missing).unlink()
-    with pytest.raises(SystemExit, match=f"has no {missing}"):
+    with pytest.raises(FileError, match=f"has no {missing}"):
         tool.keep(run, tmp_path / "results")
     assert files(kept) == before
