@@ -12,6 +12,7 @@ from torch import nn
 
 from soap import paper, recipes
 from soap.evaluation import PAPER
+from soap.evaluation.adaptive.verdict import NOTHING
 from soap.paper.planning import seed_of
 from soap.purify import AntiAdversary, Hedge
 from soap.recipes import generative
@@ -58,13 +59,13 @@ class Line:
     verdict: str
 
     def cells(self) -> Sequence[str]:
-        """What the table shows of it; the cost is the purifier's alone, under PGD."""
+        """What the table shows of it: no worst case where a check fails; the cost is the purifier's own, under PGD."""
         images = [f"{row.n:,}" for row in (self.pgd, self.worst) if row is not None]
         return (
             f"`{self.model}`",
             TITLES[self.purifier],
             *(_percent(row) for row in (self.clean, self.pgd)),
-            _percent(self.worst) + _of_which_suite(self.worst),
+            (_percent(self.worst) if self.verdict != NOTHING else "no figure") + _of_which_suite(self.worst),
             self.verdict or ABSENT,
             " / ".join(dict.fromkeys(images)) or ABSENT,
             _cost(self.pgd if self.purifier != BARE else None),

@@ -13,6 +13,7 @@ from paper_rows import row_for
 import soap
 from soap import engine, zoo
 from soap.evaluation import fingerprint
+from soap.evaluation.adaptive.verdict import NOTHING
 from soap.paper import Wanted, committed_rows
 from soap.recipes import generative
 from soap.recipes.purifiers import NAMES
@@ -80,12 +81,12 @@ def test_more_images_count_before_a_later_date():
     assert line([*again, *early], "hedge").pgd.provenance.date[:4] == "2027"
 
 
-def suite(folder, defences, name="full"):
+def suite(folder, defences, name="full", verdict="UPPER BOUND ONLY"):
     for defence in defences:
         for row in figures(defence):
             what = "worst" if row.attack == "pgd" else "clean"
             Store(folder / "rows.jsonl").append(replace(row, protocol="worst", attack=f"suite {name}: {what}"))
-    content = json.dumps({"verdict": {"name": "UPPER BOUND ONLY", "reasons": ["check 9, restarts: more break"]}})
+    content = json.dumps({"verdict": {"name": verdict, "reasons": ["check 9, restarts: more break"]}})
     (folder / "findings.json").write_text(content)
     (folder / "asked.json").write_text(json.dumps({"command": f"soap evaluate {MODEL} --suite {name}"}))
 
@@ -108,6 +109,11 @@ def test_a_part_of_the_suite_is_named_and_every_run_has_its_reasons_and_command(
     (told,) = tool.suites(tmp_path).splitlines()
     assert told.startswith(f"- `{MODEL}`, Hedge: UPPER BOUND ONLY: check 9, restarts: more break. ")
     assert told.endswith(f"`soap evaluate {MODEL} --suite bpda`")
+
+
+def test_a_figure_that_a_check_voids_is_not_printed(tmp_path):
+    suite(tmp_path / "purifiers" / f"{MODEL}-hedge", ["hedge"], name="bpda", verdict=NOTHING)
+    assert line([], "hedge", tmp_path).cells()[4:6] == ("no figure, bpda alone", NOTHING)
 
 
 def test_committed_figures_are_shown():
