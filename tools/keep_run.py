@@ -6,6 +6,7 @@ A run on SOAP or on a bare model goes whole, with its report, to results/adaptiv
 findings and command go to results/purifiers. What an earlier run of that name left there is replaced.
 """
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -44,10 +45,10 @@ def keep(run: Path, results: Path = RESULTS) -> Path:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="Folder of a finished run.")
     try:
-        for path in sys.argv[1:]:
-            print(keep(Path(path).resolve()))
+        for path in parser.parse_args().runs:
+            print(keep(path.resolve()))
     except SoapError as error:
         sys.exit(str(error))
