@@ -64,7 +64,7 @@ def figures(found: list[Run]) -> str:
         low, high = row.interval
         where = f"{row.provenance.device}, commit {row.provenance.commit[:7]}, {row.provenance.date[:10]}"
         worst = f"worst {100 * row.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {row.n:,} images"
-        worst = worst if run.counts else "no headline"
+        worst = worst if run.counts else "no figure"
         why = f" {'; '.join(run.reasons)}." if run.reasons else ""
         parts.append(f"**{run.name}**: {worst}, {run.verdict}.{why} {where}: `{run.command}`")
     return "\n\n".join(parts)

@@ -42,6 +42,9 @@ SUBJECTS = {
 }
 """Models, and the purifiers that are put before each."""
 
+OWN = (BARE, SOAP)
+"""Purifiers whose runs are kept whole, with their pages, under the model's own name."""
+
 ABSENT = "\N{EN DASH}"
 HEAD_OF_PRIORS = ("generative model", "parameters", "file", "training", "bits per dimension of test images")
 HEAD = ("model", "purifier", "clean", "PGD, transfer", "worst", "verdict", "images", "cost of an image")
@@ -102,13 +105,13 @@ def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row
 
 
 def room_of(results: Path, purifier: str) -> Path:
-    """Where the suite's runs on a purifier are kept; of SOAP's and of bare models' whole pages are."""
-    return results / ("adaptive" if purifier in (BARE, SOAP) else "purifiers")
+    """Where the suite's runs on a purifier are kept."""
+    return results / ("adaptive" if purifier in OWN else "purifiers")
 
 
 def run_of(results: Path, model: str, purifier: str) -> Path:
     """Where the suite's run on a model behind a purifier is kept."""
-    return room_of(results, purifier) / (model if purifier in (BARE, SOAP) else f"{model}-{purifier}")
+    return room_of(results, purifier) / (model if purifier in OWN else f"{model}-{purifier}")
 
 
 def _suite(defence: str, folder: Path) -> tuple[Row | None, str]:
@@ -155,7 +158,7 @@ def suites(results: Path = RESULTS) -> str:
         for purifier in purifiers:
             folder = run_of(results, model, purifier)
             worst, verdict = _suite(label(model, purifier), folder)
-            if purifier in (BARE, SOAP) or worst is None:
+            if purifier in OWN or worst is None:
                 continue
             findings, asked = (
                 json.loads((folder / name).read_text(encoding="utf-8")) for name in ("findings.json", "asked.json")
