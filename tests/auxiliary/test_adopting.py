@@ -97,7 +97,9 @@ def test_any_size_colour_and_number_of_classes(channels, height, width, classes,
 
 
 def test_label_consistency_takes_a_network_without_any_linear_layer_and_purifies_at_once():
-    network = nn.Sequential(nn.Conv2d(1, 3, 5, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with soap.isolation.same_random_state():
+        torch.manual_seed(0)  # of 300 untrained networks 3 had no better point in reach: images rightly stayed
+        network = nn.Sequential(nn.Conv2d(1, 3, 5, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     out = soap.Purifier(wrap(network, shape=(1, 12, 12)))(images(4, 1, 12, 12))
     assert out.loss_after.mean() < out.loss_before.mean()
 
