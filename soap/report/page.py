@@ -57,7 +57,7 @@ def demo_page(
         ),
         radii=picture(draw_radii(show, LIGHT), f"Mean auxiliary loss: {levels}; purified with radius {by_radius}."),
         knowing=knowing and knowing_words(knowing),
-        bars=knowing and picture(draw_bars(knowing.summary, LIGHT), " ".join(knowing_words(knowing))),
+        bars=knowing and picture(draw_bars(knowing, LIGHT), " ".join(knowing_words(knowing))),
         provenance=shown.bare.provenance,
         command=command,
         seconds=seconds,

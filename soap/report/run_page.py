@@ -9,7 +9,7 @@ from soap.report.drawing import DARK, LIGHT, picture
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
 from soap.report.run_figures.gallery import gallery
-from soap.report.run_words import alone, gain, right, threat_words
+from soap.report.run_words import alone, gain, right, shown_lines, subject, threat_words
 from soap.report.templating import environment
 from soap.results import Provenance
 
@@ -31,10 +31,11 @@ def run_page(report: Report, data: Dataset, *, command: str) -> str:
     summary, plan = report.summary, report.summary.plan
     radii, losses = radius_curve(report.folder), loss_curve(report.folder)
     shown = gallery(broken(report.folder, data, GALLERY), plan["classes"])
-    lines = (summary.clean, *summary.protocols, summary.worst)
+    lines = shown_lines(report)
     said = ", ".join(f"{line.protocol} {right(line)}, classifier alone {alone(line)}" for line in lines)
     return environment().get_template("run.html").render(
         plan=plan,
+        subject=subject(summary),
         headline=headline(summary, report.verdict),
         verdict=report.verdict,
         meaning=MEANING[report.verdict.name],
@@ -47,7 +48,7 @@ def run_page(report: Report, data: Dataset, *, command: str) -> str:
         findings=report.findings,
         signs=SIGNS,
         counts={state: sum(one.state == state for one in report.findings) for state in SIGNS},
-        bars=picture(draw_bars(summary, LIGHT), f"Images right in per cent: {said}."),
+        bars=picture(draw_bars(report, LIGHT), f"Images right in per cent: {said}."),
         radii=radii and picture(draw_radii(radii, LIGHT), radii.words),
         losses=losses and picture(draw_losses(losses, LIGHT), losses.words),
         curves=(radii, losses),

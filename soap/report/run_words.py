@@ -1,11 +1,19 @@
 """What a run of the adaptive suite says in words and figures, for pages and the command line alike."""
 
+import re
+
 from soap.evaluation.adaptive.evaluate import Report
 from soap.evaluation.adaptive.summary import Line, Summary
-from soap.evaluation.adaptive.verdict import headline
+from soap.evaluation.adaptive.verdict import NOTHING, headline
 from soap.results import wilson
 
 NORMS = {"linf": "Linf", "l2": "L2"}
+
+
+def shown_lines(report: Report) -> tuple[Line, ...]:
+    """Clean, each protocol, and the worst case where the verdict leaves it a meaning."""
+    summary = report.summary
+    return (summary.clean, *summary.protocols, *(() if report.verdict.name == NOTHING else (summary.worst,)))
 
 
 def right(line: Line) -> str:
@@ -24,6 +32,16 @@ def gain(line: Line) -> str:
         return "-"
     difference, low, high = (100 * part for part in line.gain)
     return f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def subject(summary: Summary) -> str:
+    """What was attacked: 'cifar10-resnet18-lc behind SOAP, gradient stop'."""
+    target = summary.plan["target"]
+    if not summary.plan["purifies"]:
+        return str(target["name"])
+    kind, _, settings = target["defence"].partition("(")
+    gradient = re.search(r"gradient='(\w+)'", settings)
+    return f"{target['name']} behind {kind}" + (f", gradient {gradient[1]}" if gradient else "")
 
 
 def threat_words(summary: Summary) -> str:

@@ -36,7 +36,7 @@ def draw(run):
         "digits": lambda palette: draw_digits(show, palette),
         "steps": lambda palette: losses.draw_steps(show, palette),
         "radii": lambda palette: losses.draw_radii(show, palette),
-        "bars": lambda palette: bars.draw_bars(run.summary, palette),
+        "bars": lambda palette: bars.draw_bars(run, palette),
         "run radii": lambda palette: curves.draw_radii(curves.radius_curve(folder), palette),
         "run losses": lambda palette: curves.draw_losses(curves.loss_curve(folder), palette),
     }

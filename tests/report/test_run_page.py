@@ -5,6 +5,7 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ from test_report_page import Walk
 
 from soap.errors import FileError
 from soap.evaluation.adaptive.broken import broken
+from soap.evaluation.adaptive.verdict import NOTHING, Verdict
 from soap.report.drawing import LIGHT, picture
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
 from soap.report.run_figures.gallery import gallery
 from soap.report.run_page import MEANING, run_page
-from soap.report.run_words import alone, gain, right
+from soap.report.run_words import alone, gain, right, subject
 from soap.results import wilson
 
 
@@ -86,7 +88,7 @@ def test_every_check_is_there_with_its_words(report, walk):
 
 def test_the_pictures_are_those_of_the_run(report, walk):
     radii, losses = radius_curve(report.folder), loss_curve(report.folder)
-    figures = draw_bars(report.summary, LIGHT), draw_radii(radii, LIGHT), draw_losses(losses, LIGHT)
+    figures = draw_bars(report, LIGHT), draw_radii(radii, LIGHT), draw_losses(losses, LIGHT)
     drawn = [a["src"] for tag, a in walk.elements if tag == "img" and "svg" in a["src"]]
     assert drawn == [picture(figure, "").src for figure in figures]
     spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
@@ -144,6 +146,27 @@ def test_a_network_alone_has_no_classifier_beside_it(data, tmp_path):
     walk = Walk(run_page(report, data, command=""))
     assert walk.faults == []
     assert "classifier alone" not in walk.text
+
+
+def test_a_void_run_shows_no_worst_case(report, data):
+    void = replace(report, verdict=Verdict(name=NOTHING, reasons=("check 16",)))
+    walk = Walk(run_page(void, data, command=""))
+    assert walk.faults == []
+    assert "No figure" in walk.text
+    assert f"worst {right(report.summary.worst)} {alone(report.summary.worst)}" not in walk.text
+    assert "No worst case is given, since a check failed" in walk.text
+    spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
+    assert "transfer" in spoken
+    assert "worst" not in spoken
+    labels = [text.get_text() for text in draw_bars(void, LIGHT).axes[0].get_yticklabels()]
+    assert labels == ["clean", *(line.protocol for line in report.summary.protocols)]
+
+
+def test_the_title_names_what_was_attacked(report, data, tmp_path):
+    assert subject(report.summary) == "some-model behind purifier of some-model"
+    plan = {**report.summary.plan, "target": {"name": "net", "defence": "SOAP(eps='min-aux', gradient='stop')"}}
+    assert subject(replace(report.summary, plan=plan)) == "net behind SOAP, gradient stop"
+    assert subject(sample_run(tmp_path / "run", data, purifies=False).summary) == "some-model"
 
 
 @pytest.mark.parametrize(

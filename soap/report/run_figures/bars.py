@@ -4,17 +4,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from soap.evaluation.adaptive.summary import Line, Summary
+from soap.evaluation.adaptive.evaluate import Report
+from soap.evaluation.adaptive.summary import Line
 from soap.report.drawing import Palette
 from soap.report.run_figures.plain import LETTERS, plain_axes
+from soap.report.run_words import shown_lines
 from soap.results import wilson
 
 THICK = 0.36
 
 
-def draw_bars(summary: Summary, palette: Palette) -> Figure:
-    """Horizontal bars in per cent with 95 % intervals: clean first, the worst case last."""
-    lines = (summary.clean, *summary.protocols, summary.worst)
+def draw_bars(report: Report, palette: Palette) -> Figure:
+    """Horizontal bars in per cent with 95 % intervals: clean first, the worst case last, where it means anything."""
+    summary, lines = report.summary, shown_lines(report)
     apart = bool(summary.plan["purifies"]) and summary.worst.bare is not None
     figure, axes = plain_axes(palette, 6.2, 0.9 + (0.62 if apart else 0.42) * len(lines))
     for place, line in enumerate(lines):
@@ -25,7 +27,8 @@ def draw_bars(summary: Summary, palette: Palette) -> Figure:
         for correct, colour, hatch, at in pairs:
             _bar(axes, line, correct, colour, hatch, at, palette)
     axes.set_yticks(range(len(lines)), [line.protocol for line in lines])
-    axes.get_yticklabels()[-1].set_fontweight("bold")
+    if lines[-1] is summary.worst:
+        axes.get_yticklabels()[-1].set_fontweight("bold")
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlim(0, 112)
     axes.set_xticks(range(0, 101, 20))

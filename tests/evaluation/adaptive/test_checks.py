@@ -109,6 +109,7 @@ CASES: list[tuple[int, str, str, dict[str, Any]]] = [
     (17, "NOT RUN", "No protocol", {"drop": tuple(made_up.LEFT)}),
     (18, "PASS", "0 of 20 images differ", {}),
     (18, "PASS", "2 decisions in batches of 7 instead of 20", fact("repeat", different_decisions=2)),
+    (18, "PASS", "1 decision in batches of 7 instead of 20", fact("repeat", different_decisions=1)),
     (18, "WARN", "same seed", fact("repeat", different_images=1)),
     (18, "WARN", "depends on the images beside it", fact("repeat", different_decisions=2, moved=0.1)),
     (19, "PASS", "weights aaaaaaaaaaaa", {}),

@@ -32,7 +32,8 @@ def repeatable(evidence: Evidence) -> Answer:
     found = evidence.fact("repeat")
     one, other = found["batches"]
     figure = f"{found['different_images']} of {found['images']} images differ in a second run; "
-    figure += f"{found['different_decisions']} decisions in batches of {other} instead of {one}"
+    moved = found["different_decisions"]
+    figure += f"{moved} {'decision' if moved == 1 else 'decisions'} in batches of {other} instead of {one}"
     if found["different_images"]:
         return warned(figure, "The same seed does not give the same images.")
     if found["moved"] >= MOVES:
