@@ -8,18 +8,26 @@ from soap.shapes import Tensor
 
 
 def by_rows(
-    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, most: int | None = None, free: Callable[[], None]
+    function: Callable[..., tuple[Tensor, ...]],
+    *inputs: Tensor,
+    most: int | None = None,
+    least: int = 1,
+    free: Callable[[], None],
 ) -> tuple[Tensor, ...]:
     """`function(*inputs)` over at most `most` rows at a time (None: all), the outputs joined.
+
+    A part of fewer than `least` rows, or than `most` if that is less, is padded, and the padding's outputs dropped.
 
     Where memory runs out, `free` is called, the part is halved, and the work goes on; a single row that does not fit
     is the caller's error.
     """
     rows = len(inputs[0])
-    size, done, parts = min(most or rows, rows), 0, []
+    wanted = max(rows, least)
+    size, done, parts = min(most or wanted, wanted), 0, []
     while done < rows:
         try:
-            parts.append(function(*(tensor[done : done + size] for tensor in inputs)))
+            part = (padded_to(tensor[done : done + size], min(least, size)) for tensor in inputs)
+            parts.append(tuple(output[: rows - done] for output in function(*part)))
         except RuntimeError as error:
             if not _out_of_memory(error) or size == 1:
                 raise
@@ -29,6 +37,12 @@ def by_rows(
             continue
         free()  # outside the except clause, whose traceback keeps the failed part's tensors alive
     return parts[0] if len(parts) == 1 else tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def padded_to(tensor: Tensor, rows: int) -> Tensor:
+    """The tensor, made up to `rows` rows with copies of its first one."""
+    missing = rows - len(tensor)
+    return tensor if missing <= 0 else torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

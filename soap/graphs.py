@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from soap.chunks import padded_to
 from soap.shapes import Tensor
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -22,6 +23,9 @@ Function = Callable[..., tuple[Tensor, ...]]
 MOST = 128
 """Recordings kept for one model. One more costs the memory of its inputs and outputs, and to make one again costs the
 time of a hundred replays."""
+
+REPEATABLE = 128
+"""Rows from which on an answer does not depend on how many are asked for at once (`least_rows`)."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) 
     if not isinstance(owner, nn.Module) or not replays(owner, *inputs):
         return function(*inputs)
     rows = len(inputs[0])
-    padded = tuple(_padded(tensor, _bucket(rows)) for tensor in inputs)
+    padded = tuple(padded_to(tensor, _bucket(rows)) for tensor in inputs)
     with _one_at_a_time:
         shelf = _shelves.setdefault(owner, _Shelf())
         known = shelf.recordings
@@ -103,6 +107,15 @@ def replays(owner: object, *inputs: Tensor) -> bool:
     )
 
 
+def least_rows(owner: object, *inputs: Tensor) -> int:
+    """Rows to pad a replay to where cuDNN is asked to be deterministic; 1 elsewhere, where speed comes first.
+
+    For few rows cuDNN chooses other convolutions, which round otherwise, and a purifier that steps by signs makes other
+    pixels of it: an attacked image, which lies at the brink, is then answered otherwise in a smaller batch.
+    """
+    return REPEATABLE if torch.backends.cudnn.deterministic and replays(owner, *inputs) else 1
+
+
 def _record(function: Function, inputs: tuple[Tensor, ...], memory: Any) -> _Recording:
     """Run once to load kernels, then record; both on a stream of their own, as recording demands."""
     static = tuple(tensor.clone() for tensor in inputs)
@@ -129,8 +142,3 @@ def _storage(module: nn.Module) -> int:
 def _bucket(rows: int) -> int:
     """The next power of two."""
     return 1 << (rows - 1).bit_length()
-
-
-def _padded(tensor: Tensor, rows: int) -> Tensor:
-    missing = rows - len(tensor)
-    return tensor if missing == 0 else torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])

@@ -40,7 +40,8 @@ def _in_parts(model: nn.Module, key: str, function: Function, *inputs: Tensor) -
     replay = partial(replayed, model, key, function)
     with torch.inference_mode(False):  # autograd cannot record tensors made under it
         inputs = tuple(tensor.clone() if tensor.is_inference() else tensor.detach() for tensor in inputs)
-        (out,) = by_rows(replay, *inputs, most=MOST, free=partial(forget, model))
+        least = graphs.least_rows(model, *inputs)
+        (out,) = by_rows(replay, *inputs, most=MOST, least=least, free=partial(forget, model))
     return out
 
 

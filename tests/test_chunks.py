@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from soap.chunks import by_rows, bytes_kept
+from soap.chunks import by_rows, bytes_kept, padded_to
 
 
 class Small:
@@ -43,6 +43,25 @@ def test_parts_are_joined_in_order_and_memory_running_out_halves_them(rows, most
     assert sum(machine.sizes) == rows
     assert max(machine.sizes) <= min(room, most or rows)
     assert (machine.freed > 0) == (min(most or rows, rows) > room)
+
+
+@given(rows=st.integers(1, 40), most=st.none() | st.integers(1, 50), room=st.integers(1, 50), least=st.integers(1, 30))
+def test_parts_are_padded_as_far_as_memory_and_the_most_allow(rows, most, room, least):
+    machine = Small(room, ERRORS[0])
+    x, y = torch.arange(rows * 2.0).reshape(rows, 2), torch.arange(rows)
+    got = by_rows(machine, x, y, most=most, least=least, free=machine.free)
+    assert torch.equal(got[0], x + 1)
+    assert torch.equal(got[1], y * 2)
+    assert max(machine.sizes) <= min(room, most or max(rows, least))
+    if room >= max(rows, least):
+        assert min(machine.sizes) >= min(least, most or least)
+
+
+def test_padding_repeats_the_first_row():
+    x = torch.arange(6.0).reshape(3, 2)
+    assert torch.equal(padded_to(x, 5), torch.cat([x, x[:1], x[:1]]))
+    assert padded_to(x, 3) is x
+    assert padded_to(x, 2) is x
 
 
 def test_a_single_row_that_does_not_fit_is_an_error():

@@ -6,8 +6,9 @@ from tiny import TASKS, noise_images, tiny_model
 from torch import Tensor, nn
 
 import soap
-from soap import graphs
-from soap.graphs import _bucket, _padded, replayed
+from soap import engine, graphs, passes
+from soap.graphs import REPEATABLE, _bucket, least_rows, replayed
+from soap.purify import defense_gan, sign_walk
 
 
 class Doubles(nn.Module):
@@ -33,9 +34,51 @@ def test_on_the_cpu_the_function_is_called():
 
 def test_rows_are_padded_to_the_next_power_of_two():
     assert [_bucket(n) for n in (1, 2, 3, 4, 5, 100, 128, 129)] == [1, 2, 4, 4, 8, 128, 128, 256]
-    x = torch.arange(6.0).reshape(3, 2)
-    assert torch.equal(_padded(x, 4), torch.cat([x, x[:1]]))
-    assert _padded(x, 3) is x
+
+
+def test_only_repeatable_replays_are_padded_further(monkeypatch):
+    model, x = Doubles(), torch.rand(3, 2)
+    with engine.repeatable():
+        assert least_rows(model, x) == 1  # on the CPU nothing is replayed
+        monkeypatch.setattr(graphs, "replays", lambda *_: True)
+        assert least_rows(model, x) == REPEATABLE
+    assert least_rows(model, x) == 1
+
+
+@pytest.mark.parametrize("kind", ["soap", "hedge", "defense-gan", "answers"])
+def test_what_gives_answers_asks_for_the_padding(kind, monkeypatch):
+    seen = []
+    rooms = {"soap": soap.purify.soap, "hedge": sign_walk, "defense-gan": defense_gan, "answers": graphs}
+    monkeypatch.setattr(rooms[kind], "least_rows", lambda *_: 8)
+    monkeypatch.setattr(passes if kind == "answers" else rooms[kind], "replayed", lambda *given: _seen(seen, *given))
+    model, x = tiny_model().eval(), noise_images(3)
+    generator = soap.models.Generator(latent=3, width=4, inputs=tuple(x.shape[1:]))
+    call = {
+        "soap": lambda: soap.Purifier(model, 0.1)(x).x,
+        "hedge": lambda: soap.purify.Hedge(model, eps=0.1)(x).x,
+        "defense-gan": lambda: soap.purify.DefenseGAN(generator, steps=1, starts=2)(x).x,
+        "answers": lambda: passes.answers(model, x),
+    }[kind]
+    assert len(call()) == 3
+    assert seen == [8]
+
+
+def _seen(seen, owner, key, function, *inputs):
+    seen.append(len(inputs[0]))
+    return function(*inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cifar10-resnet18-lc", "mnist-cnn-dr"])
+def test_a_repeatable_answer_does_not_depend_on_how_many_are_asked_for(name):
+    model = soap.load(name).cuda()
+    x = torch.rand(150, *model.input_shape, generator=torch.Generator().manual_seed(0)).cuda()
+    robust = soap.Defended(model, soap.Purifier(model))
+    with torch.no_grad(), engine.repeatable():
+        whole = robust(x)
+        for size in (1, 7, 32, 100):
+            parts = [robust(part) for part in torch.split(x[:100], size)]
+            assert torch.equal(torch.cat(parts), whole[:100]), size
 
 
 @pytest.mark.gpu

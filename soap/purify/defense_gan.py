@@ -13,7 +13,7 @@ from soap import engine, validate
 from soap.chunks import by_rows, bytes_kept
 from soap.descent import slope
 from soap.errors import InputError
-from soap.graphs import forget, replayed
+from soap.graphs import forget, least_rows, replayed
 from soap.isolation import untouched
 from soap.purify.soap import Purified
 from soap.shapes import Float, Tensor
@@ -85,8 +85,8 @@ class DefenseGAN:
         starts = self._starts.to(x).expand(len(x), -1, -1)
         with untouched(self.generator), torch.no_grad():
             replay = partial(replayed, self.generator, repr(self), self._project)
-            free = partial(forget, self.generator)
-            parts = by_rows(replay, x.detach(), starts, most=self._rows_at_once(x, starts), free=free)
+            most, least = self._rows_at_once(x, starts), least_rows(self.generator, x)
+            parts = by_rows(replay, x.detach(), starts, most=most, least=least, free=partial(forget, self.generator))
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
 
     def _project(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from soap.balls import Linf
 from soap.chunks import by_rows
 from soap.descent import UNIT, Bounds, advance, slope
 from soap.errors import InputError
-from soap.graphs import Function, forget, replayed
+from soap.graphs import Function, forget, least_rows, replayed
 from soap.isolation import borrowed, untouched
 from soap.purify.soap import Purified
 from soap.shapes import Float, Tensor
@@ -85,7 +85,8 @@ class SignWalk(ABC):
                 validate.logits(self.model(x[:8]), len(x[:8]))
                 self._looked = True
             replay = partial(replayed, self.model, (repr(self), self.bounds, walk.__name__), walk)
-            return by_rows(replay, x, most=SIDE_BY_SIDE.get(x.device.type), free=partial(forget, self.model))
+            most, least = SIDE_BY_SIDE.get(x.device.type), least_rows(self.model, x)
+            return by_rows(replay, x, most=most, least=least, free=partial(forget, self.model))
 
     def _walk(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images, losses before and after, all [batch, ...]; nothing in it waits for the host."""

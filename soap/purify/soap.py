@@ -19,7 +19,7 @@ from soap.balls import Linf
 from soap.chunks import by_rows, bytes_kept
 from soap.descent import UNIT, Bounds, advance, slope
 from soap.errors import InputError
-from soap.graphs import Function, forget, replayed
+from soap.graphs import Function, forget, least_rows, replayed
 from soap.isolation import borrowed, untouched
 from soap.purify.grid import GridWalk, walk_grid, widest
 from soap.shapes import Float, Int, Tensor
@@ -182,7 +182,8 @@ class Purifier:
         if self.eps == "min-aux-batch":
             return walk(*inputs)
         replay = partial(replayed, self.model, (repr(self), self.bounds, walk.__name__), walk)
-        return by_rows(replay, *inputs, most=self._rows_at_once(inputs[0]), free=partial(forget, self.model))
+        most, least = self._rows_at_once(inputs[0]), least_rows(self.model, *inputs)
+        return by_rows(replay, *inputs, most=most, least=least, free=partial(forget, self.model))
 
     def _walk(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, ...]:
         """Images, radii, losses before and after, all [batch, ...]."""
