@@ -1,4 +1,4 @@
-"""Set-up of every test: shapes checked at run time, one thread a worker, properties without a deadline."""
+"""Set-up of every test: shapes checked at run time, the same draws every time, properties without a deadline."""
 
 import os
 
@@ -22,6 +22,12 @@ settings.load_profile("soap")
 def unchecked_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls reach soap as a user's do, without run-time checks: for tests of its own errors on bad input."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before a test and its fixtures: what is drawn without a generator is the same every time."""
+    torch.manual_seed(0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
