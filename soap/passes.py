@@ -29,6 +29,18 @@ def answers(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> Float[Tensor,
     return _in_parts(model, "answers", partial(_answers, model), x)
 
 
+def straight_through(
+    model: nn.Module, x: Float[Tensor, "batch *shape"], purified: Float[Tensor, "batch *shape"]
+) -> Float[Tensor, "batch classes"]:
+    """`model(purified)`, differentiable with respect to `x` as if a purifier were the identity."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        purified = purified + (x - x.detach())  # adds zero, and the identity's gradient
+    elif not torch.is_grad_enabled() and replays(model, purified):
+        return answers(model, purified)
+    logits: Tensor = model(purified)
+    return logits
+
+
 def pulled_back(
     model: nn.Module, x: Float[Tensor, "batch *shape"], upstream: Float[Tensor, "batch classes"]
 ) -> Float[Tensor, "batch *shape"]:

@@ -19,6 +19,7 @@ from soap.recipes import generative
 from soap.recipes.naming import BARE, defence_by
 from soap.recipes.purifiers import BY_PRIOR, SOAP
 from soap.report import with_section
+from soap.report.accuracy import percent
 from soap.report.comparison import epochs
 from soap.results import Row, Store
 
@@ -127,10 +128,7 @@ def _suite(defence: str, folder: Path) -> tuple[Row | None, str]:
 
 
 def _percent(row: Row | None) -> str:
-    if row is None:
-        return ABSENT
-    low, high = row.interval
-    return f"{100 * row.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    return ABSENT if row is None else percent(row)
 
 
 def _of_which_suite(row: Row | None) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 from soap.attacks.sight import Criterion, look
 from soap.errors import InputError
 from soap.isolation import borrowed, untouched
-from soap.passes import answers, replays
+from soap.passes import straight_through
 from soap.shapes import Float, Tensor
 from soap.validate import describe
 
@@ -55,13 +55,7 @@ class Adaptive(nn.Module, ABC):
     def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
         """Purify, then classify."""
         with borrowed(self):
-            purified = self.purified(x)
-            if torch.is_grad_enabled() and x.requires_grad:
-                purified = purified + (x - x.detach())  # adds zero, and the identity's gradient
-            elif not torch.is_grad_enabled() and replays(self.model, purified):
-                return answers(self.model, purified)
-            logits: Tensor = self.model(purified)
-            return logits
+            return straight_through(self.model, x, self.purified(x))
 
     @abstractmethod
     def look(

@@ -1,5 +1,6 @@
-"""Rows of the `transfer` protocol as a table: one line an attack, bare beside purified."""
+"""Rows of the `transfer` protocol as a table, one line an attack, bare beside purified; and rows in words."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,12 @@ def under_attack(rows: Sequence[Row]) -> list[Line]:
     if not lines:
         raise InputError("there are no rows to show, want at least one attack's; evaluate something first.")
     return lines
+
+
+def gradient_words(defence: str) -> str:
+    """', gradient stop' of a defence by label consistency whose gradient is named, nothing of any other."""
+    found = re.search(r"gradient='(\w+)'", defence)
+    return f", gradient {found[1]}" if found else ""
 
 
 def percent(row: Row) -> str:

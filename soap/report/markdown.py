@@ -1,10 +1,9 @@
 """Rows as Markdown tables, and the part of a document that is rendered from rows."""
 
-import re
 from collections.abc import Sequence
 
 from soap.errors import InputError
-from soap.report.accuracy import TITLES, percent
+from soap.report.accuracy import TITLES, gradient_words, percent
 from soap.results import Row
 
 
@@ -17,8 +16,7 @@ def models_table(rows: Sequence[Row]) -> str:
     table = [head, ["---"] * len(head)]
     for model, defence, choice in lines:
         cells = [found.get((model, defence, attack)) for attack in attacks]
-        gradient = re.search(r"gradient='(\w+)'", defence)
-        label = "no" if choice == "none" else choice + (f", gradient {gradient[1]}" if gradient else "")
+        label = "no" if choice == "none" else choice + gradient_words(defence)
         table.append([f"`{model}`", label, *("" if row is None else percent(row) for row in cells)])
     return "\n".join(f"| {' | '.join(line)} |" for line in table)
 

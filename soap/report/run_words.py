@@ -1,10 +1,9 @@
 """What a run of the adaptive suite says in words and figures, for pages and the command line alike."""
 
-import re
-
 from soap.evaluation.adaptive.evaluate import Report
 from soap.evaluation.adaptive.summary import Line, Summary
 from soap.evaluation.adaptive.verdict import NOTHING, headline
+from soap.report.accuracy import gradient_words
 from soap.results import wilson
 
 NORMS = {"linf": "Linf", "l2": "L2"}
@@ -39,9 +38,8 @@ def subject(summary: Summary) -> str:
     target = summary.plan["target"]
     if not summary.plan["purifies"]:
         return str(target["name"])
-    kind, _, settings = target["defence"].partition("(")
-    gradient = re.search(r"gradient='(\w+)'", settings)
-    return f"{target['name']} behind {kind}" + (f", gradient {gradient[1]}" if gradient else "")
+    defence = str(target["defence"])
+    return f"{target['name']} behind {defence.partition('(')[0]}{gradient_words(defence)}"
 
 
 def threat_words(summary: Summary) -> str:
