@@ -25,7 +25,8 @@ MOST = 128
 time of a hundred replays."""
 
 REPEATABLE = 128
-"""Rows from which on an answer does not depend on how many are asked for at once (`least_rows`)."""
+"""Rows from which on the logits of SOAP-LC were the same to the bit on an H200, however many were asked for at once
+(`least_rows`); of other networks the labels were, and last bits of logits may differ."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import nn
 
 from soap import graphs
 from soap.chunks import by_rows
-from soap.graphs import Function, forget, replayed
+from soap.graphs import Function, forget, least_rows, replayed
 from soap.shapes import Float, Tensor
 
 MOST = 512
@@ -52,7 +52,7 @@ def _in_parts(model: nn.Module, key: str, function: Function, *inputs: Tensor) -
     replay = partial(replayed, model, key, function)
     with torch.inference_mode(False):  # autograd cannot record tensors made under it
         inputs = tuple(tensor.clone() if tensor.is_inference() else tensor.detach() for tensor in inputs)
-        least = graphs.least_rows(model, *inputs)
+        least = least_rows(model, *inputs)
         (out,) = by_rows(replay, *inputs, most=MOST, least=least, free=partial(forget, model))
     return out
 

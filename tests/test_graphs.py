@@ -48,9 +48,9 @@ def test_only_repeatable_replays_are_padded_further(monkeypatch):
 @pytest.mark.parametrize("kind", ["soap", "hedge", "defense-gan", "answers"])
 def test_what_gives_answers_asks_for_the_padding(kind, monkeypatch):
     seen = []
-    rooms = {"soap": soap.purify.soap, "hedge": sign_walk, "defense-gan": defense_gan, "answers": graphs}
+    rooms = {"soap": soap.purify.soap, "hedge": sign_walk, "defense-gan": defense_gan, "answers": passes}
     monkeypatch.setattr(rooms[kind], "least_rows", lambda *_: 8)
-    monkeypatch.setattr(passes if kind == "answers" else rooms[kind], "replayed", lambda *given: _seen(seen, *given))
+    monkeypatch.setattr(rooms[kind], "replayed", lambda *given: _seen(seen, *given))
     model, x = tiny_model().eval(), noise_images(3)
     generator = soap.models.Generator(latent=3, width=4, inputs=tuple(x.shape[1:]))
     call = {

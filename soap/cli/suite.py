@@ -25,7 +25,7 @@ from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.summary import Line, Summary, rows, summarise
 from soap.evaluation.adaptive.verdict import TRUSTED, headline
 from soap.recipes.purifiers import SOAP
-from soap.report.run_words import alone, gain, right, threat_words
+from soap.report.run_words import alone, gain, right, shown_lines, threat_words
 
 NOT_TRUSTED = 3
 """Exit code of `--require trusted` for a verdict that is anything less."""
@@ -150,7 +150,8 @@ def _command(asked: Asked, suite: str, threat: Threat, options: dict[str, int], 
 def _stopped(shell: Shell, place: Path, summary: Summary) -> None:
     """Show what is done, and how to go on."""
     content = {"finished": False, "run": place, "protocols": [_line(line) for line in summary.protocols]}
-    view: RenderableType = _protocols(summary) if summary.protocols else "no protocol is done yet"
+    done = (summary.clean, *summary.protocols)
+    view: RenderableType = _protocols(summary, done) if summary.protocols else "no protocol is done yet"
     shell.result(content, view)
     shell.say(f"Stopped. What is done is kept in {place}: run the same command again to go on.")
     raise typer.Exit(INTERRUPTED)
@@ -194,7 +195,7 @@ def _view(report: Report) -> Group:
     """The report for a person: what counts first."""
     summary, verdict = report.summary, report.verdict
     parts: list[RenderableType] = [Text(headline(summary, verdict), style="bold"), Text(threat_words(summary))]
-    parts += [_protocols(summary), _checks(report)]
+    parts += [_protocols(summary, shown_lines(report)), _checks(report)]
     parts += [Text(f"{one.state} {one.number}: {one.said}") for one in report.findings if one.state in (WARN, FAIL)]
     whys = summary.plan["left_out"]
     if whys:
@@ -202,12 +203,12 @@ def _view(report: Report) -> Group:
     return Group(*parts)
 
 
-def _protocols(summary: Summary) -> rich.table.Table:
+def _protocols(summary: Summary, lines: Sequence[Line]) -> rich.table.Table:
     """A line a protocol; the classifier alone is asked about the very same points."""
     apart = summary.plan["purifies"]
     others = ("bare on the same points, %", "gain, points") if apart else ()
     view = table("protocol", "right, %", *others, "seconds", right=("seconds",))
-    for line in (summary.clean, *summary.protocols, summary.worst):
+    for line in lines:
         cells = (alone(line), gain(line)) if apart else ()
         view.add_row(line.protocol, right(line), *cells, f"{line.seconds:.1f}")
     return view

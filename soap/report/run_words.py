@@ -55,10 +55,12 @@ def knowing_words(report: Report) -> list[str]:
     """What an attacker who knows the purifier leaves, beside what one who does not leaves of the same images."""
     summary, transfer = report.summary, report.summary.line("transfer")
     unknowing = [] if transfer is None else [f"not knowing it {right(transfer).replace(' ', ' % ', 1)}"]
+    void = report.verdict.name == NOTHING
+    knowing = [] if void else [f"knowing it {right(summary.worst).replace(' ', ' % ', 1)}"]
     return [
         f"An attacker who knows the purifier (quick suite): {headline(summary, report.verdict)}.",
         f"On the same {summary.worst.n:,} images: clean {right(summary.clean).replace(' ', ' % ', 1)}, "
-        + ", ".join([*unknowing, f"knowing it {right(summary.worst).replace(' ', ' % ', 1)}"])
+        + ", ".join([*unknowing, *knowing])
         + ".",
     ]
 

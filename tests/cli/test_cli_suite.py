@@ -12,7 +12,7 @@ import pytest
 from soap import engine, recipes
 from soap.attacks import APGD
 from soap.cli import demo, main
-from soap.evaluation.adaptive.verdict import TRUSTED, UPPER
+from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER
 from soap.results import from_json
 
 MODEL = "mnist-fcn-dr"
@@ -35,6 +35,19 @@ def copied(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
 
 
+def judge(monkeypatch, verdict):
+    """Let every run end with that verdict."""
+    from soap.cli import suite
+
+    evaluate = suite.evaluate
+
+    def judged(*arguments, **settings):
+        report = evaluate(*arguments, **settings)
+        return type(report)(**{**vars(report), "verdict": type(report.verdict)(name=verdict, reasons=())})
+
+    monkeypatch.setattr(suite, "evaluate", judged)
+
+
 def test_headline_protocols_checks_and_what_was_left_out(run, copied, capsys):
     shown = run(*QUICK, "--out", "run")
     assert shown.code == 0
@@ -47,6 +60,16 @@ def test_headline_protocols_checks_and_what_was_left_out(run, copied, capsys):
     assert sum(line.startswith(("PASS", "WARN", "FAIL", "NOT RUN")) and ". " in line for line in lines) == 19
     assert any(line.startswith("Left out:") and "black-box (not in this suite)" in line for line in lines)
     assert "soap report run" in shown.err
+
+
+def test_a_void_run_shows_no_worst_case(run, copied, monkeypatch):
+    judge(monkeypatch, NOTHING)
+    shown = run(*QUICK, "--out", "run")
+    lines = [line.strip() for line in shown.out.splitlines()]
+    assert lines[0].startswith("no figure of 12 images")
+    starts = [line.split()[0] for line in lines if line]
+    assert "bpda-trajectory" in starts
+    assert "worst" not in starts
 
 
 def test_json_says_the_same(run, copied):
@@ -67,15 +90,7 @@ def test_json_says_the_same(run, copied):
 
 @pytest.mark.parametrize(("verdict", "code"), [(UPPER, 3), (TRUSTED, 0)])
 def test_require_trusted(run, copied, monkeypatch, verdict, code):
-    from soap.cli import suite
-
-    evaluate = suite.evaluate
-
-    def judged(*arguments, **settings):
-        report = evaluate(*arguments, **settings)
-        return type(report)(**{**vars(report), "verdict": type(report.verdict)(name=verdict, reasons=())})
-
-    monkeypatch.setattr(suite, "evaluate", judged)
+    judge(monkeypatch, verdict)
     assert run(*QUICK, "--out", "run", "--require", "trusted").code == code
     assert run(*QUICK, "--out", "run").code == 0
 

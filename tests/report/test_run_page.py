@@ -21,7 +21,7 @@ from soap.report.run_figures.bars import draw_bars
 from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
 from soap.report.run_figures.gallery import gallery
 from soap.report.run_page import MEANING, run_page
-from soap.report.run_words import alone, gain, right, subject
+from soap.report.run_words import alone, gain, knowing_words, right, subject
 from soap.results import wilson
 
 
@@ -160,6 +160,8 @@ def test_a_void_run_shows_no_worst_case(report, data):
     assert "worst" not in spoken
     labels = [text.get_text() for text in draw_bars(void, LIGHT).axes[0].get_yticklabels()]
     assert labels == ["clean", *(line.protocol for line in report.summary.protocols)]
+    assert "knowing it 25.0 %" in knowing_words(report)[1].replace("not knowing it", "")
+    assert "25.0 %" not in " ".join(knowing_words(void))
 
 
 def test_the_title_names_what_was_attacked(report, data, tmp_path):

@@ -13,7 +13,7 @@ from soap.evaluation.adaptive.checks import Finding, findings
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.opened import fitting
 from soap.evaluation.adaptive.probes import run_probes
-from soap.evaluation.adaptive.seal import seal
+from soap.evaluation.adaptive.seal import seal, seal_of
 from soap.evaluation.adaptive.suite import plan, run_attempts
 from soap.evaluation.adaptive.summary import Summary, rows, summarise
 from soap.evaluation.adaptive.target import Target
@@ -66,7 +66,10 @@ def evaluate(
     folder = RunFolder(out)
     steps, images = usual_steps(suite) if steps is None else steps, data.x.ndim == 4
     planned = attempts(target, threat, suite, steps=steps, queries=queries, images=images)
-    folder.begin(plan(target, data, threat, planned, suite=suite, batch=batch, seed=seed))
+    made = plan(target, data, threat, planned, suite=suite, batch=batch, seed=seed)
+    folder.begin(made)
+    if seal_of(folder) is None:
+        folder.go_on(made["provenance"])
     if asked is not None:
         folder.note(ASKED, dict(asked))
     with engine.repeatable():

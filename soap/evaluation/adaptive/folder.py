@@ -28,6 +28,9 @@ from soap.errors import FileError, InputError
 PLAN = "run.json"
 ROWS = "rows.jsonl"
 SCHEMA = "soap-run/1"
+CONTINUED = "continued"
+MAKERS = ("version", "commit", "torch", "python", "device")
+"""Of a provenance, what made the figures."""
 
 _COMMENT = json.dumps({intact.FIELD: intact.BLANK}).encode()
 """The comment at the end of an archive, which holds its checksum."""
@@ -79,6 +82,14 @@ class RunFolder:
                     "wanted. Name another folder, or repeat the command that began it."
                 )
         return there
+
+    def go_on(self, provenance: Mapping[str, Any]) -> None:
+        """Note who goes on with an unfinished run, where that is not who began it or went on before."""
+        now = {name: provenance[name] for name in MAKERS}
+        found = self.fact(CONTINUED) or {"by": []}
+        began = self.plan()["provenance"]
+        if now != {name: began[name] for name in MAKERS} and now not in found["by"]:
+            self.note(CONTINUED, {"by": [*found["by"], now]})
 
     def batch(self, attempt: int | None, number: int) -> Attacked | None:
         """A batch that was done; None where it was not. attempt: None for the images as they are."""

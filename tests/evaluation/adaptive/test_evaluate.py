@@ -81,6 +81,20 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bits(done, tmp
     assert content(tmp_path / "again") == content(done.folder.path)
 
 
+def test_who_goes_on_with_a_run_is_named(done, copied, monkeypatch, tmp_path):
+    out = tmp_path / "again"
+    assert run(out, stop=stopping(3)) is None
+    for commit, after in (("later", 6), ("later", 9), ("latest", 10**6)):
+        monkeypatch.setenv("SOAP_COMMIT", commit)
+        report = run(out, stop=stopping(after))
+    figure = next(one.figure for one in report.findings if one.number == 19)
+    assert "commit test; went on at later, torch " in figure
+    assert "; went on at latest, torch " in figure
+    assert figure.count("went on") == 2
+    run(copied)  # finished at one commit: to look at it is not to go on
+    assert content(copied) == content(done.folder.path)
+
+
 def test_what_a_killed_run_was_writing_is_removed(copied):
     left = [copied / place / ".0000.npz.x.unfinished" for place in ("", "clean", "attempts/01", "facts")]
     for path in left:

@@ -5,6 +5,7 @@ import re
 import numpy as np
 
 from soap.evaluation.adaptive.checks.registry import Answer, Evidence, check, failed, not_run, passed, warned
+from soap.evaluation.adaptive.folder import CONTINUED
 from soap.evaluation.adaptive.summary import Line
 
 MOVES = 0.005
@@ -52,6 +53,8 @@ def provenance(evidence: Evidence) -> Answer:
     unsettled = [one["name"] for one in plan["attempts"] if not one.get("settings")]
     undone = {one["protocol"] for one in plan["attempts"]} - set(evidence.summary.outcomes)
     figure = f"weights {hashes[0][:12]}, data {hashes[1][:12]}, commit {str(stated.get('commit'))[:12]}"
+    for other in (evidence.folder.fact(CONTINUED) or {"by": []})["by"]:
+        figure += f"; went on at {str(other['commit'])[:12]}, torch {other['torch']}, {other['device']}"
     if missing or unsettled:
         return warned(figure, f"Not stated: {', '.join([*missing, *unsettled])}.")
     if undone:
