@@ -1,0 +1,93 @@
+"""Measure how far answers depend on how many images are asked for at once, by what small batches are padded to.
+
+    python tools/measure_padding.py results/padding.jsonl
+
+Attacked test images, which lie at the brink, are purified and classified in one batch and in smaller ones, cuDNN being
+deterministic as in a run of the suite. A row for every purifier and every padding: how many images get the same logits
+to the bit, how many another label, and what small batches cost. Only on a GPU does it say anything.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from soap import Defended, data, engine, graphs, zoo
+from soap.bench.row import provenance
+from soap.bench.timing import seconds_of
+from soap.evaluation import PAPER
+from soap.evaluation.provenance import fingerprint
+from soap.recipes import purifiers
+from soap.recipes.purifiers import SOAP
+
+CASES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("cifar10-resnet18-lc", "soap", {}),
+    ("cifar10-resnet18-lc", "soap", {"gradient": "stop"}),
+    ("cifar10-resnet18-rp", "soap", {}),
+    ("cifar10-resnet18-lc", "hedge", {}),
+    ("cifar10-resnet18-pgd-at", "anti-adversary", {}),
+    ("mnist-cnn-dr", "soap", {}),
+    ("mnist-fcn-no-def", "defense-gan", {}),
+)
+PADDED = (1, 16, 32, 64, 128, 256)
+PARTS = (1, 7, 32, 100)
+REPEATS = 8
+SHOWN = ("model", "purifier", "padded", "found", "milliseconds")
+
+
+def measured(model: str, purifier: str, options: dict[str, str], n: int, device: torch.device) -> list[dict[str, Any]]:
+    """The rows of one case, of the first `n` test images."""
+    network = zoo.load(model, device=device, **options)
+    source = "mnist" if model.startswith("mnist") else "cifar10"
+    images = data.load(source, "test").take(n)
+    x = PAPER[source]["pgd"](network, images.x.to(device), images.y.to(device))
+    settings = {"eps": "min-aux"} if purifier == SOAP else {}
+    rows, before = [], graphs.REPEATABLE
+    try:
+        for padded in PADDED:
+            graphs.REPEATABLE = padded
+            graphs.forget(network)
+            robust = Defended(network, purifiers.before(network, purifier, settings))
+            with torch.no_grad(), engine.repeatable():
+                whole = robust(x)
+                found = {size: _compared(robust, x[: 50 * size], whole, size) for size in PARTS}
+                cost = {size: _milliseconds(robust, x[:size], device) for size in PARTS}
+            rows.append(
+                {"model": model, "purifier": purifier, **options, "padded": padded, "images": n, "found": found}
+                | {"milliseconds": cost, "weights_sha256": fingerprint(network), "data_sha256": images.sha256}
+                | {"provenance": {**provenance(device), "command": "python tools/measure_padding.py"}}
+            )
+    finally:
+        graphs.REPEATABLE = before
+    return rows
+
+
+def _compared(robust: Defended, x: Tensor, whole: Tensor, size: int) -> dict[str, int]:
+    """Of the images asked for `size` at a time: how many, how many with the same logits, with another label."""
+    parts = torch.cat([robust(part) for part in torch.split(x, size)])
+    whole = whole[: len(x)]
+    same, other = (parts == whole).all(1), parts.argmax(1) != whole.argmax(1)
+    return {"images": len(x), "same": int(same.sum()), "other": int(other.sum())}
+
+
+def _milliseconds(robust: Defended, x: Tensor, device: torch.device) -> float:
+    """The fastest of several calls; the first ones load kernels and record."""
+    return round(1000 * min(seconds_of(lambda: robust(x), device) for _ in range(REPEATS)), 3)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("rows", type=Path, help="the JSONL file that rows are added to")
+    parser.add_argument("--images", type=int, default=256, help="the first so many test images")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
+    parser.add_argument("--only", default="", help="cases whose model or purifier has this in its name")
+    given = parser.parse_args()
+    for model, purifier, options in CASES:
+        if given.only in f"{model} {purifier}":
+            for row in measured(model, purifier, options, given.images, engine.pick_device(given.device)):
+                with given.rows.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row, sort_keys=True) + "\n")
+                print({name: row[name] for name in SHOWN}, flush=True)
