@@ -32,9 +32,9 @@ CASES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("mnist-cnn-dr", "soap", {}),
     ("mnist-fcn-no-def", "defense-gan", {}),
 )
-PADDED = (1, 16, 32, 64, 128, 256)
+PADDED = (1, 16, 32, 64, 128)
 PARTS = (1, 7, 32, 100)
-REPEATS = 8
+CALLS, REPEATS = 37, 5
 SHOWN = ("model", "purifier", "padded", "found", "milliseconds")
 
 
@@ -53,7 +53,7 @@ def measured(model: str, purifier: str, options: dict[str, str], n: int, device:
             robust = Defended(network, purifiers.before(network, purifier, settings))
             with torch.no_grad(), engine.repeatable():
                 whole = robust(x)
-                found = {size: _compared(robust, x[: 50 * size], whole, size) for size in PARTS}
+                found = {size: _compared(robust, x[: CALLS * size], whole, size) for size in PARTS}
                 cost = {size: _milliseconds(robust, x[:size], device) for size in PARTS}
             rows.append(
                 {"model": model, "purifier": purifier, **options, "padded": padded, "images": n, "found": found}
