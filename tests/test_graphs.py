@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import soap
 from soap import engine, graphs, passes
 from soap.graphs import REPEATABLE, _bucket, least_rows, replayed
-from soap.purify import defense_gan, sign_walk
+from soap.purify import sign_walk
 
 
 class Doubles(nn.Module):
@@ -45,18 +45,16 @@ def test_only_repeatable_replays_are_padded_further(monkeypatch):
     assert least_rows(model, x) == 1
 
 
-@pytest.mark.parametrize("kind", ["soap", "hedge", "defense-gan", "answers"])
+@pytest.mark.parametrize("kind", ["soap", "hedge", "answers"])
 def test_what_gives_answers_asks_for_the_padding(kind, monkeypatch):
     seen = []
-    rooms = {"soap": soap.purify.soap, "hedge": sign_walk, "defense-gan": defense_gan, "answers": passes}
+    rooms = {"soap": soap.purify.soap, "hedge": sign_walk, "answers": passes}
     monkeypatch.setattr(rooms[kind], "least_rows", lambda *_: 8)
     monkeypatch.setattr(rooms[kind], "replayed", lambda *given: _seen(seen, *given))
     model, x = tiny_model().eval(), noise_images(3)
-    generator = soap.models.Generator(latent=3, width=4, inputs=tuple(x.shape[1:]))
     call = {
         "soap": lambda: soap.Purifier(model, 0.1)(x).x,
         "hedge": lambda: soap.purify.Hedge(model, eps=0.1)(x).x,
-        "defense-gan": lambda: soap.purify.DefenseGAN(generator, steps=1, starts=2)(x).x,
         "answers": lambda: passes.answers(model, x),
     }[kind]
     assert len(call()) == 3

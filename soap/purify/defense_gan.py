@@ -13,13 +13,14 @@ from soap import engine, validate
 from soap.chunks import by_rows, bytes_kept
 from soap.descent import slope
 from soap.errors import InputError
-from soap.graphs import forget, least_rows, replayed
+from soap.graphs import forget, replayed
 from soap.isolation import untouched
 from soap.purify.soap import Purified
 from soap.shapes import Float, Tensor
 
-SIDE_BY_SIDE = {"cpu": 160, "cuda": 10_240}
-"""Points z descended from at once at most: on a CPU more are slower, on a GPU hardly faster."""
+SIDE_BY_SIDE = {"cpu": 1, "cuda": 640}
+"""Points z descended from at once, at least those of one image. Always as many, few images being padded, since a GPU
+rounds otherwise for another number and the descent makes another image of that. On a CPU more are no faster."""
 
 SLOW_FROM, SLOW = 0.8, 0.1
 """The last fifth of the steps is a tenth as long, as the authors' code has it: long ones circle the minimum."""
@@ -34,8 +35,8 @@ class DefenseGAN:
     generator: G(z), with its `latent` size and the `input_shape` of its images, e.g. from `soap.zoo.load_prior`.
     steps: L. starts: R, drawn once from `seed` and the same for every image, so that no answer depends on batch-mates.
     step_size, momentum: of the descent on the mean over pixels of the squared error.
-    max_memory: bytes that the working set may take; larger batches are split, with the same result. Where memory runs
-    out all the same, the part is halved and the work goes on.
+    max_memory: bytes that the working set may take; where fewer images fit than are taken at once, the answer is the
+    same up to rounding. Where memory runs out all the same, the part is halved and the work goes on.
     """
 
     def __init__(
@@ -83,10 +84,10 @@ class DefenseGAN:
         """
         validate.inputs(x, self.generator)
         starts = self._starts.to(x).expand(len(x), -1, -1)
-        with untouched(self.generator), torch.no_grad():
+        with untouched(self.generator), torch.no_grad(), engine.repeatable():
             replay = partial(replayed, self.generator, repr(self), self._project)
-            most, least = self._rows_at_once(x, starts), least_rows(self.generator, x)
-            parts = by_rows(replay, x.detach(), starts, most=most, least=least, free=partial(forget, self.generator))
+            rows = self._rows_at_once(x, starts)
+            parts = by_rows(replay, x.detach(), starts, most=rows, least=rows, free=partial(forget, self.generator))
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
 
     def _project(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
@@ -110,8 +111,8 @@ class DefenseGAN:
         return (images - target).square().flatten(1).mean(1)
 
     def _rows_at_once(self, x: Tensor, starts: Tensor) -> int:
-        """How many images to take at once: no more than pays, and than keep the working set within `max_memory`."""
-        rows = max(1, SIDE_BY_SIDE.get(x.device.type, len(x) * self.starts) // self.starts)
+        """How many images to take at once: whatever the batch, and fewer where `max_memory` demands it."""
+        rows = max(1, SIDE_BY_SIDE.get(x.device.type, 1) // self.starts)
         if self.max_memory is not None:
             # Each start takes what autograd keeps of it and about as much again on the way back.
             need = 2 * self.starts * (bytes_kept(partial(self._errors, x[:1]), starts[0, :1]) + x[0].nbytes)
