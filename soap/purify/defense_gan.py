@@ -18,7 +18,7 @@ from soap.isolation import untouched
 from soap.purify.soap import Purified
 from soap.shapes import Float, Tensor
 
-SIDE_BY_SIDE = {"cpu": 1, "cuda": 640}
+SIDE_BY_SIDE = {"cpu": 1, "cuda": 320}
 """Points z descended from at once, at least those of one image. Always as many, few images being padded, since a GPU
 rounds otherwise for another number and the descent makes another image of that. On a CPU more are no faster."""
 
