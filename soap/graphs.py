@@ -117,6 +117,23 @@ def least_rows(owner: object, *inputs: Tensor) -> int:
     return REPEATABLE if torch.backends.cudnn.deterministic and replays(owner, *inputs) else 1
 
 
+def row_by_row(function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """`function` of every row by itself, on a GPU all of them side by side: nothing depends on how many there are."""
+    rows = [tuple(tensor[k : k + 1] for tensor in inputs) for k in range(len(inputs[0]))]
+    if not inputs[0].is_cuda:
+        outputs = [function(*row) for row in rows]
+    else:
+        here, outputs = torch.cuda.current_stream(), []
+        streams = [torch.cuda.Stream(inputs[0].device) for _ in rows]  # type: ignore[no-untyped-call]
+        for stream, row in zip(streams, rows, strict=True):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                outputs.append(function(*row))
+        for stream in streams:
+            here.wait_stream(stream)
+    return tuple(torch.cat(column) for column in zip(*outputs, strict=True))
+
+
 def _record(function: Function, inputs: tuple[Tensor, ...], memory: Any) -> _Recording:
     """Run once to load kernels, then record; both on a stream of their own, as recording demands."""
     static = tuple(tensor.clone() for tensor in inputs)

@@ -13,14 +13,14 @@ from soap import engine, validate
 from soap.chunks import by_rows, bytes_kept
 from soap.descent import slope
 from soap.errors import InputError
-from soap.graphs import forget, replayed
+from soap.graphs import forget, replayed, row_by_row
 from soap.isolation import untouched
 from soap.purify.soap import Purified
 from soap.shapes import Float, Tensor
 
-SIDE_BY_SIDE = {"cpu": 1, "cuda": 320}
-"""Points z descended from at once, at least those of one image. Always as many, few images being padded, since a GPU
-rounds otherwise for another number and the descent makes another image of that. On a CPU more are no faster."""
+SIDE_BY_SIDE = {"cpu": 1, "cuda": 8}
+"""Images projected at once, each by kernels of its own: in a common batch a GPU rounds otherwise for another number of
+images or another place in it, and the descent makes another image of that."""
 
 SLOW_FROM, SLOW = 0.8, 0.1
 """The last fifth of the steps is a tenth as long, as the authors' code has it: long ones circle the minimum."""
@@ -92,6 +92,10 @@ class DefenseGAN:
 
     def _project(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         """Images, largest changes, errors before and after, all [batch, ...]; nothing in it waits for the host."""
+        return row_by_row(self._project_one, x, starts)
+
+    def _project_one(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
+        """The same of a batch of one."""
         batch, count, _ = starts.shape
         target = x.repeat_interleave(count, 0)
         z = starts.flatten(0, 1)
@@ -112,7 +116,7 @@ class DefenseGAN:
 
     def _rows_at_once(self, x: Tensor, starts: Tensor) -> int:
         """How many images to take at once: whatever the batch, and fewer where `max_memory` demands it."""
-        rows = max(1, SIDE_BY_SIDE.get(x.device.type, 1) // self.starts)
+        rows = SIDE_BY_SIDE.get(x.device.type, 1)
         if self.max_memory is not None:
             # Each start takes what autograd keeps of it and about as much again on the way back.
             need = 2 * self.starts * (bytes_kept(partial(self._errors, x[:1]), starts[0, :1]) + x[0].nbytes)
