@@ -52,6 +52,8 @@ class _Shelf:
 _shelves: "WeakKeyDictionary[nn.Module, _Shelf]" = WeakKeyDictionary()
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """Where recordings are made: memory is shared on one stream alone."""
+_lanes: dict[torch.device, list[torch.cuda.Stream]] = {}
+"""Where the rows of `row_by_row` are computed: always the same ones, since each keeps memory of its own."""
 
 _one_at_a_time = threading.Lock()  # a replay reads and writes the recording's own tensors
 _here = threading.local()  # `.recording` while this thread makes one
@@ -118,19 +120,23 @@ def least_rows(owner: object, *inputs: Tensor) -> int:
 
 
 def row_by_row(function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """`function` of every row by itself, on a GPU all of them side by side: nothing depends on how many there are."""
+    """`function` of every row by itself, on a GPU side by side: the answer for one depends on no other, to the bit."""
     rows = [tuple(tensor[k : k + 1] for tensor in inputs) for k in range(len(inputs[0]))]
-    if not inputs[0].is_cuda:
+    device, outputs = inputs[0].device, []
+    if device.type != "cuda":
         outputs = [function(*row) for row in rows]
     else:
-        here, outputs = torch.cuda.current_stream(), []
-        streams = [torch.cuda.Stream(inputs[0].device) for _ in rows]  # type: ignore[no-untyped-call]
-        for stream, row in zip(streams, rows, strict=True):
-            stream.wait_stream(here)
-            with torch.cuda.stream(stream):
+        here = torch.cuda.current_stream(device)
+        lanes = _lanes.setdefault(device, [])
+        lanes += [torch.cuda.Stream(device) for _ in rows[len(lanes) :]]  # type: ignore[no-untyped-call]
+        for lane, row in zip(lanes, rows, strict=False):
+            lane.wait_stream(here)
+            with torch.cuda.stream(lane):
                 outputs.append(function(*row))
-        for stream in streams:
-            here.wait_stream(stream)
+        for lane, output in zip(lanes, outputs, strict=False):
+            here.wait_stream(lane)
+            for tensor in output:
+                tensor.record_stream(here)  # its memory is the lane's, and read here
     return tuple(torch.cat(column) for column in zip(*outputs, strict=True))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import soap
 from soap import engine, graphs, passes
-from soap.graphs import REPEATABLE, _bucket, least_rows, replayed
+from soap.graphs import REPEATABLE, _bucket, least_rows, replayed, row_by_row
 from soap.purify import sign_walk
 
 
@@ -30,6 +30,21 @@ def test_on_the_cpu_the_function_is_called():
     out = replayed(model, "double", model.work, x, y)
     assert torch.equal(out[0], 2 * x)
     assert model.calls == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_row_by_row_is_the_function_of_every_row(device):
+    seen, x, y = [], torch.rand(5, 2, device=device), torch.arange(5, device=device)
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        seen.append(len(x))
+        return x * 2, y + 1
+
+    for _ in range(3):
+        double, more = row_by_row(function, x, y)
+        assert torch.equal(double, 2 * x)
+        assert torch.equal(more, y + 1)
+    assert set(seen) == {1}
 
 
 def test_rows_are_padded_to_the_next_power_of_two():

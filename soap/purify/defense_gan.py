@@ -19,8 +19,8 @@ from soap.purify.soap import Purified
 from soap.shapes import Float, Tensor
 
 SIDE_BY_SIDE = {"cpu": 1, "cuda": 8}
-"""Images projected at once, each by kernels of its own: in a common batch a GPU rounds otherwise for another number of
-images or another place in it, and the descent makes another image of that."""
+"""Images projected side by side, each by kernels of its own: in a common batch a GPU rounds otherwise for another
+number of images or another place among them, and the descent makes another image of that."""
 
 SLOW_FROM, SLOW = 0.8, 0.1
 """The last fifth of the steps is a tenth as long, as the authors' code has it: long ones circle the minimum."""
@@ -35,8 +35,8 @@ class DefenseGAN:
     generator: G(z), with its `latent` size and the `input_shape` of its images, e.g. from `soap.zoo.load_prior`.
     steps: L. starts: R, drawn once from `seed` and the same for every image, so that no answer depends on batch-mates.
     step_size, momentum: of the descent on the mean over pixels of the squared error.
-    max_memory: bytes that the working set may take; where fewer images fit than are taken at once, the answer is the
-    same up to rounding. Where memory runs out all the same, the part is halved and the work goes on.
+    max_memory: bytes that the working set may take; larger batches are split, with the same result. Where memory runs
+    out all the same, the part is halved and the work goes on.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class DefenseGAN:
         with untouched(self.generator), torch.no_grad(), engine.repeatable():
             replay = partial(replayed, self.generator, repr(self), self._project)
             rows = self._rows_at_once(x, starts)
-            parts = by_rows(replay, x.detach(), starts, most=rows, least=rows, free=partial(forget, self.generator))
+            parts = by_rows(replay, x.detach(), starts, most=rows, free=partial(forget, self.generator))
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
 
     def _project(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
@@ -115,7 +115,7 @@ class DefenseGAN:
         return (images - target).square().flatten(1).mean(1)
 
     def _rows_at_once(self, x: Tensor, starts: Tensor) -> int:
-        """How many images to take at once: whatever the batch, and fewer where `max_memory` demands it."""
+        """How many images to take at once: no more than pays, and than keep the working set within `max_memory`."""
         rows = SIDE_BY_SIDE.get(x.device.type, 1)
         if self.max_memory is not None:
             # Each start takes what autograd keeps of it and about as much again on the way back.
