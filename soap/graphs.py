@@ -25,8 +25,8 @@ MOST = 128
 time of a hundred replays."""
 
 REPEATABLE = 128
-"""Rows from which on the logits of SOAP-LC were the same to the bit on an H200, however many were asked for at once
-(`least_rows`); of other networks the labels were, and last bits of logits may differ."""
+"""Rows from which on no label depended on how many images were asked for at once, on an H200 (`least_rows`; the table
+is in docs/performance.md). The logits were the same to the bit, but for the last bits of the rotation network's."""
 
 
 @dataclass(frozen=True)

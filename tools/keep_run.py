@@ -3,7 +3,7 @@
     python tools/keep_run.py runs/cifar10-resnet18-rp runs/cifar10-resnet18-lc-hedge
 
 A run on SOAP or on a bare model goes whole, with its report, to results/adaptive; of one on another purifier the rows,
-findings and command go to results/purifiers. What an earlier run of that name left there is replaced.
+findings, command and commits go to results/purifiers. What an earlier run of that name left there is replaced.
 """
 
 import argparse
@@ -15,13 +15,14 @@ from render_purifiers import RESULTS, room_of
 
 from soap.errors import FileError, SoapError
 from soap.evaluation.adaptive.evaluate import FINDINGS
-from soap.evaluation.adaptive.folder import PLAN, ROWS
+from soap.evaluation.adaptive.folder import CONTINUED, PLAN, ROWS
 from soap.evaluation.adaptive.opened import opened
 from soap.evaluation.adaptive.seal import SEAL
 from soap.recipes.purifiers import SOAP
 
 WHOLE = (PLAN, ROWS, FINDINGS, SEAL, "facts", "report.html")
 PART = (ROWS, FINDINGS, "facts/asked.json")
+PART_IF_THERE = (f"facts/{CONTINUED}.json",)
 
 
 def keep(run: Path, results: Path = RESULTS) -> Path:
@@ -38,7 +39,7 @@ def keep(run: Path, results: Path = RESULTS) -> Path:
     kept = room_of(results, purifier) / run.name
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    for name in wanted:
+    for name in (*wanted, *(name for name in PART_IF_THERE if wanted is PART and (run / name).exists())):
         copy = shutil.copytree if (run / name).is_dir() else shutil.copyfile
         copy(run / name, kept / Path(name).name)
     return kept

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from soap.evaluation.adaptive.attempts import PROTOCOLS
+from soap.evaluation.adaptive.folder import CONTINUED
 from soap.evaluation.adaptive.verdict import NOTHING
 from soap.report import with_section
 from soap.results import Row, Store
@@ -19,12 +20,13 @@ COLUMNS = ("clean", *PROTOCOLS, "worst")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A committed run: its rows of the defence by protocol, the verdict and its reasons, and the command."""
+    """A committed run: its rows of the defence by protocol, the verdict and its reasons, by what it was made."""
 
     name: str
     rows: dict[str, Row]
     verdict: str
     reasons: list[str]
+    made: str
     command: str
 
     @property
@@ -42,13 +44,24 @@ def _run(folder: Path) -> Run:
     verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]
     rows = Store(folder / "rows.jsonl").read()
     defended = {row.defence for row in rows if row.defence != "none"} or {"none"}
+    named = {row.attack.rpartition(": ")[2]: row for row in rows if row.defence in defended}
     return Run(
         name=folder.name,
-        rows={row.attack.rpartition(": ")[2]: row for row in rows if row.defence in defended},
+        rows=named,
+        made=origin(named["worst"], folder / "facts"),
         verdict=verdict["name"],
         reasons=verdict["reasons"],
         command=json.loads((folder / "facts" / "asked.json").read_text(encoding="utf-8"))["command"],
     )
+
+
+def origin(row: Row, facts: Path) -> str:
+    """Where and when a run was made and by which commits: the one that began it, and those that went on with it."""
+    path, commits = facts / f"{CONTINUED}.json", [row.provenance.commit]
+    if path.exists():
+        commits += [other["commit"] for other in json.loads(path.read_text(encoding="utf-8"))["by"]]
+    named = " and ".join(str(commit)[:7] for commit in commits)
+    return f"{row.provenance.device}, commit {named}, {row.provenance.date[:10]}"
 
 
 def figures(found: list[Run]) -> str:
@@ -62,11 +75,10 @@ def figures(found: list[Run]) -> str:
     for run in found:
         row = run.rows["worst"]
         low, high = row.interval
-        where = f"{row.provenance.device}, commit {row.provenance.commit[:7]}, {row.provenance.date[:10]}"
         worst = f"worst {100 * row.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {row.n:,} images"
         worst = worst if run.counts else "no figure"
         why = f" {'; '.join(run.reasons)}." if run.reasons else ""
-        parts.append(f"**{run.name}**: {worst}, {run.verdict}.{why} {where}: `{run.command}`")
+        parts.append(f"**{run.name}**: {worst}, {run.verdict}.{why} {run.made}: `{run.command}`")
     return "\n\n".join(parts)
 
 

@@ -1,9 +1,10 @@
-"""Render the tables and the plot of docs/performance.md from the rows of `soap bench` in results/bench-*.jsonl, and
-those of tools/bench_variants.py in results/variants-*.jsonl.
+"""Render the tables and the plot of docs/performance.md from the rows of `soap bench` in results/bench-*.jsonl, of
+tools/bench_variants.py in results/variants-*.jsonl, and of tools/measure_padding.py in results/padding.jsonl.
 
     python tools/render_performance.py
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from soap.report.drawing import LIGHT, png
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "docs" / "performance.md", ROOT / "docs" / "images" / "performance.png"
+PADDING = ROOT / "results" / "padding.jsonl"
 NONE = "*No rows yet: run the commands below and this tool.*"
 AXES = {"batch": "batch size", "grid": "radii in the grid", "steps": "steps T"}
 HEAD = (
@@ -32,6 +34,11 @@ def committed_rows(kind: str = "bench", folder: Path = ROOT / "results") -> list
     """All rows, file by file; of two that measured the same paths in the same case on one machine, the later."""
     rows = [row for path in sorted(folder.glob(f"{kind}-*.jsonl")) for row in read(path)]
     return list({(machine(row), row["what"], row["model"], _case(row), *row["paths"]): row for row in rows}.values())
+
+
+def committed_paddings() -> list[Row]:
+    """The rows of tools/measure_padding.py."""
+    return [json.loads(line) for line in PADDING.read_text(encoding="utf-8").splitlines()]
 
 
 def machine(row: Row) -> str:
@@ -61,6 +68,19 @@ def variants(rows: Sequence[Row]) -> str:
         ours = row["paths"]["ours"]
         speed = f"{ours['images_per_second']:,.0f}"
         lines.append([row["case"]["variant"], str(row["case"]["batch"]), _seconds(ours), speed, _shares(row)])
+    return "\n".join(["\n".join(f"| {' | '.join(line)} |" for line in lines), "", *_commands(rows)])
+
+
+def paddings(rows: Sequence[Row]) -> str:
+    """For every purifier and every padding: what another size of the batch changes, and what one image costs."""
+    sizes = ("1", "7", "32", "100")
+    head = ["network", "purifier", "padded to", *(f"in batches of {n}" for n in sizes), "one image, ms"]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        name = row["purifier"] + (f", {row['gradient']}" if "gradient" in row else "")
+        found = ["{other} / {same} of {images}".format(**row["found"][n]) for n in sizes]
+        padded = "not" if row["padded"] in (None, 1) else str(row["padded"])
+        lines.append([f"`{row['model']}`", name, padded, *found, f"{row['milliseconds']['1']:.1f}"])
     return "\n".join(["\n".join(f"| {' | '.join(line)} |" for line in lines), "", *_commands(rows)])
 
 
@@ -103,11 +123,12 @@ def along(rows: Sequence[Row], key: str) -> list[Row]:
     return sorted(kept, key=lambda row: float(row["case"][key]))
 
 
-def rendered(document: str, rows: Sequence[Row], tried: Sequence[Row]) -> str:
+def rendered(document: str, rows: Sequence[Row], tried: Sequence[Row], padded: Sequence[Row]) -> str:
     """The page with its figures as the rows have them, and the picture where there is something to draw."""
     picture = f"![Cost of purification as batch, grid and T grow](images/{PICTURE.name})\n\n"
     grown = any(row["what"] == "purify" for row in rows)
     document = with_section(document, "figures", (picture if grown else "") + tables(rows))
+    document = with_section(document, "paddings", paddings(padded))
     return with_section(document, "variants", variants(tried))
 
 
@@ -174,8 +195,8 @@ def _passes(path: Row | None) -> str:
 
 
 if __name__ == "__main__":
-    rows = committed_rows()
-    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), rows, committed_rows("variants")), encoding="utf-8")
+    rows, page = committed_rows(), PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(rendered(page, rows, committed_rows("variants"), committed_paddings()), encoding="utf-8")
     if any(row["what"] == "purify" for row in rows):
         PICTURE.parent.mkdir(parents=True, exist_ok=True)
         PICTURE.write_bytes(png(draw(rows)))

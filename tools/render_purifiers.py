@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from render_adaptive import origin
 from torch import nn
 
 from soap import paper, recipes
@@ -162,8 +163,7 @@ def suites(results: Path = RESULTS) -> str:
                 json.loads((folder / name).read_text(encoding="utf-8")) for name in ("findings.json", "asked.json")
             )
             why = "; ".join(findings["verdict"]["reasons"])
-            where = f"{worst.provenance.device}, commit {worst.provenance.commit[:7]}, {worst.provenance.date[:10]}"
-            said = f"{verdict}{': ' if why else ''}{why}. {where}: `{asked['command']}`"
+            said = f"{verdict}{': ' if why else ''}{why}. {origin(worst, folder)}: `{asked['command']}`"
             parts.append(f"- `{model}`, {TITLES[purifier]}: {said}")
     return "\n".join(parts) or "None is measured yet."
 

@@ -11,6 +11,7 @@ from soap.bench import Rates, append, load_subject
 from soap.bench.purify import bench_purify
 from soap.bench.row import SCHEMA
 from soap.bench.train import bench_train
+from soap.graphs import REPEATABLE
 from soap.report.drawing import png
 
 CPU = torch.device("cpu")
@@ -36,7 +37,7 @@ def variants(row, **cases):
 def test_the_page_is_rendered_from_the_committed_rows():
     rows = tool.committed_rows()
     page = tool.PAGE.read_text(encoding="utf-8")
-    assert tool.rendered(page, rows, tool.committed_rows("variants")) == page
+    assert tool.rendered(page, rows, tool.committed_rows("variants"), tool.committed_paddings()) == page
     if any(row["what"] == "purify" for row in rows):
         assert tool.PICTURE.is_file()
 
@@ -75,11 +76,20 @@ def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured, tmp_pat
     assert "pixels 100.00 %, eps 100.00 %, labels 100.00 %" in lines[0]
     tried = copy.deepcopy(kept)
     tried["case"]["variant"] = "upside down"
-    document = "<!-- figures -->\nold\n<!-- /figures -->\n<!-- variants -->\nold\n<!-- /variants -->\n"
-    page = tool.rendered(document, [kept], [tried])
+    document = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in ("figures", "paddings", "variants"))
+    page = tool.rendered(document, [kept], [tried], [])
     assert "images/performance.png" in page
     assert "| upside down |" in page
-    assert f"<!-- figures -->\n{tool.NONE}\n<!-- /figures -->\n" in tool.rendered(document, [], [])
+    assert f"<!-- figures -->\n{tool.NONE}\n<!-- /figures -->\n" in tool.rendered(document, [], [], [])
+
+
+def test_the_paddings_that_the_library_has_are_those_that_were_measured_to_hold():
+    rows = [row for row in tool.committed_paddings() if row["padded"] in (None, REPEATABLE)]
+    assert {row["purifier"] for row in rows} == {"soap", "hedge", "anti-adversary", "defense-gan"}
+    assert [found for row in rows for found in row["found"].values() if found["other"]] == []
+    text = tool.paddings(tool.committed_paddings())
+    assert "| `cifar10-resnet18-lc` | soap, stop | 128 | 0 / 37 of 37 |" in text
+    assert "| `mnist-cnn-no-def` | defense-gan | not | 0 / 37 of 37 |" in text
 
 
 def test_training_that_was_timed_alone_has_a_line_beside_that_against_the_plain_loop(tmp_path):

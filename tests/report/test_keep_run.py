@@ -4,6 +4,8 @@ from pathlib import Path
 
 import keep_run as tool
 import pytest
+from render_adaptive import origin
+from report_samples import sample_row
 from run_samples import sample_images, sample_run
 
 from soap.errors import FileError
@@ -39,6 +41,11 @@ def test_of_another_purifier_what_its_line_is_rendered_from_is_kept(tmp_path):
     assert kept == tmp_path / "results" / "purifiers" / "some-model-hedge"
     assert {*files(kept)} == {"rows.jsonl", "findings.json", "asked.json"}
     assert (kept / "asked.json").read_bytes() == (run / "facts" / "asked.json").read_bytes()
+    RunFolder(run).note("continued", {"by": [{"commit": "0123456789ab"}]})
+    assert {*files(tool.keep(run, tmp_path / "results"))} == {*files(kept), "continued.json"}
+    row = sample_row("worst", purified=True, correct=1)
+    assert origin(row, kept).startswith(f"{row.provenance.device}, commit {row.provenance.commit[:7]} and 0123456, ")
+    assert origin(row, run).startswith(f"{row.provenance.device}, commit {row.provenance.commit[:7]}, ")
 
 
 def test_an_earlier_run_of_that_name_is_replaced(tmp_path):
