@@ -52,8 +52,9 @@ class _Shelf:
 _shelves: "WeakKeyDictionary[nn.Module, _Shelf]" = WeakKeyDictionary()
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """Where recordings are made: memory is shared on one stream alone."""
-_lanes: dict[torch.device, list[torch.cuda.Stream]] = {}
-"""Where the rows of `row_by_row` are computed: always the same ones, since each keeps memory of its own."""
+_lanes: dict[tuple[torch.device, bool], list[torch.cuda.Stream]] = {}
+"""Where the rows of `row_by_row` are computed, while recording or not: nobody else's work may come into a recording.
+Always the same ones, since each keeps memory of its own."""
 
 _one_at_a_time = threading.Lock()  # a replay reads and writes the recording's own tensors
 _here = threading.local()  # `.recording` while this thread makes one
@@ -127,7 +128,7 @@ def row_by_row(function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
         outputs = [function(*row) for row in rows]
     else:
         here = torch.cuda.current_stream(device)
-        lanes = _lanes.setdefault(device, [])
+        lanes = _lanes.setdefault((device, getattr(_here, "recording", False)), [])
         lanes += [torch.cuda.Stream(device) for _ in rows[len(lanes) :]]  # type: ignore[no-untyped-call]
         for lane, row in zip(lanes, rows, strict=False):
             lane.wait_stream(here)
