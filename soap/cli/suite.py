@@ -23,7 +23,7 @@ from soap.evaluation.adaptive.checks import FAIL, WARN
 from soap.evaluation.adaptive.evaluate import QUERIES, Report, evaluate, usual_steps
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.summary import Line, Summary, rows, summarise
-from soap.evaluation.adaptive.verdict import TRUSTED, headline
+from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, headline
 from soap.recipes.purifiers import SOAP
 from soap.report.run_words import alone, gain, right, shown_lines, threat_words
 
@@ -166,7 +166,7 @@ def report_content(report: Report) -> dict[str, Any]:
         "threat": summary.plan["threat"],
         "suite": summary.plan["suite"],
         "verdict": {"name": report.verdict.name, "reasons": list(report.verdict.reasons)},
-        "headline": _line(summary.worst),
+        "headline": None if report.verdict.name == NOTHING else _line(summary.worst),
         "clean": _line(summary.clean),
         "protocols": [_line(line) for line in summary.protocols],
         "checks": [

@@ -70,6 +70,7 @@ def test_a_void_run_shows_no_worst_case(run, copied, monkeypatch):
     starts = [line.split()[0] for line in lines if line]
     assert "bpda-trajectory" in starts
     assert "worst" not in starts
+    assert run(*QUICK, "--out", "run", "--json").json["headline"] is None
 
 
 def test_json_says_the_same(run, copied):
