@@ -27,6 +27,10 @@ HEADER = 2**24
 DIMENSIONS = 64
 """Of a tensor; torch counts with no more."""
 
+_lock = threading.Lock()
+_before: list[bool] = []
+"""What cuDNN was set to when each of those came who are inside `repeatable`."""
+
 _DAMAGE = (
     ValueError, struct.error, AttributeError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError
 )  # fmt: skip
@@ -102,13 +106,21 @@ def timed_convolutions() -> Iterator[None]:
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Inside, cuDNN takes none of the algorithms that add up in whatever order their threads arrive."""
-    before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = True
+    """Inside, cuDNN takes none of the algorithms that add up in whatever order their threads arrive.
+
+    The setting is the process's: it is put back when the last of several threads inside has left.
+    """
+    cudnn = torch.backends.cudnn
+    with _lock:
+        _before.append(cudnn.deterministic)
+        cudnn.deterministic = True
     try:
         yield
     finally:
-        torch.backends.cudnn.deterministic = before
+        with _lock:
+            last = _before.pop()  # the first that came in lies lowest, and is what the last one out takes
+            if not _before:
+                cudnn.deterministic = last
 
 
 def seed_for(seed: int, *counters: int) -> int:

@@ -2,7 +2,7 @@
 
 Purifying or attacking small images on a GPU is thousands of kernels of a few microseconds each, and most of the time
 goes into launching them. A function of tensors that never waits for the host is recorded once as a CUDA graph and
-replayed afterwards; elsewhere it is simply called.
+replayed afterwards; elsewhere it is simply called. Small kernels of several rows may also run side by side.
 """
 
 import threading
@@ -26,7 +26,7 @@ time of a hundred replays."""
 
 REPEATABLE = 128
 """Rows from which on no label depended on how many images were asked for at once, on an H200 (`least_rows`; the table
-is in docs/performance.md). The logits were the same to the bit, but for the last bits of the rotation network's."""
+is in docs/performance.md). Nor did a bit of the logits, but for those of the rotation network."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,18 @@ def test_devices_by_name():
             engine.pick_device(wrong)
 
 
+def test_repeatable_is_put_back_whoever_leaves_first(monkeypatch):
+    for before in (False, True):
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", before)
+        one, other = engine.repeatable(), engine.repeatable()
+        one.__enter__()
+        other.__enter__()
+        one.__exit__(None, None, None)  # as a thread that came first and leaves first
+        assert torch.backends.cudnn.deterministic
+        other.__exit__(None, None, None)
+        assert torch.backends.cudnn.deterministic is before
+
+
 def test_seeds_differ_for_every_seed_and_counter():
     seeds = {engine.seed_for(seed, a, b) for seed in range(10) for a in range(10) for b in range(100)}
     assert len(seeds) == 10_000

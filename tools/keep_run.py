@@ -22,14 +22,14 @@ from soap.recipes.purifiers import SOAP
 
 WHOLE = (PLAN, ROWS, FINDINGS, SEAL, "facts", "report.html")
 PART = (ROWS, FINDINGS, "facts/asked.json")
-PART_IF_THERE = (f"facts/{CONTINUED}.json",)
+WENT_ON = f"facts/{CONTINUED}.json"
 
 
 def keep(run: Path, results: Path = RESULTS) -> Path:
     """The folder under `results` that the run now lies in, by its own name."""
     asked = opened(run).fact("asked")
     purifier = SOAP if asked is None else asked["purifier"]
-    wanted = WHOLE if purifier == SOAP else PART
+    wanted = WHOLE if purifier == SOAP else (*PART, WENT_ON) if (run / WENT_ON).exists() else PART
     for name in (*PART, SEAL, *wanted):
         if not (run / name).exists():
             raise FileError(
@@ -39,7 +39,7 @@ def keep(run: Path, results: Path = RESULTS) -> Path:
     kept = room_of(results, purifier) / run.name
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    for name in (*wanted, *(name for name in PART_IF_THERE if wanted is PART and (run / name).exists())):
+    for name in wanted:
         copy = shutil.copytree if (run / name).is_dir() else shutil.copyfile
         copy(run / name, kept / Path(name).name)
     return kept

@@ -1,11 +1,11 @@
 """Measure how far answers depend on how many images are asked for at once, by what small batches are padded to.
 
-    python tools/measure_padding.py results/padding.jsonl
+    python tools/measure_padding.py
 
 Attacked test images, which lie at the brink, are purified and classified in one batch and in smaller ones, cuDNN being
 deterministic as in a run of the suite. A row for every purifier and every padding: how many images get the same logits
 to the bit, how many another label, and what small batches cost. Only on a GPU does it say anything. Defense-GAN is not
-padded but always takes so many images at once: one row.
+padded, since it computes every image by itself: one row.
 """
 
 import argparse
@@ -24,32 +24,43 @@ from soap.evaluation.provenance import fingerprint
 from soap.recipes import purifiers
 from soap.recipes.purifiers import SOAP
 
-CASES: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("cifar10-resnet18-lc", "soap", {}),
-    ("cifar10-resnet18-lc", "soap", {"gradient": "stop"}),
-    ("cifar10-resnet18-rp", "soap", {}),
-    ("cifar10-resnet18-lc", "hedge", {}),
-    ("cifar10-resnet18-pgd-at", "anti-adversary", {}),
-    ("mnist-cnn-dr", "soap", {}),
-    ("mnist-fcn-no-def", "defense-gan", {}),
-    ("mnist-cnn-no-def", "defense-gan", {}),
-)
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "padding.jsonl"
 PADDED = (1, 16, 32, 64, 128)
+NEVER = (None,)
+CASES: tuple[tuple[str, str, dict[str, str], tuple[int | None, ...]], ...] = (
+    ("cifar10-resnet18-lc", "soap", {}, PADDED),
+    ("cifar10-resnet18-lc", "soap", {"gradient": "stop"}, PADDED),
+    ("cifar10-resnet18-rp", "soap", {}, PADDED),
+    ("cifar10-resnet18-lc", "hedge", {}, PADDED),
+    ("cifar10-resnet18-pgd-at", "anti-adversary", {}, PADDED),
+    ("mnist-cnn-dr", "soap", {}, PADDED),
+    ("mnist-fcn-no-def", "defense-gan", {}, NEVER),
+    ("mnist-cnn-no-def", "defense-gan", {}, NEVER),
+)
 PARTS = (1, 7, 32, 100)
 CALLS, REPEATS = 37, 5
 SHOWN = ("model", "purifier", "padded", "found", "milliseconds")
 
 
-def measured(model: str, purifier: str, options: dict[str, str], n: int, device: torch.device) -> list[dict[str, Any]]:
+def measured(
+    model: str,
+    purifier: str,
+    options: dict[str, str],
+    paddings: tuple[int | None, ...],
+    n: int,
+    device: torch.device,
+) -> list[dict[str, Any]]:
     """The rows of one case, of the first `n` test images."""
     network = zoo.load(model, device=device, **options)
     source = "mnist" if model.startswith("mnist") else "cifar10"
     images = data.load(source, "test").take(n)
     x = PAPER[source]["pgd"](network, images.x.to(device), images.y.to(device))
     settings = {"eps": "min-aux"} if purifier == SOAP else {}
+    stated = provenance(device)
+    stated["command"] = stated["command"].replace("soap", "python tools/measure_padding.py", 1)
     rows, before = [], graphs.REPEATABLE
     try:
-        for padded in (None,) if purifier == "defense-gan" else PADDED:
+        for padded in paddings:
             graphs.REPEATABLE = padded or before
             graphs.forget(network)
             robust = Defended(network, purifiers.before(network, purifier, settings))
@@ -60,7 +71,7 @@ def measured(model: str, purifier: str, options: dict[str, str], n: int, device:
             rows.append(
                 {"model": model, "purifier": purifier, **options, "padded": padded, "images": n, "found": found}
                 | {"milliseconds": cost, "weights_sha256": fingerprint(network), "data_sha256": images.sha256}
-                | {"provenance": {**provenance(device), "command": "python tools/measure_padding.py"}}
+                | {"provenance": stated}
             )
     finally:
         graphs.REPEATABLE = before
@@ -82,14 +93,14 @@ def _milliseconds(robust: Defended, x: Tensor, device: torch.device) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("rows", type=Path, help="the JSONL file that rows are added to")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the JSONL file that rows are added to")
     parser.add_argument("--images", type=int, default=256, help="the first so many test images")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--only", default="", help="cases whose model or purifier has this in its name")
     given = parser.parse_args()
-    for model, purifier, options in CASES:
+    for model, purifier, options, paddings in CASES:
         if given.only in f"{model} {purifier}":
-            for row in measured(model, purifier, options, given.images, engine.pick_device(given.device)):
-                with given.rows.open("a", encoding="utf-8") as file:
+            for row in measured(model, purifier, options, paddings, given.images, engine.pick_device(given.device)):
+                with given.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, sort_keys=True) + "\n")
                 print({name: row[name] for name in SHOWN}, flush=True)

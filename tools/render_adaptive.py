@@ -10,7 +10,7 @@ from pathlib import Path
 from soap.evaluation.adaptive.attempts import PROTOCOLS
 from soap.evaluation.adaptive.folder import CONTINUED
 from soap.evaluation.adaptive.verdict import NOTHING
-from soap.report import with_section
+from soap.report import markdown_table, with_section
 from soap.results import Row, Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,12 +66,12 @@ def origin(row: Row, facts: Path) -> str:
 
 def figures(found: list[Run]) -> str:
     """A table of all runs, then what each verdict rests on."""
-    lines = [["run", *COLUMNS, "verdict"], ["---"] * (len(COLUMNS) + 2)]
+    lines = []
     for run in found:
         link = f"[{run.name}](../results/adaptive/{run.name}/report.html)"
         cells = [_cell(run.rows.get(name)) for name in COLUMNS[:-1]]
         lines.append([link, *cells, _cell(run.rows["worst"] if run.counts else None), run.verdict])
-    parts = ["\n".join(f"| {' | '.join(line)} |" for line in lines), "Per cent right."]
+    parts = [markdown_table(["run", *COLUMNS, "verdict"], lines), "Per cent right."]
     for run in found:
         row = run.rows["worst"]
         low, high = row.interval

@@ -10,7 +10,7 @@ from typing import Any
 
 from soap.export import ENOUGH, PARTS
 from soap.export.opening import SCHEMA
-from soap.report import with_section
+from soap.report import markdown_table, with_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, ROWS = ROOT / "docs" / "export.md", ROOT / "results" / "export.jsonl"
@@ -31,14 +31,14 @@ def committed_rows(path: Path = ROWS) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """A line a model and part, then where, when and by which command they were measured."""
-    lines = [HEAD, ("---",) * len(HEAD)]
+    lines = []
     for row in rows:
         for name, part in row["parts"].items():
             pixels = "" if part["pixels"] is None else f"{100 * part['pixels']:.3f} %"
             seconds = (f"{part['seconds_torch']:.2f}", f"{part['seconds_onnx']:.2f}", f"**{part['ratio']:.2f}**")
             images = f"{row['images']:,} of {row['data']}"
             lines.append((_called(row), images, name, _agree(part), pixels, *seconds))
-    parts = ["\n".join(f"| {' | '.join(line)} |" for line in lines), _verdict(rows), "\n".join(map(_source, rows))]
+    parts = [markdown_table(HEAD, lines), _verdict(rows), "\n".join(map(_source, rows))]
     return "\n\n".join(parts)
 
 
@@ -52,10 +52,10 @@ def ways(path: Path = WAYS) -> str:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     models = sorted({row["model"] for row in rows})
     found = {(row["way"], row["model"]): f"{100 * row['labels']:.1f} %" for row in rows}
-    lines = [("the same images purified by", *(f"`{model}`" for model in models)), ("---",) * (1 + len(models))]
+    head, lines = ("the same images purified by", *(f"`{model}`" for model in models)), []
     for way in dict.fromkeys(row["way"] for row in rows):
         lines.append((way, *(found.get((way, model), "") for model in models)))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(head, lines)
 
 
 def _agree(part: Row) -> str:

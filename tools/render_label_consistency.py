@@ -12,7 +12,7 @@ from typing import Any
 from soap import paper
 from soap.evaluation.gradient_evidence import ATTACKS
 from soap.evaluation.swept import BARE, by_gradient
-from soap.report import UPPER_BOUND, with_section
+from soap.report import UPPER_BOUND, markdown_table, with_section
 from soap.report.comparison_words import figure
 from soap.results import Row
 
@@ -34,11 +34,11 @@ def lines() -> dict[str, dict[str, Any]]:
 def evidence(rows: Sequence[Row]) -> str:
     """The table, then where ours come from and what is not measured yet."""
     ours = _one_run(rows)
-    table = [HEAD, ["---"] * len(HEAD), _printed()]
+    table = [_printed()]
     for name, line in lines().items():
         table.append([line["label"], *_ours(ours, name), *_authors(line)])
     absent = [name for name in lines() if any((attack, name) not in ours for attack in ATTACKS)]
-    parts = ["\n".join(f"| {' | '.join(line)} |" for line in table), _origin(ours), f"**{UPPER_BOUND}** {_adaptive()}"]
+    parts = [markdown_table(HEAD, table), _origin(ours), f"**{UPPER_BOUND}** {_adaptive()}"]
     if absent:
         named = ", ".join(f"`{name}`" for name in absent)
         parts.append(f"**Not measured yet** on our network, in whole or in part: {named}. To measure: `{COMMAND}`.")

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from soap.bench import read
-from soap.report import with_section
+from soap.report import markdown_table, with_section
 from soap.report.drawing import LIGHT, png
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,9 +53,8 @@ def tables(rows: Sequence[Row]) -> str:
     parts = []
     for place in dict.fromkeys(map(machine, rows)):
         here = [row for row in rows if machine(row) == place]
-        lines = [HEAD, ["---"] * len(HEAD), *map(_line, here)]
         notes = dict.fromkeys(f"- {note}" for row in here for note in row["notes"])
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        table = markdown_table(HEAD, map(_line, here))
         parts.append("\n\n".join([f"### {place}", table, "\n".join([*_commands(here), *notes])]))
     return "\n\n".join(parts) or NONE
 
@@ -63,25 +62,25 @@ def tables(rows: Sequence[Row]) -> str:
 def variants(rows: Sequence[Row]) -> str:
     """One line for everything tried, its speed beside its agreement with the plain path."""
     head = ("variant", "batch", "ours, s", "images/s", "equal to the plain path")
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for row in rows:
         ours = row["paths"]["ours"]
         speed = f"{ours['images_per_second']:,.0f}"
         lines.append([row["case"]["variant"], str(row["case"]["batch"]), _seconds(ours), speed, _shares(row)])
-    return "\n".join(["\n".join(f"| {' | '.join(line)} |" for line in lines), "", *_commands(rows)])
+    return "\n".join([markdown_table(head, lines), "", *_commands(rows)])
 
 
 def paddings(rows: Sequence[Row]) -> str:
     """For every purifier and every padding: what another size of the batch changes, and what one image costs."""
     sizes = ("1", "7", "32", "100")
     head = ["network", "purifier", "padded to", *(f"in batches of {n}" for n in sizes), "one image, ms"]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for row in rows:
         name = row["purifier"] + (f", {row['gradient']}" if "gradient" in row else "")
         found = ["{other} / {same} of {images}".format(**row["found"][n]) for n in sizes]
         padded = "not" if row["padded"] in (None, 1) else str(row["padded"])
         lines.append([f"`{row['model']}`", name, padded, *found, f"{row['milliseconds']['1']:.1f}"])
-    return "\n".join(["\n".join(f"| {' | '.join(line)} |" for line in lines), "", *_commands(rows)])
+    return "\n".join([markdown_table(head, lines), "", *_commands(rows)])
 
 
 def draw(rows: Sequence[Row]) -> Figure:

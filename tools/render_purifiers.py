@@ -19,7 +19,7 @@ from soap.purify import AntiAdversary, Hedge
 from soap.recipes import generative
 from soap.recipes.naming import BARE, defence_by
 from soap.recipes.purifiers import BY_PRIOR, SOAP
-from soap.report import with_section
+from soap.report import markdown_table, with_section
 from soap.report.accuracy import percent
 from soap.report.comparison import epochs
 from soap.results import Row, Store
@@ -144,8 +144,7 @@ def _cost(row: Row | None) -> str:
 
 def table(made: Sequence[Line]) -> str:
     """The table, and what it does not have yet."""
-    text = [HEAD, ("---",) * len(HEAD), *(line.cells() for line in made)]
-    parts = ["\n".join(f"| {' | '.join(line)} |" for line in text)]
+    parts = [markdown_table(HEAD, (line.cells() for line in made))]
     parts.append(f"Per cent right, with 95 % intervals; {ABSENT}: not measured, or there is no such thing.")
     return "\n\n".join(parts)
 
@@ -172,7 +171,7 @@ def priors(path: Path = PRIORS) -> str:
     """The generative models, a line each: of several rows the one with the most images, and the latest."""
     found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     found.sort(key=lambda row: (_images(row), row["date"]))
-    text: list[Sequence[str]] = [HEAD_OF_PRIORS, ("---",) * len(HEAD_OF_PRIORS)]
+    text = []
     for row in {row["prior"]: row for row in found}.values():
         minutes = f"{row['training_seconds'] / 60:.1f} minutes on {row['trained_on']}"
         bits = ABSENT
@@ -180,7 +179,7 @@ def priors(path: Path = PRIORS) -> str:
             bits = f"{row['bits_per_dim']:.3f} ± {row['standard_error']:.3f} ({_images(row):,} images)"
         size = f"{row['bytes'] / 1e6:.1f} MB"
         text.append((f"`{row['prior']}`", f"{row['parameters']:,}", size, f"{row['epochs']} epochs, {minutes}", bits))
-    return "\n".join(f"| {' | '.join(line)} |" for line in text)
+    return markdown_table(HEAD_OF_PRIORS, text)
 
 
 def steps(path: Path = STEPS) -> str:
@@ -192,10 +191,10 @@ def steps(path: Path = STEPS) -> str:
         found[row["latent"], *settings] = row["found"]
     columns = [*next(iter(found.values()))]
     head = ("latent values", "steps", "starts", "step size", *columns)
-    text: list[Sequence[str]] = [head, ("---",) * len(head)]
+    text = []
     for settings, values in sorted(found.items()):
         text.append((*(f"{value:g}" for value in settings), *(f"{values[name]:.1f}" for name in columns)))
-    return "\n".join(f"| {' | '.join(line)} |" for line in text)
+    return markdown_table(head, text)
 
 
 def _images(row: dict[str, str]) -> int:

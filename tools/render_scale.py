@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from soap import recipes
 from soap.bench import read
-from soap.report import with_section
+from soap.report import markdown_table, with_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "scale.md"
@@ -114,7 +114,7 @@ def measured(rows: Sequence[Row]) -> str:
         f"- `{p['command']}`: {p['device']}, commit {p['commit'][:12]}, {p['date'][:10]}, torch {p['torch']}"
         for p in (row["provenance"] for row in trainings(rows))
     )
-    return f"{_table(head, lines)}\n\n" + "\n".join(made)
+    return f"{markdown_table(head, lines)}\n\n" + "\n".join(made)
 
 
 def exchange(rows: Sequence[Row]) -> str:
@@ -129,7 +129,7 @@ def exchange(rows: Sequence[Row]) -> str:
             sent = exchanged(parameters, world)
             cells = (f"{sent / link * 1e3:.2g}, {step / (step + sent / link):.0%}" for link in LINKS.values())
             lines.append((f"`{row['model']}`", str(world), f"{sent / 1e6:.3g}", *cells))
-    return _table(head, lines)
+    return markdown_table(head, lines)
 
 
 def imagenet(rows: Sequence[Row]) -> str:
@@ -157,7 +157,7 @@ def imagenet(rows: Sequence[Row]) -> str:
             epoch = IMAGENET / (world * OWN_BATCH) * (OWN_BATCH / alone + sent / link)
             cells.append(f"{_long(epoch)}; {_long(EPOCHS * epoch)}; {EPOCHS * epoch * world / 3600:,.0f}")
         lines.append((name, f"{alone:,.0f}", *cells))
-    return f"{said}\n\n{_table(head, lines)}"
+    return f"{said}\n\n{markdown_table(head, lines)}"
 
 
 def rendered(document: str, rows: Sequence[Row]) -> str:
@@ -177,10 +177,6 @@ def _long(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
 if __name__ == "__main__":

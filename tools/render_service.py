@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from soap.report import with_section
+from soap.report import markdown_table, with_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, ROWS = ROOT / "docs" / "service.md", ROOT / "results" / "service.jsonl"
@@ -34,7 +34,7 @@ def figures(rows: Sequence[Row]) -> str:
     """Two lines a row, with and without batching, and what made them."""
     if not rows:
         return NONE
-    lines: list[Sequence[str]] = [HEAD, ["---"] * len(HEAD)]
+    lines = []
     for row in rows:
         for way, words in WAYS.items():
             found = row["ways"][way]
@@ -53,8 +53,7 @@ def figures(rows: Sequence[Row]) -> str:
                     f"**{row['ratio']:.1f} x**" if way == "batched" else "1",
                 ]
             )
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n\n".join([table, "\n".join(dict.fromkeys(map(_made, rows)))])
+    return "\n\n".join([markdown_table(HEAD, lines), "\n".join(dict.fromkeys(map(_made, rows)))])
 
 
 def rendered(document: str, rows: Sequence[Row]) -> str:

@@ -84,7 +84,7 @@ class DefenseGAN:
         """
         validate.inputs(x, self.generator)
         starts = self._starts.to(x).expand(len(x), -1, -1)
-        with untouched(self.generator), torch.no_grad(), engine.repeatable():
+        with untouched(self.generator), torch.no_grad():
             replay = partial(replayed, self.generator, repr(self), self._project)
             rows = self._rows_at_once(x, starts)
             parts = by_rows(replay, x.detach(), starts, most=rows, free=partial(forget, self.generator))
@@ -92,7 +92,8 @@ class DefenseGAN:
 
     def _project(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         """Images, largest changes, errors before and after, all [batch, ...]; nothing in it waits for the host."""
-        return row_by_row(self._project_one, x, starts)
+        with engine.repeatable():
+            return row_by_row(self._project_one, x, starts)
 
     def _project_one(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         """The same of a batch of one."""

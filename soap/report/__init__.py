@@ -4,6 +4,6 @@ Text comes from here; figures and pages from their own modules, which import mat
 """
 
 from soap.report.accuracy import UPPER_BOUND, Line, percent, under_attack
-from soap.report.markdown import models_table, with_section
+from soap.report.markdown import markdown_table, models_table, with_section
 
-__all__ = ["UPPER_BOUND", "Line", "models_table", "percent", "under_attack", "with_section"]
+__all__ = ["UPPER_BOUND", "Line", "markdown_table", "models_table", "percent", "under_attack", "with_section"]

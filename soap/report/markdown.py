@@ -1,6 +1,6 @@
 """Rows as Markdown tables, and the part of a document that is rendered from rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from soap.errors import InputError
 from soap.report.accuracy import TITLES, gradient_words, percent
@@ -13,12 +13,17 @@ def models_table(rows: Sequence[Row]) -> str:
     lines = list(dict.fromkeys((row.model, row.defence, row.eps_pfy) for row in rows))
     found = {(row.model, row.defence, row.attack): row for row in rows}
     head = ["model", "purified", *(TITLES.get(attack, attack) for attack in attacks)]
-    table = [head, ["---"] * len(head)]
+    table = []
     for model, defence, choice in lines:
         cells = [found.get((model, defence, attack)) for attack in attacks]
         label = "no" if choice == "none" else choice + gradient_words(defence)
         table.append([f"`{model}`", label, *("" if row is None else percent(row) for row in cells)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in table)
+    return markdown_table(head, table)
+
+
+def markdown_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Cells as a table."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
 def with_section(document: str, name: str, content: str) -> str:

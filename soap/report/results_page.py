@@ -7,6 +7,7 @@ from soap.report.accuracy import UPPER_BOUND
 from soap.report.comparison import SIGNS, Comparison, Shown, points
 from soap.report.comparison_words import BINS, Entry, bin_of, figure, heading, missing, origin, said, spread
 from soap.report.drawing import DARK, LIGHT
+from soap.report.markdown import markdown_table
 from soap.report.paper_tables import Heading
 from soap.report.templating import environment
 from soap.report.verdicts import Judged
@@ -56,7 +57,7 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[Judged], *, comm
         "## The tables, and what is missing",
         f"{READING} A cell reads: ours / paper (difference). The page `results.html` beside this one has the same with "
         "colours, and the interval and origin of every figure.",
-        _lines(["Table", "Cells done", "Missing cells by recipe"], [_state(entry) for entry in entries]),
+        markdown_table(["Table", "Cells done", "Missing cells by recipe"], [_state(entry) for entry in entries]),
     ]
     for entry in entries:
         parts += [f"## {heading(entry)}", _caption(entry)]
@@ -66,7 +67,7 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[Judged], *, comm
             parts += [f"<sup>{number}</sup> {note}" for number, note in enumerate(entry.notes, 1)]
             parts += entry.remarks
         else:
-            parts += [_lines(entry.head, entry.rows), *entry.notes]
+            parts += [markdown_table(entry.head, entry.rows), *entry.notes]
     return "\n\n".join(parts) + "\n"
 
 
@@ -85,7 +86,7 @@ def _claims(judged: Sequence[Judged]) -> list[str]:
         if lines:
             head = f"### {verdicts.MARKS[held]} {verdicts.WORDS[held].capitalize()}: {len(own)}"
             lines = [[text.replace("|", "\\|") for text in line] for line in lines]
-            parts += [head, _lines(["Claim", "Our numbers", "By the paper's own numbers"], lines)]
+            parts += [head, markdown_table(["Claim", "Our numbers", "By the paper's own numbers"], lines)]
     signs = verdicts.signs_in(judged)
     return [*parts, f"{signs}."] if signs else parts
 
@@ -111,7 +112,7 @@ def _group(entry: Comparison, group: Heading) -> str:
             lines.append([f"*{section}*", *[""] * len(columns)])
         cells = [entry.cells.get((row.name, group.name, column.name)) for column in columns]
         lines.append([row.label.replace("*", "\\*"), *("" if shown is None else _cell(shown) for shown in cells)])
-    return _lines([entry.table.stub, *(column.label for column in columns)], lines)
+    return markdown_table([entry.table.stub, *(column.label for column in columns)], lines)
 
 
 def _cell(shown: Shown) -> str:
@@ -124,7 +125,3 @@ def _cell(shown: Shown) -> str:
 
 def _marked(text: str, mark: str) -> str:
     return {"best": f"<u>**{text}**</u>", "second": f"**{text}**", "": text}[mark]
-
-
-def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
