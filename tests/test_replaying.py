@@ -15,7 +15,7 @@ from torch import nn
 import soap
 from soap import graphs
 from soap.attacks import APGD, sight
-from soap.attacks.bpda import Bpda, TrajectoryBpda
+from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda
 from soap.attacks.losses import cross_entropy
 from soap.attacks.unrolled import Unrolled
 from soap.models.pixelcnn import PixelCNN
@@ -71,6 +71,7 @@ def sights(model):
     return {
         "classifier": model,
         "bpda": Bpda(model, purify),
+        "at the start": StartBpda(model, purify),
         "along the path": TrajectoryBpda(model, purify),
         "unrolled": Unrolled(model, purify),
         "unrolled, wider": Unrolled(model, purify, scale=3.0),

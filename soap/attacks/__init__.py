@@ -4,7 +4,7 @@ from soap.attacks.apgd import APGD, Trace
 from soap.attacks.attack import Attack, Model, fooled
 from soap.attacks.autoattack import AutoAttack
 from soap.attacks.auxiliary_aware import AuxiliaryAwarePGD
-from soap.attacks.bpda import Bpda, TrajectoryBpda
+from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda
 from soap.attacks.carlini_wagner import CarliniWagner
 from soap.attacks.deepfool import DeepFool
 from soap.attacks.losses import cross_entropy, dlr, margin, targeted_dlr, targeted_margin
@@ -30,6 +30,7 @@ __all__ = [
     "Model",
     "Noise",
     "Square",
+    "StartBpda",
     "StolenCopy",
     "Substitute",
     "Trace",

@@ -1,8 +1,9 @@
-"""A defence that purifies, as one attacks it who knows the purifier: BPDA at its end point and along its path.
+"""A defence that purifies, as one attacks it who knows the purifier: BPDA at both ends of its path and along it.
 
 The derivative of a purifier's sign steps is zero almost everywhere, so the attacker puts another rule in its place.
 BPDA (Athalye et al. 2018) takes the purifier for the identity on the way back. Croce et al. (2022), whose evaluation
-of SOAP is the only one published, average that gradient over the iterates of the purification.
+of SOAP is the only one published, average that gradient over the iterates of the purification. Where a purifier keeps
+the classifier's label and goes far to make it surer, only the gradient before it went says how to change that label.
 """
 
 from abc import ABC, abstractmethod
@@ -88,6 +89,22 @@ class Bpda(Adaptive):
         """Logits, and the gradient of `criterion` at the purified point."""
         with untouched(self):
             return look(self.model, self.purified(x), criterion)
+
+
+class StartBpda(Adaptive):
+    """The classifier's gradient at the attacker's own point, the answers those of the whole defence.
+
+    The walk goes on from points that are better against the defence, and ends where it is fooled; that is what tells it
+    from an attack on the classifier alone. A look costs one purification, and two forward and one backward pass of the
+    classifier.
+    """
+
+    def look(
+        self, x: Float[Tensor, "batch *shape"], criterion: Criterion
+    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
+        """Logits of the whole defence, and the gradient of `criterion` at `x` itself."""
+        with untouched(self), torch.no_grad():
+            return self(x), look(self.model, x, criterion)[1]
 
 
 class TrajectoryBpda(Adaptive):

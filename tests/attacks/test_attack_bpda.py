@@ -1,4 +1,4 @@
-"""BPDA at the purified point and along the path, against autograd, closed forms and slow loops."""
+"""BPDA at both ends of the path and along it, against autograd, closed forms and slow loops."""
 
 from types import SimpleNamespace
 
@@ -8,12 +8,12 @@ from tiny import TASKS, attacked_digits, noise_images, state_of, tiny_model
 from torch import nn
 
 import soap
-from soap.attacks import PGD, cross_entropy, margin
-from soap.attacks.bpda import Bpda, TrajectoryBpda
+from soap.attacks import APGD, PGD, cross_entropy, margin
+from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda
 from soap.attacks.sight import Sighted, look
 from soap.bench.counting import Meter, counting_logits, counting_losses
 
-SIGHTS = (Bpda, TrajectoryBpda)
+SIGHTS = (Bpda, StartBpda, TrajectoryBpda)
 
 
 def of(loss, y):
@@ -85,7 +85,8 @@ def test_on_a_known_purifier_and_a_known_criterion_the_directions_are_closed_for
     ways = [delta.clamp(-reach, reach) for reach in steps]
     last = x + ways[-1]
     squares = lambda logits: logits.square().sum(1)  # noqa: E731
-    for sight, expected in ((Bpda, 2 * last), (TrajectoryBpda, 2 * x + 2 * sum(ways) / 6)):
+    rules = {Bpda: 2 * last, StartBpda: 2 * x, TrajectoryBpda: 2 * x + 2 * sum(ways) / 6}
+    for sight, expected in rules.items():
         logits, direction = look(sight(nn.Identity(), purify), x, squares)
         torch.testing.assert_close(logits, last)
         torch.testing.assert_close(direction, expected)
@@ -148,8 +149,35 @@ def test_an_attack_that_knows_the_purifier_breaks_more_than_one_that_does_not(di
     assert adaptive < transfer - 0.1
 
 
-@pytest.mark.parametrize(("sight", "passes"), [(Bpda, 1), (TrajectoryBpda, 6)])
-def test_a_look_costs_one_purification_and_the_classifiers_gradients(digits, sight, passes):
+class Surer(nn.Module):
+    """A purifier that keeps the label and goes to where the classifier below is flat."""
+
+    def forward(self, x):
+        return x + torch.where(x > 0.5, 2.0, -2.0)
+
+
+class Flattens(nn.Module):
+    """Two classes by whether x is above one half; sure and flat where it is further than one from there."""
+
+    def forward(self, x):
+        s = (x - 0.5).clamp(-1, 1)
+        return torch.cat([s, -s], 1)
+
+
+def test_where_a_purifier_keeps_the_label_and_hides_the_gradient_the_start_still_has_it():
+    """The anti-adversary before an adversarially trained network: the other rules found less than transfer did."""
+    x, y = torch.tensor([[0.75], [0.25]]), torch.tensor([0, 1])
+    model, purify = Flattens(), Surer()
+    end, start = Bpda(model, purify), StartBpda(model, purify)
+    assert torch.equal(look(end, x, of(margin, y))[1], torch.zeros_like(x))
+    assert torch.equal(look(start, x, of(margin, y))[1], torch.tensor([[-2.0], [2.0]]))
+    attack = APGD(eps=0.3, steps=20, loss="margin", start="zero")
+    assert torch.equal(end(attack(end, x, y)).argmax(1), y)
+    assert torch.equal(start(attack(start, x, y)).argmax(1), 1 - y)
+
+
+@pytest.mark.parametrize(("sight", "passes"), [(Bpda, (1, 1)), (StartBpda, (2, 1)), (TrajectoryBpda, (6, 6))])
+def test_a_look_costs_one_purification_and_the_classifiers_passes(digits, sight, passes):
     """On the paper's grid of 11 radii: 11 gradients and 5 further losses, whichever way the attacker looks."""
     model, x, y = digits
     losses, logits = Meter(x.device), Meter(x.device)
@@ -157,7 +185,7 @@ def test_a_look_costs_one_purification_and_the_classifiers_gradients(digits, sig
     sight(twin, soap.Purifier(twin)).look(x, of(cross_entropy, y))
     purification, classifier = losses.passes(len(x)), logits.passes(len(x))
     assert (purification.forward, purification.backward) == (16, 11)
-    assert (classifier.forward, classifier.backward) == (passes, passes)
+    assert (classifier.forward, classifier.backward) == passes
 
 
 class Strays(Towards):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import soap
-from soap.attacks.bpda import Bpda, TrajectoryBpda, Walks
+from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda, Walks
 from soap.attacks.sight import look
 from soap.attacks.unrolled import Unrollable, Unrolled
 from soap.draws import streams, uniform
@@ -128,9 +128,10 @@ def test_the_path_is_the_way_it_went_and_the_attackers_of_this_package_take_it(k
     steps = (path[1:] - path[:-1]).abs().amax()
     assert steps <= purify.step_size + 1e-6
     attack = soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)
-    for sight in (Bpda(model, purify), TrajectoryBpda(model, purify), Unrolled(model, purify)):
-        assert torch.equal(sight(x), model(purify(x).x))
-        assert 0 < (attack(sight, x, y) - x).abs().max() <= 0.1 + 1e-6
+    for sight in (Bpda, StartBpda, TrajectoryBpda, Unrolled):
+        seen = sight(model, purify)
+        assert torch.equal(seen(x), model(purify(x).x))
+        assert 0 < (attack(seen, x, y) - x).abs().max() <= 0.1 + 1e-6
 
 
 @BOTH

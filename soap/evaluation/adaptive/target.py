@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from soap.attacks.bpda import Bpda, TrajectoryBpda, Walks
+from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda, Walks
 from soap.attacks.unrolled import Unrollable, Unrolled
 from soap.auxiliary import JointModel
 from soap.errors import InputError
@@ -15,7 +15,7 @@ from soap.purify.purifies import radius_of
 from soap.shapes import Float, Tensor
 
 BARE, DEFENDED = "bare", "defended"
-BPDA, TRAJECTORY, UNROLLED = "bpda", "bpda-trajectory", "unrolled"
+BPDA, START, TRAJECTORY, UNROLLED = "bpda", "bpda-start", "bpda-trajectory", "unrolled"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,6 +81,8 @@ class Target:
             return None
         if name == BPDA:
             return Bpda(self.bare, self.purify)
+        if name == START:
+            return StartBpda(self.bare, self.purify)
         if name == TRAJECTORY:
             return TrajectoryBpda(self.bare, self.purify) if isinstance(self.purify, Walks) else None
         return Unrolled(self.bare, self.purify, scale=scale) if isinstance(self.purify, Unrollable) else None

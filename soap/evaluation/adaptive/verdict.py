@@ -12,7 +12,8 @@ UPPER = "UPPER BOUND ONLY"
 NOTHING = "NOT A ROBUSTNESS NUMBER"
 
 NEEDED = ("transfer", BPDA, TRAJECTORY, UNROLLED, "autoattack", "black-box")
-"""Protocols without which a suite is incomplete, where the target allows them."""
+"""Protocols without which a suite is incomplete, where the target allows them; not `bpda-start`, without which check 14
+fails where it was wanted."""
 
 EXCUSES = ("there is no purifier", "the purifier does not tell its steps")
 """Reasons for which a protocol may be missing: it does not exist for the target."""

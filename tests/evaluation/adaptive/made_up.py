@@ -33,7 +33,8 @@ FACTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 LEFT: dict[str, int] = {
-    "noise": 20, "transfer": 12, "bpda": 9, "bpda-trajectory": 8, "unrolled": 7, "autoattack": 9, "black-box": 11,
+    "noise": 20, "transfer": 12, "bpda": 9, "bpda-start": 12, "bpda-trajectory": 8, "unrolled": 7, "autoattack": 9,
+    "black-box": 11,
 }  # fmt: skip
 """Images that stand against each protocol: the first so many."""
 

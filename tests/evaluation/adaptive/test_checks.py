@@ -51,7 +51,7 @@ CASES: list[tuple[int, str, str, dict[str, Any]]] = [
     (3, "PASS", "0 of 20 labels change over 5 calls", {}),
     (3, "WARN", "30.0 % against the expectation of 8 draws, 20.0 % with the draw fixed", fact("determinism", **RANDOM)),
     (3, "FAIL", "no attack took", fact("determinism", **RANDOM | {"fixed": None})),
-    (4, "PASS", "bpda, bpda-trajectory, unrolled attacked it", {}),
+    (4, "PASS", "bpda, bpda-start, bpda-trajectory, unrolled attacked it", {}),
     (4, "WARN", "no adaptive protocol was run", {"left": {"transfer": 9, "autoattack": 9}}),
     (4, "WARN", "Target.of_parts", fact("optimisation", **NONE | {"gradients": 1}) | {"left": {"transfer": 9}}),
     (4, "WARN", "", fact("optimisation", **NONE | {"optimiser_steps": 1}) | {"left": {"transfer": 9}}),

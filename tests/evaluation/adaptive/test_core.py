@@ -46,7 +46,7 @@ def test_what_a_target_does_not_have_is_left_out_and_told():
     bare = Target.of_model(tiny_model())
     planned = attempts(bare, THREAT, "full")
     told = left_out(bare, planned)
-    assert set(told) == {"bpda", "bpda-trajectory", "unrolled"}
+    assert set(told) == {"bpda", "bpda-start", "bpda-trajectory", "unrolled"}
     assert set(told.values()) == {"there is no purifier"}
     module = Target.of_module(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), name="own")
     assert "auxiliary-aware" in left_out(module, attempts(module, THREAT, "full"))

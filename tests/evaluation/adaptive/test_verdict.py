@@ -8,7 +8,7 @@ from soap.evaluation.adaptive.summary import summarise
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER, Verdict, headline, missing_protocols, verdict
 
 NO_STEPS = dict.fromkeys(("bpda-trajectory", "unrolled"), "the purifier does not tell its steps")
-NO_PURIFIER = dict.fromkeys(("bpda", "bpda-trajectory", "unrolled"), "there is no purifier")
+NO_PURIFIER = dict.fromkeys(("bpda", "bpda-start", "bpda-trajectory", "unrolled"), "there is no purifier")
 PLAIN = {"purifies": False, "left_out": NO_PURIFIER, "facts": {"optimisation": {"purifier": False, "gradients": 0}}}
 
 
@@ -21,6 +21,7 @@ def without(*names: str) -> dict[str, int]:
     [
         ({}, TRUSTED, None),
         ({"left": without("noise")}, TRUSTED, None),
+        ({"left": without("bpda-start")}, TRUSTED, None),
         ({"facts": {"doubled-steps": {"moved": 0.01}}}, UPPER, "check 8, converged: accuracy moves by 1.00 points"),
         ({"facts": {"doubled-steps": None}}, UPPER, "check 8, converged: not measured"),
         ({"facts": {"planted": {"broken": 10}}}, NOTHING, "check 16, planted weakness found: 50.0 %"),

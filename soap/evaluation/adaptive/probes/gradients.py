@@ -13,7 +13,7 @@ from soap.balls import row_norms
 from soap.errors import InputError
 from soap.evaluation.adaptive.probes.outputs import Fixed
 from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject
-from soap.evaluation.adaptive.target import BPDA, TRAJECTORY, UNROLLED
+from soap.evaluation.adaptive.target import BPDA, START, TRAJECTORY, UNROLLED
 from soap.isolation import untouched
 from soap.shapes import Float, Tensor
 
@@ -25,6 +25,7 @@ SMOOTH = {torch.float64: 1e-4, torch.float32: 1e-2}
 
 RULES = {
     BPDA: "BPDA: the purifier is taken for the identity on the way back",
+    START: "BPDA before the purifier: the gradient at the attacker's own point",
     TRAJECTORY: "BPDA along the path: the mean gradient over the purifier's iterates",
     UNROLLED: "surrogate: through the purifier's steps with tanh for sign on the way back",
 }
