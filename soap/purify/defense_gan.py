@@ -11,7 +11,6 @@ from torch import nn
 
 from soap import engine, validate
 from soap.chunks import by_rows, bytes_kept
-from soap.descent import slope
 from soap.errors import InputError
 from soap.graphs import forget, replayed, row_by_row
 from soap.isolation import untouched
@@ -96,31 +95,40 @@ class DefenseGAN:
             return row_by_row(self._project_one, x, starts)
 
     def _project_one(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
-        """The same of a batch of one."""
-        batch, count, _ = starts.shape
-        target = x.repeat_interleave(count, 0)
-        z = starts.flatten(0, 1)
-        errors = partial(self._errors, target)
-        before, velocity = errors(z), torch.zeros_like(z)
+        """The same of one image [1, c, h, w] from its starts [1, R, latent]."""
+        z, velocity = starts[0], torch.zeros_like(starts[0])
+        before = self._errors(self.generator(z), x)
         for k in range(self.steps):
-            velocity = self.momentum * velocity + slope(errors, z)[1]
-            z = z - self.step_size * (SLOW if k >= SLOW_FROM * self.steps else 1) * velocity
-        images = self.generator(z)
-        after, choice = (images - target).square().flatten(1).mean(1).reshape(batch, count).min(1)
-        chosen = images.unflatten(0, (batch, count))[torch.arange(batch, device=x.device), choice]
-        change = (chosen - x).abs().flatten(1).amax(1)
-        return chosen, change, before.reshape(batch, count).amin(1), after
-
-    def _errors(self, target: Tensor, z: Tensor) -> Tensor:
+            velocity = torch.add(self._slope(z, x), velocity, alpha=self.momentum)
+            z = torch.sub(z, velocity, alpha=self.step_size * (SLOW if k >= SLOW_FROM * self.steps else 1))
         images: Tensor = self.generator(z)
-        return (images - target).square().flatten(1).mean(1)
+        after, choice = self._errors(images, x).min(0, keepdim=True)
+        chosen = images.index_select(0, choice)
+        return chosen, (chosen - x).abs().flatten(1).amax(1), before.amin(0, keepdim=True), after
+
+    def _slope(self, z: Tensor, x: Tensor) -> Tensor:
+        """The gradient of the errors in z; that in G(z) is written down, which spares their own pass back."""
+        with torch.inference_mode(False), torch.enable_grad():
+            point = (z.clone() if z.is_inference() else z.detach()).requires_grad_()
+            images: Tensor = self.generator(point)
+            if not images.requires_grad:
+                raise InputError(
+                    "the generator carries no gradient to z: it detaches it or runs under no_grad. "
+                    "Give one whose images are differentiable in z."
+                )
+            upstream = (images.detach() - x) * (2 / x.numel())
+            return torch.autograd.grad(images, point, upstream)[0]
+
+    def _errors(self, images: Tensor, x: Tensor) -> Tensor:
+        """The mean over pixels of (G(z) - x)^2, of every start."""
+        return (images - x).square().flatten(1).mean(1)
 
     def _rows_at_once(self, x: Tensor, starts: Tensor) -> int:
         """How many images to take at once: no more than pays, and than keep the working set within `max_memory`."""
         rows = SIDE_BY_SIDE.get(x.device.type, 1)
         if self.max_memory is not None:
             # Each start takes what autograd keeps of it and about as much again on the way back.
-            need = 2 * self.starts * (bytes_kept(partial(self._errors, x[:1]), starts[0, :1]) + x[0].nbytes)
+            need = 2 * self.starts * (bytes_kept(self.generator, starts[0, :1]) + 2 * x[0].nbytes)
             if self.max_memory < need:
                 raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
             rows = min(rows, self.max_memory // need)

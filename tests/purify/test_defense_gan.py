@@ -172,7 +172,17 @@ def test_a_gpu_answers_the_same_whatever_the_batch():
         assert torch.equal(torch.cat([purify(part).x for part in x[:37].split(size)]), whole[:37]), size
 
 
+class Cut(nn.Module):
+    """A generator that detaches what it makes."""
+
+    latent, input_shape = 3, (1, 8, 8)
+
+    def forward(self, z):
+        return z.detach().mean(1).reshape(-1, 1, 1, 1).expand(-1, 1, 8, 8)
+
+
 BAD = [
+    (lambda g, x: DefenseGAN(Cut())(x), "the generator carries no gradient to z.*differentiable in z"),
     (lambda g, x: DefenseGAN(g)(x * float("nan")), "NaN or infinite"),
     (lambda g, x: DefenseGAN(g)(x * 255), r"it looks like 0\.\.255, divide by 255"),
     (lambda g, x: DefenseGAN(g)(x[:, :, :5]), r"this model takes \[batch, 1, 8, 8\]"),
