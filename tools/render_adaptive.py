@@ -15,7 +15,6 @@ from soap.results import Row, Store
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RUNS = ROOT / "docs" / "adaptive.md", ROOT / "results" / "adaptive"
-COLUMNS = ("clean", *PROTOCOLS, "worst")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +64,13 @@ def origin(row: Row, facts: Path) -> str:
 
 
 def figures(found: list[Run]) -> str:
-    """A table of all runs, then what each verdict rests on."""
-    lines = []
-    for run in found:
-        link = f"[{run.name}](../results/adaptive/{run.name}/report.html)"
-        cells = [_cell(run.rows.get(name)) for name in COLUMNS[:-1]]
-        lines.append([link, *cells, _cell(run.rows["worst"] if run.counts else None), run.verdict])
-    parts = [markdown_table(["run", *COLUMNS, "verdict"], lines), "Per cent right."]
+    """A table with a column for every run, then what each verdict rests on."""
+    links = [f"[{run.name}](../results/adaptive/{run.name}/report.html)" for run in found]
+    measured = [name for name in PROTOCOLS if any(name in run.rows for run in found)]
+    lines = [[name, *(_cell(run.rows.get(name)) for run in found)] for name in ("clean", *measured)]
+    lines.append(["**worst**", *(f"**{_cell(run.rows['worst'])}**" if run.counts else "no figure" for run in found)])
+    lines.append(["verdict", *(run.verdict for run in found)])
+    parts = [markdown_table(["", *links], lines), "Per cent right."]
     for run in found:
         row = run.rows["worst"]
         low, high = row.interval

@@ -80,7 +80,7 @@ def test_json_says_the_same(run, copied):
     assert answer["verdict"]["name"] == UPPER
     assert answer["verdict"]["reasons"]
     assert [one["number"] for one in answer["checks"]] == [*range(1, 20)]
-    assert set(answer["left_out"]) == {"auxiliary-aware", "bpda", "unrolled", "autoattack", "black-box"}
+    assert set(answer["left_out"]) == {"auxiliary-aware", "bpda", "bpda-start", "unrolled", "autoattack", "black-box"}
     rows = [from_json(row) for row in answer["rows"]]
     worst = next(row for row in rows if row.attack.endswith(": worst") and row.defence != "none")
     assert answer["headline"]["correct"] == worst.correct

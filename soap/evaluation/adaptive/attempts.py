@@ -24,10 +24,10 @@ PROTOCOLS = (
 SUITES = {"quick": ("noise", "transfer", TRAJECTORY), "full": PROTOCOLS}
 """Suites by name; a protocol's own name is a suite, too."""
 
-STRAIGHT = (BPDA, START, TRAJECTORY)
-"""Protocols in which the attacker follows the classifier's own gradient, as if the purifier were the identity."""
+THROUGH = (BPDA, TRAJECTORY, UNROLLED)
+"""Protocols in which the attacker goes by what the purifier makes of an image."""
 
-ADAPTIVE = (*STRAIGHT, UNROLLED)
+ADAPTIVE = (*THROUGH, START)
 """Protocols in which the attacker knows the purifier."""
 
 SCALES = (1.0, 3.0, 10.0)
@@ -128,7 +128,7 @@ def _of(
     # An attack on the defence itself is done with a row once it is fooled; one on the classifier is not, since what it
     # found is purified afterwards.
     knows = protocol in ADAPTIVE
-    again = restarts if protocol in STRAIGHT else 1  # the scales of the unrolled gradient are starts enough
+    again = restarts if knows and protocol != UNROLLED else 1  # the scales of the unrolled gradient are starts enough
     apgd = partial(APGD, eps=eps, norm=norm, leave_when_fooled=knows, restarts=again)
     losses = {
         "ce": apgd(loss="ce", steps=steps),
@@ -145,7 +145,7 @@ def _of(
             return []
         aware = [AuxiliaryAwarePGD(eps=eps, step_size=eps / 10, steps=steps, beta=b, keep="best") for b in BETAS]
         return [(f"beta {attack.beta:g}", attack, BARE, 1.0) for attack in aware]
-    if protocol in STRAIGHT:
+    if protocol in (BPDA, START, TRAJECTORY):
         return [(f"apgd {name}", attack, protocol, 1.0) for name, attack in losses.items()]
     if protocol == UNROLLED:
         short = {name: apgd(loss=name, steps=-(-steps // 2)) for name in ("ce", "margin")}

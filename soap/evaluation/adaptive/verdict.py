@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from soap.evaluation.adaptive.attempts import THROUGH
 from soap.evaluation.adaptive.checks import FAIL, NOT_RUN, WARN, Finding
 from soap.evaluation.adaptive.summary import Summary
-from soap.evaluation.adaptive.target import BPDA, TRAJECTORY, UNROLLED
 
 TRUSTED = "TRUSTED BOUND"
 UPPER = "UPPER BOUND ONLY"
 NOTHING = "NOT A ROBUSTNESS NUMBER"
 
-NEEDED = ("transfer", BPDA, TRAJECTORY, UNROLLED, "autoattack", "black-box")
+NEEDED = ("transfer", *THROUGH, "autoattack", "black-box")
 """Protocols without which a suite is incomplete, where the target allows them; not `bpda-start`, without which check 14
 fails where it was wanted."""
 

@@ -35,7 +35,7 @@ ALONE = {"purifies": False, "left": {"transfer": 5, "black-box": 9}}
 
 # (check, its state, part of what it says, how the run differs from one that every check passes)
 CASES: list[tuple[int, str, str, dict[str, Any]]] = [
-    (1, "PASS", "140 images: linf at most 0.1", {}),
+    (1, "PASS", "160 images: linf at most 0.1", {}),
     (1, "PASS", "", {"shift": -0.1}),
     (1, "PASS", "", {"shift": 0.1 + 5e-7}),
     (1, "FAIL", "left the ball", {"shift": 0.1 + 3e-6}),
@@ -51,8 +51,9 @@ CASES: list[tuple[int, str, str, dict[str, Any]]] = [
     (3, "PASS", "0 of 20 labels change over 5 calls", {}),
     (3, "WARN", "30.0 % against the expectation of 8 draws, 20.0 % with the draw fixed", fact("determinism", **RANDOM)),
     (3, "FAIL", "no attack took", fact("determinism", **RANDOM | {"fixed": None})),
-    (4, "PASS", "bpda, bpda-start, bpda-trajectory, unrolled attacked it", {}),
+    (4, "PASS", "bpda, bpda-trajectory, unrolled attacked it", {}),
     (4, "WARN", "no adaptive protocol was run", {"left": {"transfer": 9, "autoattack": 9}}),
+    (4, "WARN", "no adaptive protocol was run", {"left": {"transfer": 9, "bpda-start": 9}}),
     (4, "WARN", "Target.of_parts", fact("optimisation", **NONE | {"gradients": 1}) | {"left": {"transfer": 9}}),
     (4, "WARN", "", fact("optimisation", **NONE | {"optimiser_steps": 1}) | {"left": {"transfer": 9}}),
     (4, "WARN", "", fact("optimisation", **NONE | {"weights_changed": 1}) | {"left": {"transfer": 9}}),
@@ -94,6 +95,10 @@ CASES: list[tuple[int, str, str, dict[str, Any]]] = [
     (14, "PASS", "35.0 % adaptive, 60.0 % transfer", {}),
     (14, "PASS", "", {"left": {"transfer": 7, "bpda": 9, "unrolled": 7}}),
     (14, "FAIL", "gradient masking", {"left": {"transfer": 6, "bpda": 9, "unrolled": 7}}),
+    (14, "FAIL", "gradient masking", {"left": {"transfer": 6, "bpda": 9, "bpda-start": 7}}),
+    (14, "WARN", "45.0 % through the purifier", {"left": {"transfer": 7, "bpda": 9, "bpda-start": 7}}),
+    (14, "PASS", "", {"left": {"transfer": 9, "bpda": 9, "bpda-start": 7}}),
+    (14, "NOT RUN", "through the purifier", {"left": {"transfer": 9, "bpda-start": 7}}),
     (14, "PASS", "no purifier", ALONE),
     (14, "NOT RUN", "", {"left": {"transfer": 6}}),
     (15, "PASS", "gain +35.0", {}),

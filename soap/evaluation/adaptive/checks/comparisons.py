@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from soap.evaluation.adaptive.attempts import ADAPTIVE
+from soap.evaluation.adaptive.attempts import ADAPTIVE, THROUGH
 from soap.evaluation.adaptive.checks.registry import Answer, Evidence, check, failed, not_run, passed, points, warned
 from soap.evaluation.adaptive.summary import Line
 
@@ -31,20 +31,26 @@ def white_box(evidence: Evidence) -> Answer:
 
 @check(14, "adaptive beats transfer")
 def adaptive(evidence: Evidence) -> Answer:
-    """The protocols that know the purifier together, against the one that does not."""
+    """The protocols that know the purifier together, against the one that does not.
+
+    `bpda-start` is close to that one, so it may save a figure from being void, but not vouch for it.
+    """
     summary = evidence.summary
     if not evidence.plan["purifies"]:
         return passed("no purifier", "Nothing stands before the classifier, so every attack on it is adaptive.")
-    knowing = [line for line in summary.protocols if line.protocol in ADAPTIVE]
+    through = [line for line in summary.protocols if line.protocol in THROUGH]
     transfer = summary.line("transfer")
-    if not knowing or transfer is None:
-        return not_run("It takes the protocol transfer and an adaptive one.")
-    share = _left(knowing)
+    if not through or transfer is None:
+        return not_run("It takes the protocol transfer and one that goes through the purifier.")
+    share = _left(line for line in summary.protocols if line.protocol in ADAPTIVE)
     figure = f"{points(share)} adaptive, {points(transfer.accuracy)} transfer"
     if share > transfer.accuracy + MASKED:
         return failed(figure, "Knowing the purifier breaks less than not knowing it: gradient masking.")
     if share > transfer.accuracy:
         return warned(figure, "Knowing the purifier breaks a little less than not knowing it: gradient masking.")
+    if _left(through) > transfer.accuracy + MASKED:
+        figure += f"; {points(_left(through))} through the purifier"
+        return warned(figure, "Through the purifier less is broken than without knowing it: gradient masking there.")
     return passed(figure, "Knowing the purifier helps the attacker.")
 
 

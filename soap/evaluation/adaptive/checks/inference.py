@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from soap.evaluation.adaptive.attempts import ADAPTIVE
+from soap.evaluation.adaptive.attempts import THROUGH
 from soap.evaluation.adaptive.checks.registry import Answer, Evidence, check, passed, warned
 
 
@@ -21,7 +21,7 @@ def adaptive_where_needed(evidence: Evidence) -> Answer:
     )
     if not optimises(found):
         return passed(figure, "The defence does not optimise when it answers; no adaptive protocol is needed.")
-    done = [name for name in ADAPTIVE if evidence.summary.line(name) is not None]
+    done = [name for name in THROUGH if evidence.summary.line(name) is not None]
     figure = f"{'a purifier; ' if found['purifier'] else ''}{figure}"
     if done:
         return passed(figure, f"The defence optimises when it answers; {', '.join(done)} attacked it knowing that.")
