@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import render_adaptive as tool
 
@@ -29,6 +30,13 @@ def test_every_run_is_there_with_its_worst_case_and_verdict():
         # What says nothing has no headline.
         assert by_name["**worst**"][column] == (f"**{100 * worst.accuracy:.1f}**" if run.counts else "no figure")
         assert by_name["verdict"][column] == run.verdict
+
+
+def test_a_void_run_has_no_worst_case_on_the_page():
+    (void,) = [replace(run, verdict=NOTHING) for run in tool.runs() if run.name == "mnist-cnn-dr"]
+    text = tool.figures([void])
+    assert "| **worst** | no figure |" in text
+    assert f"{100 * void.rows['worst'].accuracy:.1f}" not in text.split("NVIDIA")[0]
 
 
 def test_a_report_is_beside_every_run_and_names_its_command():
