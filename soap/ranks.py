@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 import torch.distributed as dist
@@ -154,6 +155,9 @@ def joined(device: torch.device) -> Iterator[Ranks]:
         raise InputError(
             f"{started()} processes were started, which takes accelerate: pip install 'soap-defense[scale]'."
         ) from None
+    # Optimisers load this. Loaded when the group is there, it keeps the group's threads beyond the group's end, and now
+    # and then one of them aborts the process while Python shuts down (torch 2.13).
+    import_module("torch._dynamo")
     with _explained():
         group = PartialState(cpu=device.type == "cpu")
     yield here()

@@ -263,3 +263,5 @@ if __name__ == "__main__":
             one_fails(place)
         content = {"world": group.world, **everything(place)}
         (place / f"seen-{group.rank}.json").write_text(json.dumps(content))
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    (place / f"threads-{group.rank}.json").write_text(json.dumps(threads))

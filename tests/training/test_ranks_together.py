@@ -55,6 +55,15 @@ def test_every_step_has_the_losses_that_it_has_in_one_process(alone, two, task):
     assert two[1]["losses"] == two[0]["losses"]
 
 
+def test_no_thread_of_the_group_outlives_it(folder):
+    """Such a thread aborted a process that had done everything, while Python shut down."""
+    for rank in (0, 1):
+        names = json.loads((folder / "two" / f"threads-{rank}.json").read_text())
+        if not names:
+            pytest.skip("this system has no /proc to list threads from")
+        assert not [name for name in names if "gloo" in name]
+
+
 def test_the_numbers_drawn_matter_to_the_losses(alone):
     """Else equality would prove nothing about them."""
     assert alone["losses"]["rotation"] != alone["losses"]["consistency"]
