@@ -29,17 +29,25 @@ def slope(
 
     One forward and one backward pass. Works under `torch.no_grad` and `torch.inference_mode` too.
     """
+    return pull_back(loss, x, torch.ones_like)
+
+
+def pull_back(
+    function: Callable[[Tensor], Tensor], x: Float[Tensor, "batch *shape"], upstream: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Float[Tensor, "batch *shape"]]:
+    """`function(x)`, and the gradient in `x` of a loss whose gradient in `function(x)` is `upstream(function(x))`."""
     with torch.inference_mode(False), torch.enable_grad():
         # clone: a tensor made under inference_mode cannot be recorded by autograd.
         point = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
-        losses = loss(point)
-        gradient = torch.autograd.grad(losses.sum(), point, allow_unused=True)[0] if losses.requires_grad else None
+        out = function(point)
+        above = upstream(out.detach())
+        gradient = torch.autograd.grad(out, point, above, allow_unused=True)[0] if out.requires_grad else None
     if gradient is None:
         raise InputError(
             "the loss carries no gradient to its input: the model detaches it or runs under no_grad. "
             "Attack and purify a model whose output is differentiable in its input."
         )
-    return losses.detach(), gradient
+    return out.detach(), gradient
 
 
 def advance(

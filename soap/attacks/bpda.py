@@ -94,8 +94,8 @@ class Bpda(Adaptive):
 class StartBpda(Adaptive):
     """The classifier's gradient at the attacker's own point, the answers those of the whole defence.
 
-    The walk goes on from points that are better against the defence, and ends where it is fooled; that is what tells it
-    from an attack on the classifier alone. A look costs one purification, and two forward and one backward pass of the
+    An attack keeps the points that are better against the defence, and is done where that is fooled: so it differs from
+    one on the classifier alone. A look costs one purification, and two forward and one backward pass of the
     classifier.
     """
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from soap import engine, validate
 from soap.chunks import by_rows, bytes_kept
+from soap.descent import pull_back
 from soap.errors import InputError
 from soap.graphs import forget, replayed, row_by_row
 from soap.isolation import untouched
@@ -96,28 +97,20 @@ class DefenseGAN:
 
     def _project_one(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         """The same of one image [1, c, h, w] from its starts [1, R, latent]."""
+
+        def upstream(images: Tensor) -> Tensor:  # the errors' gradient, written down: it spares their own pass back
+            return (images - x) * (2 / x.numel())
+
         z, velocity = starts[0], torch.zeros_like(starts[0])
         before = self._errors(self.generator(z), x)
         for k in range(self.steps):
-            velocity = torch.add(self._slope(z, x), velocity, alpha=self.momentum)
+            _, gradient = pull_back(self.generator, z, upstream)
+            velocity = torch.add(gradient, velocity, alpha=self.momentum)
             z = torch.sub(z, velocity, alpha=self.step_size * (SLOW if k >= SLOW_FROM * self.steps else 1))
         images: Tensor = self.generator(z)
         after, choice = self._errors(images, x).min(0, keepdim=True)
         chosen = images.index_select(0, choice)
         return chosen, (chosen - x).abs().flatten(1).amax(1), before.amin(0, keepdim=True), after
-
-    def _slope(self, z: Tensor, x: Tensor) -> Tensor:
-        """The gradient of the errors in z; that in G(z) is written down, which spares their own pass back."""
-        with torch.inference_mode(False), torch.enable_grad():
-            point = (z.clone() if z.is_inference() else z.detach()).requires_grad_()
-            images: Tensor = self.generator(point)
-            if not images.requires_grad:
-                raise InputError(
-                    "the generator carries no gradient to z: it detaches it or runs under no_grad. "
-                    "Give one whose images are differentiable in z."
-                )
-            upstream = (images.detach() - x) * (2 / x.numel())
-            return torch.autograd.grad(images, point, upstream)[0]
 
     def _errors(self, images: Tensor, x: Tensor) -> Tensor:
         """The mean over pixels of (G(z) - x)^2, of every start."""

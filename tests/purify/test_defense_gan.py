@@ -182,7 +182,7 @@ class Cut(nn.Module):
 
 
 BAD = [
-    (lambda g, x: DefenseGAN(Cut())(x), "the generator carries no gradient to z.*differentiable in z"),
+    (lambda g, x: DefenseGAN(Cut())(x), "carries no gradient to its input.*differentiable in its input"),
     (lambda g, x: DefenseGAN(g)(x * float("nan")), "NaN or infinite"),
     (lambda g, x: DefenseGAN(g)(x * 255), r"it looks like 0\.\.255, divide by 255"),
     (lambda g, x: DefenseGAN(g)(x[:, :, :5]), r"this model takes \[batch, 1, 8, 8\]"),

@@ -145,11 +145,11 @@ def _of(
             return []
         aware = [AuxiliaryAwarePGD(eps=eps, step_size=eps / 10, steps=steps, beta=b, keep="best") for b in BETAS]
         return [(f"beta {attack.beta:g}", attack, BARE, 1.0) for attack in aware]
-    if protocol in (BPDA, START, TRAJECTORY):
-        return [(f"apgd {name}", attack, protocol, 1.0) for name, attack in losses.items()]
     if protocol == UNROLLED:
         short = {name: apgd(loss=name, steps=-(-steps // 2)) for name in ("ce", "margin")}
         return [(f"apgd {n}, scale {s:g}", a, UNROLLED, s) for s in SCALES for n, a in short.items()]
+    if knows:
+        return [(f"apgd {name}", attack, protocol, 1.0) for name, attack in losses.items()]
     if protocol == "autoattack":
         standard = AutoAttack(eps=eps, norm=norm)
         return [("on the classifier", standard, BARE, 1.0), ("on the defence", standard, DEFENDED, 1.0)]

@@ -42,14 +42,12 @@ def adaptive(evidence: Evidence) -> Answer:
     transfer = summary.line("transfer")
     if not through or transfer is None:
         return not_run("It takes the protocol transfer and one that goes through the purifier.")
-    share = _left(line for line in summary.protocols if line.protocol in ADAPTIVE)
+    share, alone = _left(line for line in summary.protocols if line.protocol in ADAPTIVE), _left(through)
     figure = f"{points(share)} adaptive, {points(transfer.accuracy)} transfer"
     if share > transfer.accuracy + MASKED:
         return failed(figure, "Knowing the purifier breaks less than not knowing it: gradient masking.")
-    if share > transfer.accuracy:
-        return warned(figure, "Knowing the purifier breaks a little less than not knowing it: gradient masking.")
-    if _left(through) > transfer.accuracy + MASKED:
-        figure += f"; {points(_left(through))} through the purifier"
+    if alone > transfer.accuracy:
+        figure += f", {points(alone)} through the purifier"
         return warned(figure, "Through the purifier less is broken than without knowing it: gradient masking there.")
     return passed(figure, "Knowing the purifier helps the attacker.")
 
