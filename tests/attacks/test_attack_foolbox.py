@@ -13,7 +13,7 @@ from soap.balls import row_norms
 
 with warnings.catch_warnings():  # foolbox imports scipy by names of old
     warnings.simplefilter("ignore", DeprecationWarning)
-    import foolbox
+    foolbox = pytest.importorskip("foolbox", reason="the second opinion is foolbox's")
 
 Bundled = tuple[soap.JointModel, Tensor, Tensor]
 

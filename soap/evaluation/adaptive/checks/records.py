@@ -62,5 +62,5 @@ def provenance(evidence: Evidence) -> Answer:
         return not_run(f"Attacked images are missing for {', '.join(sorted(undone))}: run the suite to its end.")
     if not stated.get("commit"):
         return warned(figure, "The commit is not known: run from a checkout, or set SOAP_COMMIT.")
-    return passed(figure, "`soap verify` scores the stored images again.")
+    return passed(figure, "The command soap verify scores the stored images again.")
 
