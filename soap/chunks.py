@@ -61,6 +61,9 @@ def bytes_kept(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
             seen[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        function(x.detach().requires_grad_())
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    with torch.inference_mode(False), torch.enable_grad(), hooks:
+        own = x.detach().clone()  # `x` may be a row of a large batch, all of whose storage would be counted
+        function(own.requires_grad_())
+    seen.pop(own.untyped_storage().data_ptr(), None)
     return sum(seen.values())

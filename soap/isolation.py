@@ -5,13 +5,18 @@ network inside `untouched` and give it back as it was: mode of every submodule, 
 gradients, and the global random state.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 from soap.shapes import Tensor
+
+_lock = threading.Lock()
+_lent: dict[int, tuple[int, bool]] = {}
+"""Of every module and parameter that is borrowed now, by its `id`: by how many, and its flag when the first came."""
 
 
 @contextmanager
@@ -23,21 +28,44 @@ def untouched(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
 
 @contextmanager
 def borrowed(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Evaluation mode and frozen parameters inside; modes and flags as before on leaving.
+    """Evaluation mode and frozen parameters inside; modes and flags as before once the last of several has left.
 
     A callable that is not an `nn.Module` is taken as it is: only its owner can prepare it.
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    training = [m for m in modules if m.training]
-    learning = [p for m in modules for p in m._parameters.values() if p is not None and p.requires_grad]
-    with ExitStack() as leave:
-        for module in training:
-            module.training = False
-            leave.callback(setattr, module, "training", True)
-        for parameter in learning:
-            parameter.requires_grad_(False)
-            leave.callback(parameter.requires_grad_, True)
+    parameters = [p for module in modules for p in module._parameters.values() if p is not None]
+    with _cleared(modules, "training"), _cleared(parameters, "requires_grad"):
         yield
+
+
+@contextmanager
+def answering(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode alone; parameters may get gradients."""
+    with _cleared(list(model.modules()), "training"):
+        yield
+
+
+@contextmanager
+def _cleared(things: Sequence[nn.Module] | Sequence[nn.Parameter], flag: str) -> Iterator[None]:
+    """The flag is False on all of them, until the last of several threads inside has left."""
+    taken = []
+    try:
+        with _lock:
+            for thing in things:
+                have, was = _lent.get(id(thing), (0, getattr(thing, flag)))
+                if getattr(thing, flag):
+                    setattr(thing, flag, False)
+                _lent[id(thing)] = have + 1, was
+                taken.append(thing)
+        yield
+    finally:
+        with _lock:
+            for thing in taken:
+                have, was = _lent.pop(id(thing))
+                if have > 1:
+                    _lent[id(thing)] = have - 1, was
+                elif was:
+                    setattr(thing, flag, True)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ network on a GPU spends that time launching kernels, and for every new batch siz
 padded to a few sizes, do neither.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -12,8 +13,10 @@ from torch import nn
 
 from soap import graphs
 from soap.chunks import by_rows
+from soap.errors import InputError
 from soap.graphs import Function, forget, least_rows, replayed
 from soap.shapes import Float, Tensor
+from soap.validate import describe
 
 MOST = 512
 """Rows passed at once at most: more are hardly faster, and a power of two is what a replay is padded to."""
@@ -27,6 +30,21 @@ def replays(model: object, x: Float[Tensor, "batch *shape"]) -> bool:
 def answers(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
     """`model(x)`, without a graph."""
     return _in_parts(model, "answers", partial(_answers, model), x)
+
+
+def purified_by(
+    purify: Callable[[Tensor], object], x: Float[Tensor, "batch *shape"]
+) -> Float[Tensor, "batch *shape"]:
+    """The images that anybody's purifier makes of `x`, without a graph: a tensor, or `.x` of what it returns."""
+    with torch.enable_grad():  # a purifier may differentiate, and not everyone's asks for it
+        made = purify(x.detach())
+    images = made if isinstance(made, Tensor) else getattr(made, "x", made)
+    if not isinstance(images, Tensor) or images.shape != x.shape:
+        raise InputError(
+            f"the purifier returned {describe(images)}, want purified images of shape {list(x.shape)}, "
+            "as a tensor or as `.x` of what it returns."
+        )
+    return images.detach()
 
 
 def straight_through(

@@ -82,7 +82,7 @@ def logits(z: object, batch: int) -> None:
 
 def positive(name: str, value: float) -> None:
     """`value` is a finite number above zero."""
-    if not math.isfinite(value) or value <= 0:
+    if not _finite(value) or value <= 0:
         raise InputError(f"{name} is {value!r}, want a number above 0.")
 
 
@@ -94,8 +94,16 @@ def at_least(name: str, value: int, least: int) -> None:
 
 def non_negative(name: str, value: float) -> None:
     """`value` is a finite number of at least zero."""
-    if not math.isfinite(value) or value < 0:
+    if not _finite(value) or value < 0:
         raise InputError(f"{name} is {value!r}, want a number of at least 0.")
+
+
+def _finite(value: object) -> bool:
+    """Whether it is a number at all, and not NaN or infinite."""
+    try:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
 def choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

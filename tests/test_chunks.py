@@ -84,3 +84,12 @@ def test_bytes_kept_counts_what_autograd_saves():
     assert bytes_kept(lambda x: frozen(x).sum(1), x) == 0
     assert bytes_kept(lambda x: frozen(x).tanh().sum(1), x) == 3 * 100 * 4
     assert bytes_kept(lambda x: frozen(x).tanh().square().sum(1), x) == 3 * 100 * 4  # the same tensor, kept once
+
+
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_row_of_a_large_batch_keeps_what_it_keeps_alone(context):
+    """The whole batch's storage was counted for it, and under inference mode nothing at all."""
+    x = torch.rand(500, 10)
+    with context():
+        assert bytes_kept(lambda x: x.square().tanh().sum(1), x[:1]) == 10 * 4
+        assert bytes_kept(lambda x: x.square().tanh().sum(1), torch.rand(500, 10)[:1]) == 10 * 4

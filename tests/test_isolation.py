@@ -1,10 +1,13 @@
 """A borrowed network comes back as it was."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
 
-from soap.isolation import same_random_state, untouched
+from soap.isolation import answering, same_random_state, untouched
 
 
 def network() -> nn.Module:
@@ -45,6 +48,36 @@ def test_borrowing_twice_gives_back_once_each() -> None:
             pass
         assert shown(model) == inside
     assert shown(model) == before
+
+
+def test_of_several_threads_the_last_one_gives_back() -> None:
+    """The first to leave switched the other's network to training, under its feet."""
+    model, came, first_left = network(), threading.Event(), threading.Event()
+    before, seen = shown(model), []
+
+    def second() -> None:
+        with untouched(model):
+            came.set()
+            assert first_left.wait(10)
+            seen.append(shown(model))
+
+    with ThreadPoolExecutor(1) as pool:
+        with untouched(model):
+            inside = shown(model)
+            done = pool.submit(second)
+            assert came.wait(10)
+        first_left.set()
+        done.result()
+    assert seen == [inside]
+    assert shown(model) == before
+
+
+def test_answering_leaves_parameters_alone() -> None:
+    model = network()
+    modes, learning = shown(model)
+    with answering(model):
+        assert shown(model) == ([False] * len(modes), learning)
+    assert shown(model) == (modes, learning)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -17,7 +17,7 @@ from torch import nn
 from soap.attacks.sight import Criterion, look
 from soap.errors import InputError
 from soap.isolation import borrowed, untouched
-from soap.passes import straight_through
+from soap.passes import purified_by, straight_through
 from soap.shapes import Float, Tensor
 from soap.validate import describe
 
@@ -66,15 +66,7 @@ class Adaptive(nn.Module, ABC):
 
     def purified(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """The purified images, without a graph."""
-        with torch.enable_grad():  # a purifier may differentiate, and not everyone's asks for it
-            out = self.purify(x.detach())
-        images = out if isinstance(out, Tensor) else getattr(out, "x", out)
-        if not isinstance(images, Tensor) or images.shape != x.shape:
-            raise InputError(
-                f"the purifier returned {describe(images)}, want purified images of shape {list(x.shape)}, "
-                "as a tensor or as `.x` of what it returns."
-            )
-        return images.detach()
+        return purified_by(self.purify, x)
 
 
 class Bpda(Adaptive):
@@ -130,7 +122,8 @@ class TrajectoryBpda(Adaptive):
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
         """Logits at the purified point, and the mean gradient of `criterion` along the path to it."""
         with untouched(self):
-            path = self.purify.path(x.detach())
+            with torch.enable_grad():  # a path may be differentiated, too
+                path = self.purify.path(x.detach()).detach()
             if path.ndim != x.ndim + 1 or path.shape[1:] != x.shape:
                 raise InputError(
                     f"the purifier's path is a {describe(path)}, want [T + 1, {', '.join(map(str, x.shape))}]."

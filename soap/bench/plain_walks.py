@@ -41,7 +41,8 @@ def purify_min_aux(
             losses.append(model.auxiliary.loss(model, ends[-1]))
     model.zero_grad()
     table = torch.stack(losses)
-    choice = (table <= table.amin(0) * (1 + TIE)).byte().argmax(0)
+    least = table.amin(0)
+    choice = (table <= least + TIE * least.abs()).byte().argmax(0)
     rows = torch.arange(len(x), device=x.device)
     return torch.stack(ends)[choice, rows], torch.tensor(sorted(grid), device=x.device, dtype=x.dtype)[choice]
 

@@ -6,10 +6,12 @@ from typing import Any, cast
 
 import torch
 
+from soap import zoo
 from soap.cli import outputs, pictures, sheet, subject
 from soap.cli.shell import Shell
 from soap.cli.tables import table
-from soap.recipes.purifiers import by_prior
+from soap.errors import InputError
+from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP, by_prior
 
 
 def purify(
@@ -24,6 +26,11 @@ def purify(
     force: bool,
 ) -> None:
     """Purify pictures without a classifier and show what changed."""
+    if name in BY_CLASSIFIER:
+        instead = "leave --with out and name it" if name == SOAP else f"try `soap evaluate MODEL --purifier {name}`"
+        raise InputError(f"--with {name}: it asks a classifier; {instead}, or purify by {' or '.join(BY_PRIOR)}.")
+    if str(files[0]) in zoo.names() and not files[0].exists():
+        raise InputError(f"--with {name} asks no classifier, so {files[0]} is taken for a file; leave it out.")
     model, purifier = by_prior(name, settings, prior=prior, device=shell.device, seed=shell.seed)
     found = pictures.read(files, cast(pictures.TakesImages, model), resize=resize)
     outputs.check_places(found, out, force=force)

@@ -30,7 +30,7 @@ def gather(model: nn.Module, data: Dataset, *, seed: int, batch: int) -> Provena
         commit=commit(),
         torch=str(torch.__version__),
         python=platform.python_version(),
-        device=engine.describe_device(next(model.parameters()).device),
+        device=engine.describe_device(next(model.parameters(), data.x).device),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         training=getattr(model, "training_note", ""),
     )

@@ -26,7 +26,7 @@ from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import Watch
 from soap.isolation import untouched
 from soap.purify.grid import GridWalk, walk_grid
-from soap.purify.soap import TIE
+from soap.purify.soap import least
 from soap.shapes import Float, Int, Tensor
 
 GAMMAS = (1 / 4, 1 / 3, 1 / 2)
@@ -204,7 +204,7 @@ class _Seen:
     def accuracy(self, among: int) -> float:
         """Where every image takes the first of the smallest `among` radii whose loss is lowest, as `Purifier` does."""
         losses = self.losses[:among]
-        choice = (losses <= losses.amin(0) * (1 + TIE)).to(torch.uint8).argmax(0)
+        choice = least(losses).to(torch.uint8).argmax(0)
         return float(self.right[choice, torch.arange(losses.shape[1])].double().mean())
 
 

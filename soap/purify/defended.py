@@ -1,22 +1,13 @@
 """A purifier before a classifier, as one module that other libraries can call and attack."""
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 from torch import nn
 
-from soap.passes import straight_through
+from soap.isolation import answering
+from soap.passes import purified_by, straight_through
 from soap.purify.purifies import prior_of
 from soap.shapes import Float, Tensor
-
-
-@runtime_checkable
-class HasImages(Protocol):
-    """What a purifier returns: at least the purified images `x`."""
-
-    @property
-    def x(self) -> Tensor:
-        """The purified images."""
 
 
 class Defended(nn.Module):
@@ -24,10 +15,13 @@ class Defended(nn.Module):
 
     Its gradient with respect to `x` is that of the classifier at the purified point: the purifier is passed
     straight through on the way back (BPDA, Athalye et al. 2018), since the derivative of its sign steps is
-    zero almost everywhere. Always in evaluation mode: batch statistics would tie an answer to its batch-mates.
+    zero almost everywhere. It answers in evaluation mode, whatever mode the model is in: batch statistics would tie an
+    answer to its batch-mates.
+
+    purify: gives purified images, as a tensor or as `.x` of what it returns.
     """
 
-    def __init__(self, model: nn.Module, purify: Callable[[Tensor], HasImages]) -> None:
+    def __init__(self, model: nn.Module, purify: Callable[[Tensor], object]) -> None:
         super().__init__()
         self.model = model
         self.purify = purify
@@ -41,4 +35,5 @@ class Defended(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
         """Purify, then classify."""
-        return straight_through(self.model, x, self.purify(x).x)
+        with answering(self.model):
+            return straight_through(self.model, x, purified_by(self.purify, x))

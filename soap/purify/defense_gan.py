@@ -107,7 +107,7 @@ class DefenseGAN:
             _, gradient = pull_back(self.generator, z, upstream)
             velocity = torch.add(gradient, velocity, alpha=self.momentum)
             z = torch.sub(z, velocity, alpha=self.step_size * (SLOW if k >= SLOW_FROM * self.steps else 1))
-        images: Tensor = self.generator(z)
+        images: Tensor = self.generator(z).clamp(0, 1)  # not every generator ends in a sigmoid
         after, choice = self._errors(images, x).min(0, keepdim=True)
         chosen = images.index_select(0, choice)
         return chosen, (chosen - x).abs().flatten(1).amax(1), before.amin(0, keepdim=True), after

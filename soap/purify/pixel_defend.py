@@ -36,7 +36,8 @@ class PixelDefend:
     Ties go to the level nearest to the input's, then to the lower. In the result, `eps` is the largest change of the
     rounded image and the losses are its bits per dimension before and after.
 
-    max_memory: bytes that the working set may take; larger batches are split, with the same result.
+    max_memory: bytes that the working set may take; larger batches are split. Another number of images at once rounds
+    otherwise, on a CPU, too: where two levels are equally likely but for that, a pixel and those after it differ.
     """
 
     def __init__(self, model: PixelCNN, eps: float = 16 / 255, *, max_memory: int | None = None) -> None:
@@ -58,7 +59,7 @@ class PixelDefend:
         walked, whole = self._rows_at_once(x.device)
         top, dtype = x.new_tensor(self.model.levels - 1), x.dtype  # by a number a GPU may multiply with 1 / 255
         free = partial(forget, self.model)
-        with untouched(self.model), torch.no_grad():
+        with untouched(self.model), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             before = self.model.levels_of(x.detach())
             (after,) = by_rows(self._purify, before, most=walked, free=free)
             bits = [

@@ -73,6 +73,11 @@ class Purifier:
         precision: str = "fp32",
         max_memory: int | None = None,
     ) -> None:
+        if getattr(model, "auxiliary", None) is None:
+            raise InputError(
+                f"got a {type(model).__name__}, want a network with an auxiliary task: one of the zoo, or what "
+                "soap.auxiliary.wrap makes of a classifier; Hedge and AntiAdversary take any classifier."
+            )
         self.model = model
         self.precision = precision
         self.max_memory = max_memory
@@ -202,7 +207,7 @@ class Purifier:
         losses = walk.losses
         if self.eps == "min-aux-batch":
             losses = losses.mean(1, keepdim=True).expand_as(losses)
-        choice = _first(losses <= losses.amin(0) * (1 + TIE))
+        choice = _first(least(losses))
         if y is not None:
             with torch.no_grad():
                 labels = self.model(walk.points.flatten(0, 1)).argmax(1).reshape(walk.losses.shape)
@@ -224,6 +229,12 @@ class Purifier:
                 raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
             rows = min(rows, self.max_memory // need)
         return 1 << rows.bit_length() - 1  # a power of two: what a replay is padded to
+
+
+def least(losses: Float[Tensor, "k n"]) -> Tensor:
+    """Which losses are, up to a tie, the least of their column; a loss may be negative."""
+    lowest = losses.amin(0)
+    return losses <= lowest + TIE * lowest.abs()
 
 
 def _first(holds: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Generative models by recipe: one TOML file each, in the folder of this module's name."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from importlib import resources
@@ -86,8 +87,12 @@ def network(recipe: GenerativeRecipe) -> nn.Module:
 
 def purifier(recipe: GenerativeRecipe, model: nn.Module, **instead: Any) -> Purify:
     """The purifier that uses the recipe's model, with its settings; `instead` are settings other than the recipe's."""
-    settings = {**recipe.purifier, **instead}
-    made: Purify = call_typed(partial(_kind(recipe).purifier, model), settings, "key in [purifier]")
+    make = partial(_kind(recipe).purifier, model)
+    takes = inspect.signature(make).parameters
+    for name in instead:
+        if name not in takes:
+            raise unknown("purifier setting", name, takes)
+    made: Purify = call_typed(make, {**recipe.purifier, **instead}, "key in [purifier]")
     return made
 
 

@@ -46,7 +46,9 @@ def before(
 
     settings: other than its own, e.g. {"eps": 8 / 255}. prior: the generative model's name or file, where it uses one.
     """
-    if name not in BY_CLASSIFIER:
+    if name not in NAMES:
+        raise unknown("purifier", name, NAMES)
+    if name in BY_PRIOR:
         network, purify = by_prior(name, settings, prior=prior, device=next(model.parameters()).device, seed=seed)
         shape: Any = network.input_shape
         if tuple(shape) != tuple(model.input_shape):
@@ -57,7 +59,7 @@ def before(
         return purify
     if prior is not None:
         raise InputError(f"{name} uses no prior, got {prior}; leave it out, or purify by {' or '.join(BY_PRIOR)}.")
-    made: Purifies = call_with(partial(BY_CLASSIFIER[name], model), _given(name, settings, seed), f"setting of {name}")
+    made: Purifies = call_with(partial(BY_CLASSIFIER[name], model), _given(name, settings, seed), "purifier setting")
     return made
 
 
@@ -71,7 +73,7 @@ def by_prior(
 ) -> tuple[nn.Module, Purifies]:
     """A generative model and the purifier called `name` that uses it; it needs no classifier. See `before`."""
     if name not in BY_PRIOR:
-        raise unknown("purifier", name, NAMES)
+        raise unknown("purifier by a generative model", name, BY_PRIOR)
     given, way = _given(name, settings, seed), BY_PRIOR[name]
     recipe = zoo.prior_recipe(prior or way.prior)
     if recipe.kind != way.kind:

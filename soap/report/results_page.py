@@ -51,7 +51,8 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[Judged], *, comm
     """The page for people who read the repository; `command` is how it was made."""
     parts = [
         "# Results: the paper's tables, ours beside them",
-        f"Rendered from result rows by `{command}`; no number but those in footnotes is typed by hand. The paper is {SOURCE}.",
+        f"Rendered from result rows by `{command}`; no number but those in footnotes is typed by hand. "
+        f"The paper is {SOURCE}.",
         f"**{UPPER_BOUND}**",
         *_claims(judged),
         "## The tables, and what is missing",

@@ -140,6 +140,25 @@ def test_a_purifier_of_ones_own(wrap):
     torch.testing.assert_close(direction, gradient_at(model, 0.8 * x, of(cross_entropy, y)))
 
 
+class DescendsWithoutAsking:
+    """A purifier of one's own that tells its path, and differentiates on it."""
+
+    def __call__(self, x):
+        return self.path(x)[-1]
+
+    def path(self, x):
+        return torch.stack([x, descends_without_asking(x)])
+
+
+def test_a_path_of_ones_own():
+    model, x, y = tiny_model(), noise_images(3), torch.tensor([0, 1, 2])
+    with torch.no_grad():
+        logits, direction = TrajectoryBpda(model, DescendsWithoutAsking()).look(x, of(cross_entropy, y))
+    torch.testing.assert_close(logits, model(0.8 * x).detach())
+    ends = [gradient_at(model, point, of(cross_entropy, y)) for point in (x, 0.8 * x)]
+    torch.testing.assert_close(direction, (ends[0] + ends[1]) / 2)
+
+
 def test_an_attack_that_knows_the_purifier_breaks_more_than_one_that_does_not(digits):
     model = digits[0]
     images = soap.data.load("mnist-mini").take(40)

@@ -127,7 +127,7 @@ def mess(prior, digits, tmp_path):
 
 WITH = "purify good.png --with defense-gan --prior prior.safetensors --out out"
 CASES = [
-    (WITH.replace("defense-gan", "defence-gan"), 2, "unknown purifier 'defence-gan'; did you mean defense-gan"),
+    (WITH.replace("defense-gan", "defence-gan"), 2, "generative model 'defence-gan'; did you mean defense-gan"),
     (WITH.replace("defense-gan", "pixeldefend"), 2, "a wgan, but pixeldefend uses a pixelcnn; try defense-gan"),
     (WITH.replace("prior.", "classifier."), 2, "holds a classifier, want a generative model"),
     (WITH.replace("prior.", "cut."), 1, "cut.safetensors: not a whole safetensors file"),
@@ -135,9 +135,12 @@ CASES = [
     (WITH.replace("good.png", "gone.png"), 1, "gone.png: there is no such file"),
     (WITH.replace("good.png", "large.png"), 2, "large.png is 32 x 32 pixels, but own takes 28 x 28"),
     (WITH.replace("good.png", "colour.npz"), 2, "this model takes [batch, 1, 28, 28]"),
+    (WITH.replace("defense-gan", "hedge"), 2, "asks a classifier; try `soap evaluate MODEL --purifier hedge`"),
+    (WITH.replace("defense-gan", "soap"), 2, "asks a classifier; leave --with out and name it"),
+    (WITH.replace("purify", "purify mnist-fcn-dr"), 2, "mnist-fcn-dr is taken for a file; leave it out"),
     (WITH + " --steps 0", 2, "steps (L) is 0"),
     (WITH + " --step-size 0", 2, "step_size is 0.0"),
-    (WITH + " --eps-pfy 0.1", 2, "unknown key in [purifier] 'eps'"),
+    (WITH + " --eps-pfy 0.1", 2, "unknown purifier setting 'eps'; did you mean s"),
     (WITH + " --eps-pfy min-aux", 2, "eps='min-aux' is a choice of SOAP's; defense-gan takes"),
     (WITH.replace("--with defense-gan", ""), 2, "--prior is the generative model of --with"),
     ("purify mnist-fcn-dr --out out", 2, "no pictures: name FILES after the model mnist-fcn-dr"),

@@ -73,6 +73,25 @@ def test_the_answer_is_the_slow_loops(wanted):
         assert out.loss_after[k].item() == pytest.approx(after)
 
 
+class Stretched(nn.Module):
+    """A generator of one's own, whose values leave [0, 1]."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.latent, self.input_shape = tiny_generator(), 3, (1, 8, 8)
+
+    def forward(self, z):
+        return 8 * self.inner(z) - 4
+
+
+def test_images_stay_in_their_range_whatever_the_generator_makes():
+    x = noise_images(3, dtype=torch.float64)
+    out = DefenseGAN(Stretched(), steps=3, starts=2)(x)
+    assert 0 <= out.x.min() < out.x.max() <= 1
+    torch.testing.assert_close(out.loss_after, (out.x - x).square().flatten(1).mean(1))
+
+
+
 @settings(max_examples=15)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.sampled_from([None, 40_000]))
 def test_an_answer_depends_on_no_batch_mate(rows, max_memory):

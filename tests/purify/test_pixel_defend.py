@@ -127,6 +127,13 @@ def test_an_answer_does_not_depend_on_batch_mates() -> None:
         torch.testing.assert_close(alone.loss_after[0], together.loss_after[place])
 
 
+def test_under_autocast_it_is_the_same() -> None:
+    model, x = small((3, 4, 3)).float(), pictures(3, (3, 4, 3)).float()
+    wanted = PixelDefend(model)(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(PixelDefend(model)(x).x, wanted.x)
+
+
 def test_split_by_memory_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from soap.purify import pixel_defend
 

@@ -11,7 +11,7 @@ from tiny import GRID, TASKS, attacked_digits, noise_images, state_of, tiny_mode
 import soap
 from soap.auxiliary import JointModel
 from soap.isolation import untouched
-from soap.purify.soap import TIE
+from soap.purify.soap import TIE, least
 
 BUNDLED = ("mnist-fcn-dr", "mnist-cnn-dr")
 
@@ -182,6 +182,22 @@ def test_the_authors_choice_is_one_radius_for_the_batch_by_its_mean_loss(digits)
         soap.Purifier(model, eps="min-aux-batch", max_memory=10**9)
 
 
+def test_where_losses_are_negative_a_radius_is_chosen_all_the_same(digits, monkeypatch):
+    """The least of them was sought above itself, so the smallest radius was always taken."""
+    model, x, _ = digits
+    wanted, loss = soap.Purifier(model)(x), model.auxiliary.loss
+    monkeypatch.setattr(model.auxiliary, "loss", lambda model, x: loss(model, x) - 1)
+    got = soap.Purifier(model)(x)
+    assert (got.eps > 0).float().mean() > 0.9
+    torch.testing.assert_close(got.loss_after, wanted.loss_after - 1, atol=1e-4, rtol=0)
+
+
+def test_losses_that_differ_by_rounding_are_ties():
+    losses = torch.tensor([[3.0, -3.0, 0.0], [3.0, -3.0, 0.0], [3.1, -2.9, 0.1]])
+    losses[1] -= 1e-6
+    assert least(losses).tolist() == [[True, True, False], [True, True, True], [False, False, False]]
+
+
 def test_one_long_step_is_the_single_step_purifier():
     model, x = tiny_model(), noise_images(3)
     point = x.clone().requires_grad_()
@@ -194,9 +210,10 @@ def test_one_long_step_is_the_single_step_purifier():
 def test_a_bound_on_memory_splits_the_batch_and_changes_nothing(digits):
     model, x, _ = digits
     whole = soap.Purifier(model)(x)
-    bounded = soap.Purifier(model, max_memory=20_000_000)
+    bounded = soap.Purifier(model, max_memory=5_000_000)
     with untouched(model):
-        assert bounded._rows_at_once(x) < len(x)
+        assert bounded._rows_at_once(x) < soap.Purifier(model)._rows_at_once(x)
+        assert bounded._rows_at_once(x) == bounded._rows_at_once(x[:7].clone())
     part = bounded(x)
     assert torch.equal(part.eps, whole.eps)
     assert share_equal(part.x, whole.x) >= 0.999

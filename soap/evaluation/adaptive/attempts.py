@@ -7,7 +7,7 @@ from functools import partial
 from soap import validate
 from soap.attacks import APGD, PGD, Attack, AutoAttack, AuxiliaryAwarePGD, Noise, Square, StolenCopy
 from soap.auxiliary import JointModel
-from soap.errors import unknown
+from soap.errors import InputError, unknown
 from soap.evaluation.adaptive.target import BARE, BPDA, DEFENDED, START, TRAJECTORY, UNROLLED, Target
 
 PROTOCOLS = (
@@ -84,12 +84,16 @@ def attempts(
         for protocol in wanted
         for name, attack, sight, scale in _of(protocol, target, threat, steps, queries, restarts)
     ]
-    return [
+    planned = [
         attempt
         for attempt in made
         if target.sight(attempt.sight, attempt.scale) is not None
         and (images or not isinstance(attempt.attack, (AutoAttack, Square)))
     ]
+    if not planned:
+        why = "; ".join(f"{protocol}: {_why(protocol, target, threat, images)}" for protocol in wanted)
+        raise InputError(f"suite {suite!r} has no attack on {target.name} ({why}); choose another, e.g. 'quick'.")
+    return planned
 
 
 def protocols(suite: str) -> tuple[str, ...]:
@@ -100,19 +104,25 @@ def protocols(suite: str) -> tuple[str, ...]:
     return known[suite]
 
 
-def left_out(target: Target, planned: Sequence[Attempt], *, images: bool = True) -> dict[str, str]:
+def left_out(target: Target, threat: Threat, planned: Sequence[Attempt], *, images: bool = True) -> dict[str, str]:
     """Protocols without an attempt, and why; `images` as in `attempts`."""
     done = {attempt.protocol for attempt in planned}
-    whys: dict[str, str] = {}
-    for protocol in PROTOCOLS:
-        if protocol in done:
-            continue
-        whys[protocol] = "not in this suite" if images or protocol != "autoattack" else "it is for images alone"
-        if protocol in ADAPTIVE and target.sight(protocol) is None:
-            whys[protocol] = "there is no purifier" if not target.purifies else "the purifier does not tell its steps"
-        if protocol == "auxiliary-aware" and not _joint(target):
-            whys[protocol] = "there is no auxiliary task"
-    return whys
+    return {
+        protocol: _why(protocol, target, threat, images) or "not in this suite"
+        for protocol in PROTOCOLS
+        if protocol not in done
+    }
+
+
+def _why(protocol: str, target: Target, threat: Threat, images: bool) -> str:
+    """Why a protocol has no attempt on the target; empty where it could have one."""
+    if protocol in ADAPTIVE and target.sight(protocol) is None:
+        return "the purifier does not tell its steps" if target.purifies else "there is no purifier"
+    if protocol == "auxiliary-aware" and not _joint(target):
+        return "there is no auxiliary task"
+    if protocol == "auxiliary-aware" and threat.norm != "linf":
+        return "its attack is of the Linf ball"
+    return "it is for images alone" if protocol == "autoattack" and not images else ""
 
 
 def _joint(target: Target) -> bool:

@@ -114,7 +114,7 @@ def plan(
         "attempts": [
             {"protocol": one.protocol, "name": one.name, "settings": one.settings} for one in planned
         ],
-        "left_out": left_out(target, planned, images=data.x.ndim == 4),
+        "left_out": left_out(target, threat, planned, images=data.x.ndim == 4),
         "separable": target.bare is not None,
         "purifies": target.purifies,
         "batch": batch,

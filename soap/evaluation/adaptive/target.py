@@ -63,11 +63,6 @@ class Target:
         """Whether a purifier is known to stand before the classifier."""
         return self.purify is not None
 
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return next(self.defended.parameters()).device
-
     def sight(self, name: str, scale: float = 1.0) -> nn.Module | None:
         """The model as an attacker of that protocol sees it; None where the defence has no such thing.
 

@@ -33,7 +33,7 @@ export async function purify(model, { eps_pfy }, picture, signal, tell) {
   }
   const losses = await network.loss({ x: trail.at(-1) });
   const least = Math.min(...losses);
-  const chosen = losses.findIndex((loss) => loss <= least * (1 + TIE));
+  const chosen = losses.findIndex((loss) => loss <= least + TIE * Math.abs(least));
   const points = trail.map((images) => images.slice(chosen * x.length, (chosen + 1) * x.length));
   const told = await looked(network, model, points);
   const { difference, magnification } = magnified(x, points.at(-1));

@@ -38,26 +38,39 @@ def target():
 def test_every_protocol_is_tried_on_a_purifier(target):
     planned = attempts(target, THREAT, "full", steps=4, queries=10)
     assert tuple(dict.fromkeys(one.protocol for one in planned)) == SUITES["full"]
-    assert left_out(target, planned) == {}
+    assert left_out(target, THREAT, planned) == {}
     assert {one.scale for one in planned if one.protocol == "unrolled"} == {1.0, 3.0, 10.0}
 
 
 def test_what_a_target_does_not_have_is_left_out_and_told():
     bare = Target.of_model(tiny_model())
     planned = attempts(bare, THREAT, "full")
-    told = left_out(bare, planned)
+    told = left_out(bare, THREAT, planned)
     assert set(told) == {"bpda", "bpda-start", "bpda-trajectory", "unrolled"}
     assert set(told.values()) == {"there is no purifier"}
     module = Target.of_module(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), name="own")
-    assert "auxiliary-aware" in left_out(module, attempts(module, THREAT, "full"))
+    assert "auxiliary-aware" in left_out(module, THREAT, attempts(module, THREAT, "full"))
     parts = Target.of_parts(tiny_model(), lambda x: x, name="own")
-    assert left_out(parts, attempts(parts, THREAT, "full"))["unrolled"] == "the purifier does not tell its steps"
+    told = left_out(parts, THREAT, attempts(parts, THREAT, "full"))
+    assert told["unrolled"] == "the purifier does not tell its steps"
+
+
+def test_what_has_no_attack_in_another_ball_is_told(target):
+    round_ball = Threat(eps=1.0, norm="l2")
+    planned = attempts(target, round_ball, "full", steps=4, queries=10)
+    assert left_out(target, round_ball, planned) == {"auxiliary-aware": "its attack is of the Linf ball"}
+
+
+def test_a_suite_without_an_attack_is_an_error_and_no_figure():
+    bare = Target.of_parts(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), lambda x: x, name="own")
+    with pytest.raises(soap.InputError, match=r"has no attack on own \(auxiliary-aware: there is no auxiliary task\)"):
+        attempts(bare, THREAT, "auxiliary-aware")
 
 
 def test_rows_that_are_no_images_are_spared_what_paints_squares(target):
     planned = attempts(target, THREAT, "full", steps=4, queries=10, images=False)
     assert [one.name for one in planned if one.protocol == "black-box"] == ["substitute"]
-    assert left_out(target, planned, images=False) == {"autoattack": "it is for images alone"}
+    assert left_out(target, THREAT, planned, images=False) == {"autoattack": "it is for images alone"}
 
 
 def test_a_suite_that_is_not_known_is_refused(target):

@@ -225,3 +225,17 @@ def test_the_data_must_be_that_of_the_run(done):
         read(done.folder.path, images(10))
     with pytest.raises(InputError, match="name the data of the run"):
         read(done.folder.path, soap.data.load("mnist-mini").take(11))
+
+
+class Brightest(nn.Module):
+    """Answers without a weight: the brightest of the first pixels."""
+
+    def forward(self, x):
+        return x.flatten(1)[:, :4] * 5
+
+
+def test_a_network_without_weights_is_evaluated_as_well(tmp_path):
+    brightest = Target.of_module(Brightest(), name="brightest")
+    report = evaluate(brightest, images(), THREAT, suite="transfer", out=tmp_path / "run", **EFFORT)
+    assert report is not None
+    assert report.summary.plan["provenance"]["device"].startswith("cpu")

@@ -25,8 +25,8 @@ def adaptive_where_needed(evidence: Evidence) -> Answer:
     figure = f"{'a purifier; ' if found['purifier'] else ''}{figure}"
     if done:
         return passed(figure, f"The defence optimises when it answers; {', '.join(done)} attacked it knowing that.")
+    first = "" if found["purifier"] else "give classifier and purifier apart (Target.of_parts), and "
     return warned(
         figure,
-        "The defence optimises when it answers, and no adaptive protocol was run: give classifier and purifier apart "
-        "(Target.of_parts), and run bpda at least.",
+        f"The defence optimises when it answers, and no attack went through that: {first}run bpda at least.",
     )
