@@ -74,8 +74,12 @@ class L2:
         return self.steepest(normal) * distance
 
     def steepest(self, gradient: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
-        """The gradient at unit length; a zero gradient gives no step."""
-        return gradient / _column(row_norms(gradient), gradient).clamp_min(1e-30)
+        """The gradient at unit length; a zero gradient gives no step, nor does a coordinate that is not finite."""
+        finite = gradient.nan_to_num(0.0, 0.0, 0.0)
+        # Scaled to a largest coordinate of 1 first: the square of a tiny one is zero, that of a huge one infinite.
+        peak = _column(finite.flatten(1).abs().amax(1), finite)
+        scaled = finite / torch.where(peak > 0, peak, 1)
+        return scaled / _column(row_norms(scaled), scaled).clamp_min(1)
 
 
 Ball = Linf | L2

@@ -86,7 +86,7 @@ class PurifiedClassifier:
         x, labels = _inputs(X), np.asarray(y)
         if labels.shape != (len(x),):
             raise InputError(f"got labels of shape {labels.shape}, want ({len(x)},), one for each input.")
-        validate.at_least("epochs", self.epochs, 0)
+        validate.at_least("epochs", self._plain("epochs"), 0)
         if np.issubdtype(labels.dtype, np.floating) and (labels != np.round(labels)).any():
             raise InputError("Unknown label type: continuous. Want one class for each input, not a quantity.")
         classes, numbers = np.unique(labels, return_inverse=True)
@@ -100,28 +100,24 @@ class PurifiedClassifier:
                     model,
                     data,
                     out=Path(folder),
-                    epochs=self.epochs,
-                    lr=self.lr,
-                    batch=self.batch,
-                    warmup_epochs=self.warmup_epochs,
-                    seed=self.seed,
+                    **{name: self._plain(name) for name in ("epochs", "lr", "batch", "warmup_epochs", "seed")},
                 )
         self.classes_, self.n_features_in_, self.model_ = classes, x.shape[1], model.eval()
         return self
 
     def _joint(self, shape: tuple[int, ...], classes: int) -> JointModel:
         with same_random_state():
-            torch.manual_seed(self.seed)
+            torch.manual_seed(self._plain("seed"))
             made = copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(shape, classes)
         model = wrap(
             made,
             self.task,
             shape=shape,
-            alpha=self.alpha,
-            noise=self.noise,
+            alpha=self._plain("alpha"),
+            noise=self._plain("noise"),
             purification=self.purification,
             name=type(made).__name__,
-            seed=self.seed,
+            seed=self._plain("seed"),
         )
         if model.classes != classes:
             raise InputError(f"the module returns {model.classes} logits, but the labels are of {classes} classes.")
@@ -133,8 +129,9 @@ class PurifiedClassifier:
             raise InputError("this PurifiedClassifier is not fitted yet; call fit(X, y) first.")
         x = torch.from_numpy(_inputs(X)).to(next(self.model_.parameters()).device)
         validate.inputs(x, self.model_)
-        if self.eps != 0:
-            x = Purifier(self.model_, self.eps)(x).x
+        eps = self._plain("eps")
+        if eps != 0:
+            x = Purifier(self.model_, eps)(x).x
         with untouched(self.model_), torch.no_grad():
             parts: list[Tensor] = [self.model_(part).softmax(1) for part in torch.split(x, 1000)]
         chances: Array = torch.cat(parts).cpu().numpy()
@@ -148,7 +145,15 @@ class PurifiedClassifier:
 
     def score(self, X: Array, y: Array) -> float:
         """The share of inputs whose label is predicted rightly."""
-        return float((self.predict(X) == np.asarray(y)).mean())
+        labels, wanted = self.predict(X), np.asarray(y)
+        if wanted.shape != labels.shape:
+            raise InputError(f"got labels of shape {wanted.shape}, want {labels.shape}, one for each input.")
+        return float((labels == wanted).mean())
+
+    def _plain(self, name: str) -> Any:
+        """An argument as Python has it: searches hand over numpy's numbers."""
+        value = getattr(self, name)
+        return value.item() if isinstance(value, np.generic) else value
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments it was made with; `deep` changes nothing, for no estimator is inside."""

@@ -6,10 +6,18 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
+from typing import IO
 
 from soap.errors import FileError
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 UNFINISHED = ".unfinished"
 """How the names of temporary files end."""
@@ -60,6 +68,15 @@ def write_text(path: Path, text: str) -> None:
     """Write a whole text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def locked(file: IO[bytes]) -> Iterator[None]:
+    """Only one process at a time is inside with a file; where the system has no such lock, nobody waits."""
+    if fcntl is not None:
+        with suppress(OSError):  # some network folders have none
+            fcntl.flock(file, fcntl.LOCK_EX)  # closing the file gives it back
+    yield
 
 
 @contextmanager

@@ -165,13 +165,14 @@ class Store:
 
     def append(self, row: Row) -> None:
         """Add a row at the end, on disk before this returns."""
-        _, whole, torn = self._read()
-        if torn:
-            LOG.warning("%s: its last line was cut off while it was written; %d bytes removed.", self.path, torn)
         line = intact.as_text(row.as_json(), sort_keys=True).encode() + b"\n"
         with files.explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab", buffering=0) as file:
+            with self.path.open("ab", buffering=0) as file, files.locked(file):  # others may write to it, too
+                _, whole, torn = self._read()
+                if torn:
+                    told = "%s: its last line was cut off while it was written; %d bytes removed."
+                    LOG.warning(told, self.path, torn)
                 file.truncate(whole)
                 try:
                     _write_all(file, line)

@@ -91,3 +91,19 @@ def test_inputs_are_not_changed() -> None:
         ball.steepest(delta)
         ball.random_start(delta, torch.Generator())
     assert torch.equal(delta, before)
+
+
+@pytest.mark.parametrize("size", [1e-35, 1e-25, 1e-10, 1.0, 1e25])
+def test_a_gradient_of_any_size_gives_a_step_of_one_length(size: float) -> None:
+    """The squares of small ones were zero, so a saturated network's gradient gave hardly a step."""
+    gradient = draw(0, 3, 40).float() * size
+    assert row_norms(L2(1.0).steepest(gradient)).tolist() == pytest.approx([1, 1, 1], rel=1e-5)
+
+
+@BALLS
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_what_is_not_finite_gives_no_step(kind: type[Ball], dtype: torch.dtype) -> None:
+    gradient = torch.tensor([[0.0, 0.0, 0.0], [torch.nan, 3.0, 4.0]], dtype=dtype)
+    step = kind(1.0).steepest(gradient)
+    assert torch.equal(step[0], torch.zeros(3, dtype=dtype))
+    assert step[1].tolist() == pytest.approx([0, 1, 1] if kind is Linf else [0, 0.6, 0.8], abs=1e-3)

@@ -120,6 +120,15 @@ def test_asked_too_early_or_about_something_else():
     fitted = quick(epochs=1).fit(X, Y)
     with pytest.raises(InputError, match="this model takes"):
         fitted.predict(X[:, :4])
+    for wrong in (Y[:, None], Y[:5]):
+        with pytest.raises(InputError, match="one for each input"):
+            fitted.score(X, wrong)
+
+
+def test_numbers_may_be_numpys():
+    plain = quick(epochs=2, eps=0.05, noise=0.5, batch=6, seed=3).fit(X, Y)
+    given = {"epochs": np.int64(2), "eps": np.float64(0.05), "noise": np.float32(0.5), "batch": np.int32(6)}
+    assert np.array_equal(quick(**given, seed=np.int64(3)).fit(X, Y).predict_proba(X), plain.predict_proba(X))
 
 
 def test_scikit_learn_is_not_needed():

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import multiprocessing
 
 import pytest
 from hypothesis import given
@@ -128,3 +129,21 @@ def test_a_damaged_line_is_named(tmp_path, line, message):
 
 def test_from_json_inverts_as_json():
     assert from_json(json.loads(json.dumps(ROW.as_json()))) == ROW
+
+
+def write_many(path, who):
+    for number in range(30):
+        Store(path).append(dataclasses.replace(ROW, model=f"{who}-{number}"))
+
+
+def test_several_processes_may_write_to_one_file(tmp_path):
+    """Each took the others' rows for a write that was cut off, and removed them."""
+    path = tmp_path / "rows.jsonl"
+    spawn = multiprocessing.get_context("spawn")
+    writers = [spawn.Process(target=write_many, args=(path, who)) for who in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert sorted(row.model for row in Store(path).read()) == sorted(f"{w}-{n}" for w in "abc" for n in range(30))

@@ -46,13 +46,13 @@ class Attack(ABC):
         """The search itself, on checked inputs and a frozen model in evaluation mode."""
 
 
-_seen: "WeakKeyDictionary[nn.Module, tuple[list[int], int]]" = WeakKeyDictionary()
-"""Models whose logits were looked at, by the versions of their weights then."""
+_seen: "WeakKeyDictionary[nn.Module, tuple[list[tuple[int, int]], int]]" = WeakKeyDictionary()
+"""Models whose logits were looked at, by their weights and the versions of these then."""
 
 
 def _classes(model: Model, sample: Tensor) -> int:
     """How many classes the model tells apart; it is asked, and what it says is checked, once for the same weights."""
-    versions = [weight._version for weight in model.parameters()] if isinstance(model, nn.Module) else []
+    versions = [(id(weight), weight._version) for weight in model.parameters()] if isinstance(model, nn.Module) else []
     if isinstance(model, nn.Module) and model in _seen and _seen[model][0] == versions:
         return _seen[model][1]
     logits = model(sample)

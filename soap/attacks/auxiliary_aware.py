@@ -37,14 +37,15 @@ class AuxiliaryAwarePGD(Attack):
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """One walk on the combined objective."""
-        if not isinstance(model, JointModel):
+        joint = getattr(model, "inside", model)  # a model may stand in a wrapper that mends its outputs
+        if not isinstance(joint, JointModel):
             raise InputError(
                 f"got a {type(model).__name__}, which has no auxiliary task to be aware of; want a JointModel "
                 "(a defended model's is its `.model`), or attack with PGD."
             )
-        task = model.auxiliary
+        task = joint.auxiliary
         return ascend(
-            lambda point: cross_entropy(model(point), y) - self.beta * task.loss(model, point),
+            lambda point: cross_entropy(model(point), y) - self.beta * task.loss(joint, point),
             x,
             ball=Linf(self.eps),
             step_size=self.step_size,

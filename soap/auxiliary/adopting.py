@@ -95,7 +95,10 @@ def _network(classifier: nn.Module, encoder: nn.Module | None, shape: tuple[int,
         layer = last_linear(classifier, x)
         encoder, classifier = FeaturesOf(classifier, layer), Layer(layer)
     with untouched(encoder), untouched(classifier), torch.no_grad():
+        kept = x.clone()
         z = _called("encoder", encoder, x)
+        if not torch.equal(x, kept):
+            raise InputError("the network changes its input in place; write x = x - mean, say, instead of x -= mean.")
         logits = _called("classifier", classifier, z)
     validate.logits(logits, len(x))
     if not isinstance(z, Tensor) or z.ndim < 2 or len(z) != len(x):

@@ -23,9 +23,9 @@ MOST = 3 * 1024 * 1024
 """Numbers of one input at most: the shape is tried out on two of them and a copy, however short the file."""
 
 
-def save(path: Path, model: JointModel) -> None:
+def save(path: str | Path, model: JointModel) -> None:
     """Write the weights and settings of a model as one safetensors file."""
-    engine.save_tensors(path, model.state_dict(), metadata(model))
+    engine.save_tensors(Path(path), model.state_dict(), metadata(model))
 
 
 def metadata(model: JointModel) -> dict[str, str]:
@@ -42,7 +42,7 @@ def metadata(model: JointModel) -> dict[str, str]:
 
 
 def restore(
-    path: Path,
+    path: str | Path,
     classifier: nn.Module,
     task: AuxiliaryTask | None = None,
     *,
@@ -54,6 +54,7 @@ def restore(
     classifier, encoder, head: the modules that were given to `wrap`, with any weights; they get those of the file.
     task: wanted where it was one of your own.
     """
+    path = Path(path)
     tensors, facts = engine.load_tensors(path)
     try:
         about = json.loads(facts[KEY])

@@ -6,6 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
+from soap.attacks import MinimalL2
 from soap.balls import row_norms
 from soap.cli import outputs, pictures, sheet, subject
 from soap.cli.options import (
@@ -54,8 +55,9 @@ def attack(
     """Make adversarial pictures: hardly changed to the eye, and classified as something else.
 
     The settings are the paper's for the model's data set. Image files become 8-bit PNG files, rounded towards the
-    input, so that they stay in the attack's ball; an .npz stays an .npz of floats. Answers are those of the files as
-    written. side-by-side.png shows the first pictures: input, adversarial, and the difference.
+    input, so that they stay in the attack's ball; those of cw and df, which go no further than they must, are rounded
+    away from it. An .npz stays an .npz of floats. Answers are those of the files as written. side-by-side.png shows the
+    first pictures: input, adversarial, and the difference.
     """
     who = subject.load(shell, model)
     paper = paper_attacks(shell, who.recipe.data, who.recipe, who.model)
@@ -71,7 +73,7 @@ def attack(
         for part, classes in zip(torch.split(x, shell.batch), torch.split(y, shell.batch), strict=True):
             parts.append(method(who.model, part, classes))
             show(attack, sum(map(len, parts)), len(x))
-    written = outputs.as_written(found, torch.cat(parts))
+    written = outputs.as_written(found, torch.cat(parts), outwards=isinstance(method, MinimalL2))
     after = who.answers(written, batch=shell.batch)
 
     targets = outputs.write(found, written, out, labels=y)

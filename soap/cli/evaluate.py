@@ -27,7 +27,7 @@ from soap.cli.outputs import check_folder
 from soap.cli.runs import purifier_of
 from soap.cli.shell import INTERRUPTED, Shell, command
 from soap.cli.suite import help_of_suites, run_suite, suite_names
-from soap.cli.tables import figure, percent, table
+from soap.cli.tables import class_names, figure, percent, table
 from soap.errors import InputError
 from soap.evaluation import transfer
 from soap.evaluation.adaptive.evaluate import QUICK_STEPS, STEPS
@@ -191,7 +191,8 @@ def evaluate(
     purifiers = [
         purifier_of(subject, name, choice, prior=prior, seed=shell.seed) for name in names for choice in choices
     ]
-    images = library.load(data or recipe.data, split, root=data_root).take(limit).to(shell.device)
+    images = library.load(data or recipe.data, split, root=data_root)
+    images = images.numbered_by(class_names(recipe, subject.classes)).take(limit).to(shell.device)
     attacks = chosen_attacks(
         paper_attacks(shell, images.name, recipe, subject),
         attack or ["none", "fgsm", "pgd"],

@@ -44,17 +44,22 @@ def check_places(pictures: Sequence[Pictures], out: Path, *, force: bool) -> Non
             raise InputError(f"{target} is there already; choose another --out, or add --force to overwrite it.")
 
 
-def as_written(pictures: Sequence[Pictures], changed: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+def as_written(
+    pictures: Sequence[Pictures], changed: Float[Tensor, "n *shape"], *, outwards: bool = False
+) -> Float[Tensor, "n *shape"]:
     """What a reader of the files will find: images are kept in 256 levels, .npz files as they are.
 
-    Each value is rounded towards the input's, so that a perturbation does not leave its ball.
+    Each value is rounded towards the input's, so that a perturbation does not leave its ball. outwards: away from it,
+    where it moved by a quarter of a level and more, so that a perturbation that is as small as can be is not undone.
     """
     parts = []
     for picture, part in zip(pictures, split(pictures, changed), strict=True):
         if not picture.is_archive:
             levels = (picture.x * 255).round()
             moved = part * 255 - levels
-            part = (levels + (moved + ROUNDING * moved.sign()).trunc()) / 255
+            inwards = (moved + ROUNDING * moved.sign()).trunc()
+            away = torch.where(moved.abs() >= 0.25, moved.sign() * (moved.abs() - ROUNDING).ceil(), 0)
+            part = (levels + (away if outwards else inwards)) / 255
         parts.append(part)
     return torch.cat(parts)
 

@@ -37,9 +37,10 @@ def report(
     page = out or run / "report.html"
     if page.is_dir():
         raise FileError(f"{page}: it is a folder, want a file; name one, e.g. {page / 'report.html'}.")
-    wanted = asked(opened(run), data=data)
+    folder = opened(run)
+    wanted = asked(folder, data=data)
     check_folder(page.parent)
-    images = wanted.images(data_root)
+    images = wanted.images(data_root, folder.plan()["classes"])
     found = read(run, images)
     files.write_text(page, run_page(found, images, command=wanted.command))
     content = {"run": run, "page": page.absolute(), "verdict": found.verdict.name}

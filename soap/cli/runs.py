@@ -1,5 +1,6 @@
 """A run of the adaptive suite as commands meet it: what was asked for, and the model and images it was about."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,9 @@ class Asked:
         own = purifier_of(model, self.purifier, self.eps_pfy, prior=self.prior, seed=self.seed)
         return Target.of_model(model, own)
 
-    def images(self, root: Path | None) -> Dataset:
-        """The images, on the CPU."""
-        return library.load(self.data, self.split, root=root).take(self.limit)
+    def images(self, root: Path | None, classes: Sequence[str]) -> Dataset:
+        """The images, on the CPU; `classes` are those of the run."""
+        return library.load(self.data, self.split, root=root).numbered_by(classes).take(self.limit)
 
 
 def asked(folder: RunFolder, *, model: str | None = None, data: str | None = None) -> Asked:

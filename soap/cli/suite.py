@@ -16,7 +16,7 @@ from soap.cli.options import paper_attacks
 from soap.cli.outputs import check_folder
 from soap.cli.runs import Asked
 from soap.cli.shell import INTERRUPTED, Shell
-from soap.cli.tables import table
+from soap.cli.tables import class_names, table
 from soap.errors import InputError
 from soap.evaluation.adaptive.attempts import PROTOCOLS, SUITES, Threat, protocols
 from soap.evaluation.adaptive.checks import FAIL, WARN
@@ -66,6 +66,7 @@ def run_suite(
     name = purifier[0] if purifier else SOAP
     network, recipe = zoo.load(model, device=shell.device, gradient=gradient), zoo.recipe(model)
     images = library.load(data or recipe.data, split, root=data_root)
+    images = images.numbered_by(class_names(recipe, network.classes))
     images = images.take(min(LIMIT, len(images)) if limit is None else limit).to(shell.device)
     if eps is None:
         if norm == "l2":

@@ -14,7 +14,7 @@ from soap import zoo
 from soap.cli.options import DataName, DataRoot, ModelName, number, paper_attacks
 from soap.cli.outputs import check_folder
 from soap.cli.shell import Shell, command
-from soap.cli.tables import percent, table
+from soap.cli.tables import class_names, percent, table
 from soap.evaluation.tuning import Tuning
 from soap.evaluation.tuning import tune as find
 from soap.report import UPPER_BOUND
@@ -58,7 +58,8 @@ def tune(
     network.auxiliary  # noqa: B018  # a model without a task is refused before anything is read
     place = out or Path("runs") / f"tune-{network.name}"
     check_folder(place)
-    images = library.load(data or recipe.data, split, root=data_root).to(shell.device)
+    images = library.load(data or recipe.data, split, root=data_root)
+    images = images.numbered_by(class_names(recipe, network.classes)).to(shell.device)
     if eps is None:
         eps = paper_attacks(shell, images.name, recipe, network)["pgd"].eps  # type: ignore[attr-defined]
     with shell.progress() as show:

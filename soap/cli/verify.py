@@ -43,7 +43,8 @@ def verify(
     """
     folder = opened(run)
     wanted = asked(folder, model=model, data=data)
-    target, images = wanted.target(shell), wanted.images(data_root).to(shell.device)
+    target = wanted.target(shell)
+    images = wanted.images(data_root, folder.plan()["classes"]).to(shell.device)
     with engine.stoppable() as stop, shell.progress() as show:
         found = score_again(target, images, run, watch=show, stop=stop)
     if found is None:

@@ -60,6 +60,26 @@ class Dataset:
         """The same data on `device`."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
+    def numbered_by(self, names: Sequence[str]) -> "Dataset":
+        """The same data as a model numbers it whose classes are called `names`: found by their own names.
+
+        Where these are but numbers from 0, or as many under other names, order is all there is, and nothing changes.
+        """
+        count = len(self.classes)
+        if self.classes == tuple(names):
+            return self
+        if set(self.classes) <= set(names):
+            numbers = torch.tensor([names.index(name) for name in self.classes], device=self.y.device)
+            y = numbers[self.y]
+            return replace(self, y=y, classes=tuple(names), sha256=fingerprint(self.x.cpu().numpy(), y.cpu().numpy()))
+        if count == len(names) or (count < len(names) and self.classes == tuple(map(str, range(count)))):
+            return self
+        few = ", ".join(self.classes[:5]) + (" ..." if count > 5 else "")
+        raise InputError(
+            f"{self.name} has {count} classes ({few}), but the model's {len(names)} are {', '.join(names[:5])}"
+            f"{' ...' if len(names) > 5 else ''}; call the folders so, or make one for each of them."
+        )
+
     def take(self, n: int | None) -> "Dataset":
         """The first `n` examples, or all for None; the fingerprint is that of what is left."""
         if n is None or n == len(self):

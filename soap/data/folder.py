@@ -5,6 +5,7 @@ on it must test on another. `pets/train/cat/...` with `pets/test/cat/...` is two
 those of both together, so that a number means the same class in each.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +23,9 @@ COLOUR_MODES = ("P", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def load_folder(path: Path, split: str) -> Dataset:
-    """Images of one size; the class is the folder's name, classes and files in sorted order.
+    """Images of one size; the class is the folder's name, classes in sorted order.
 
+    Files of all classes are mixed, the same way every time, so that the first or the last of them are no class alone.
     Grey if every image is grey, else RGB; transparency is dropped.
     """
     splits = _folders(path)
@@ -33,18 +35,24 @@ def load_folder(path: Path, split: str) -> Dataset:
     every = [folder for part in splits for folder in _folders(part)] if divided else splits
     classes = sorted({folder.name for folder in every})
     chosen = _folders(path / split) if divided else splits
-    files, labels = [], []
+    files: list[Path] = []
     for folder in chosen:
         images = [file for file in _listed(folder) if file.suffix.lower() in SUFFIXES and file.is_file()]
         if not images:
             raise InputError(f"{folder} holds no image ({', '.join(SUFFIXES)}); wanted some, or no such folder.")
         files += images
-        labels += [classes.index(folder.name)] * len(images)
     if not files:
         raise InputError(
             f"{path} holds no class folders; wanted one folder of images for each class, e.g. {path / 'cat' / '1.png'}."
         )
-    return dataset(path.resolve().name, split, _read(files), np.array(labels), classes)
+    files.sort(key=_place)
+    labels = np.array([classes.index(file.parent.name) for file in files])
+    return dataset(path.resolve().name, split, _read(files), labels, classes)
+
+
+def _place(file: Path) -> bytes:
+    """Where a file comes: by chance, and always the same."""
+    return hashlib.sha256(f"{file.parent.name}/{file.name}".encode(errors="surrogateescape")).digest()
 
 
 def _folders(path: Path) -> list[Path]:

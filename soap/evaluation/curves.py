@@ -47,7 +47,8 @@ class RadiusCurve:
     def elbow(self) -> float:
         """The smallest radius at which the loss has made `FALLEN` of its way from the attacked level to its lowest."""
         enough = self.adversarial - FALLEN * (self.adversarial - min(self.purified))
-        return next(radius for radius, loss in zip(self.radii, self.purified, strict=True) if loss <= enough)
+        lowest = self.radii[self.purified.index(min(self.purified))]  # where no radius lowers it at all
+        return next((radius for radius, loss in zip(self.radii, self.purified, strict=True) if loss <= enough), lowest)
 
 
 def file_name(model: str) -> str:

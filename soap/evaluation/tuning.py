@@ -120,7 +120,7 @@ def tune(
 ) -> Tuning:
     """Try every gamma (a share of `eps`) with every T on images of `data` under PGD of radius `eps`.
 
-    limit: how many images to draw, by `seed`; None for all. Those of a folder lie class by class, so the first few
+    limit: how many images to draw, by `seed`; None for all: one's own may lie class by class, so that the first few
     would not do. The model is not changed: assign `model.purification = tune(...).purification` to take the choice. The
     attack is that of the transfer protocol, 20 steps on the bare classifier, and the choice is made on these very
     images, so accuracies here are upper bounds.

@@ -59,7 +59,7 @@ def before(
         return purify
     if prior is not None:
         raise InputError(f"{name} uses no prior, got {prior}; leave it out, or purify by {' or '.join(BY_PRIOR)}.")
-    made: Purifies = call_with(partial(BY_CLASSIFIER[name], model), _given(name, settings, seed), "purifier setting")
+    made: Purifies = call_with(partial(BY_CLASSIFIER[name], model), _given(name, settings, seed), f"setting of {name}")
     return made
 
 

@@ -42,7 +42,7 @@ def fit(
     x: Dataset | Array,
     y: Array | None = None,
     *,
-    out: Path,
+    out: str | Path,
     epochs: int,
     lr: float = 0.01,
     resume: bool = False,
@@ -57,7 +57,7 @@ def fit(
     `out` that was stopped or killed, with the same arguments; it ends with the same weights as one that was not.
     further: `batch`, `seed`, `holdout` and all else of `soap.training.Schedule`.
     """
-    schedule = Schedule(epochs=epochs, lr=lr, **further)
+    schedule, out = Schedule(epochs=epochs, lr=lr, **further), Path(out)
     if isinstance(x, Dataset):
         if y is not None:
             raise InputError("got a Dataset, which has its labels in it, and y; leave out y.")

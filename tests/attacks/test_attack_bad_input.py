@@ -216,3 +216,10 @@ def test_logits_are_looked_at_again_when_weights_change(new_model: Callable[...,
         next(model.classifier.parameters()).fill_(torch.nan)
     with pytest.raises(InputError, match="NaN or infinite logits"):
         attack(model, X, Y)
+
+
+def test_another_head_is_asked_for_its_classes_again() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    FGSM(eps=0.1)(model, X, Y.clamp_max(2))
+    model[1] = nn.Linear(36, 5)
+    FGSM(eps=0.1)(model, X, torch.full_like(Y, 4))

@@ -153,8 +153,15 @@ class Twice(nn.Module):
 FLAT = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
 AFTER = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh())
 CONVS = nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten())
+class InPlace(nn.Module):
+    def forward(self, x):
+        x -= 0.5
+        return x
+
+
 BAD = [
     ({"classifier": CONVS}, "calls no linear layer"),
+    ({"classifier": nn.Sequential(InPlace(), FLAT)}, "changes its input in place; write x = x - mean"),
     ({"classifier": Twice()}, "calls its last linear layer 'layer' 2 times"),
     ({"classifier": AFTER}, "is not the output of its last linear layer '1'"),
     ({"classifier": AFTER, "shape": (1, 5, 5)}, "does not take a float32 tensor of shape"),

@@ -45,6 +45,15 @@ def test_predict_says_what_the_model_and_the_purifier_say(run, digits, some):
     assert len([line for line in table.splitlines() if "digit.png" in line]) == 3
 
 
+@pytest.mark.parametrize("attack", ["cw", "df"])
+def test_a_perturbation_as_small_as_can_be_is_not_undone_by_8_bits(run, digits, tmp_path, attack):
+    """Rounded towards the input, none of them fooled any longer."""
+    done = run("attack", MODEL, digits, "--attack", attack, "--out", "adv", "--json")
+    assert all(image["fooled"] for image in done.json["images"])
+    written = [tmp_path / "adv" / str(k) / "digit.png" for k in range(3)]
+    assert labels(written) == [image["after"]["label"] for image in done.json["images"]]
+
+
 def test_attack_writes_8_bit_pictures_inside_the_ball_that_fool(run, digits, tmp_path):
     done = run("attack", MODEL, digits, "--out", "adv", "--json")
     assert done.code == 0

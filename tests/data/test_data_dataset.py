@@ -110,3 +110,23 @@ BAD = {
 def test_bad_fields(unchecked_shapes: None, change: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
         dataclasses.replace(example(), **change)
+
+
+def own(classes: tuple[str, ...]) -> Dataset:
+    x = np.random.default_rng(0).random((6, 2), np.float32)
+    return dataset("own", "test", x, np.arange(6) % len(classes), classes)
+
+
+def test_classes_are_numbered_as_a_model_has_them() -> None:
+    """Folders 3 and 7 alone were numbered 0 and 1, and a model of ten digits found none of them."""
+    digits = [str(number) for number in range(10)]
+    data = own(("3", "7")).numbered_by(digits)
+    assert data.y.tolist() == [3, 7] * 3
+    assert data.classes == tuple(digits)
+    assert data.sha256 != own(("3", "7")).sha256
+    assert own(("7", "x", "y")).numbered_by(["y", "7", "x"]).y.tolist() == [1, 2, 0] * 2
+    for kept in (own(("0", "1", "2")), own(tuple("abcdef")[:3])):
+        assert kept.numbered_by(["cat", "dog", "emu"]).y.tolist() == kept.y.tolist()
+    assert own(("0", "1")).numbered_by(["cat", "dog", "emu"]).y.tolist() == [0, 1] * 3
+    with pytest.raises(InputError, match=r"own has 2 classes \(cat, fox\), but the model's 3 are cat, dog, emu; call"):
+        own(("cat", "fox")).numbered_by(["cat", "dog", "emu"])

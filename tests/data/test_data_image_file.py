@@ -88,7 +88,7 @@ def test_a_set_whose_headers_lie_takes_no_memory_for_all_of_it(tmp_path):
         (tmp_path / "class" / f"{number}.png").write_bytes(png_that_says(4096, 4096))
     tracemalloc.start()
     try:
-        with pytest.raises(FileError, match=r"0\.png: cannot be read as an image"):
+        with pytest.raises(FileError, match=r"\d\.png: cannot be read as an image"):
             load(tmp_path)
         assert tracemalloc.get_traced_memory()[1] < 2**27
     finally:

@@ -63,6 +63,7 @@ def test_against_a_plain_loop(task):
         ((1.0, 0.2, 0.2, 0.2), 0.1),
         ((1.0, 0.1, 0.9), 0.1),  # it may rise again
         ((1.0, 1.0), 0.0),  # it never fell
+        ((1.3, 1.2), 0.1),  # it rose from the first radius on: the lowest there is
     ],
 )
 def test_the_elbow_is_where_the_loss_stops_falling(purified, elbow):

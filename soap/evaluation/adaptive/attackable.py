@@ -22,11 +22,11 @@ class Attackable(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.inside = model
 
     def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
         """The model's outputs plus one."""
-        logits: Tensor = self.model(x)
+        logits: Tensor = self.inside(x)
         logits = logits.nan_to_num(nan=0.0, posinf=1e4, neginf=-1e4) + 1
         if torch.is_grad_enabled() and x.requires_grad:
             logits = logits + 0 * x.flatten(1).sum(1, keepdim=True)

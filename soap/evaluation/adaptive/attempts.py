@@ -69,12 +69,20 @@ RESTARTS = 3
 
 
 def attempts(
-    target: Target, threat: Threat, suite: str, *, steps: int = 100, queries: int = 1000, images: bool = True
+    target: Target,
+    threat: Threat,
+    suite: str,
+    *,
+    steps: int = 100,
+    queries: int = 1000,
+    images: bool = True,
+    classes: int = 10,
 ) -> list[Attempt]:
     """The attempts of a suite that make sense for the target, protocol by protocol.
 
     steps: of every iterative attack. queries: of Square and of the substitute. images: whether inputs have channels,
-    height and width; Square, which AutoAttack makes too, paints squares on nothing else.
+    height and width; Square, which AutoAttack makes too, paints squares on nothing else. classes: how many the target
+    tells apart.
     """
     validate.at_least("steps", steps, 1)
     validate.at_least("queries", queries, 1)
@@ -82,7 +90,7 @@ def attempts(
     made = [
         Attempt(protocol=protocol, name=name, attack=attack, sight=sight, scale=scale)
         for protocol in wanted
-        for name, attack, sight, scale in _of(protocol, target, threat, steps, queries, restarts)
+        for name, attack, sight, scale in _of(protocol, target, threat, steps, queries, restarts, classes)
     ]
     planned = [
         attempt
@@ -130,7 +138,7 @@ def _joint(target: Target) -> bool:
 
 
 def _of(
-    protocol: str, target: Target, threat: Threat, steps: int, queries: int, restarts: int
+    protocol: str, target: Target, threat: Threat, steps: int, queries: int, restarts: int, classes: int
 ) -> list[tuple[str, Attack, str, float]]:
     """(name, attack, sight, scale) of a protocol's attempts."""
     eps, norm = threat.eps, threat.norm
@@ -143,8 +151,11 @@ def _of(
     losses = {
         "ce": apgd(loss="ce", steps=steps),
         "margin": apgd(loss="margin", steps=steps),
-        "targeted dlr": apgd(loss="targeted-dlr", targets=3, steps=steps),
     }
+    if classes >= 4:
+        losses["targeted dlr"] = apgd(loss="targeted-dlr", targets=3, steps=steps)
+    elif classes == 3:  # that loss takes four
+        losses["targeted margin"] = apgd(loss="targeted-margin", targets=2, steps=steps)
     if protocol == "noise":
         return [("random points", Noise(eps=eps, norm=norm, draws=20), DEFENDED, 1.0)]
     if protocol == "transfer":

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from soap import engine, files
+from soap import engine, files, validate
 from soap.data import Dataset
 from soap.errors import FileError, SoapError
 from soap.evaluation.adaptive.attempts import Threat, attempts
@@ -65,7 +65,9 @@ def evaluate(
     """
     folder = RunFolder(out)
     steps, images = usual_steps(suite) if steps is None else steps, data.x.ndim == 4
-    planned = attempts(target, threat, suite, steps=steps, queries=queries, images=images)
+    validate.inputs(data.x, target.bare)
+    classes = target.classes(data.x)
+    planned = attempts(target, threat, suite, steps=steps, queries=queries, images=images, classes=classes)
     made = plan(target, data, threat, planned, suite=suite, batch=batch, seed=seed)
     folder.begin(made)
     if seal_of(folder) is None:
@@ -83,9 +85,9 @@ def evaluate(
     seal(folder)
     report = _judged(folder, data)
     store = Store(folder.rows)
-    known = {row.key for row in store.read()}
+    known = {(row.attack, row.defence) for row in store.read()}
     for row in rows(report.summary):
-        if row.key not in known:
+        if (row.attack, row.defence) not in known:
             store.append(row)
     content = {"verdict": asdict(report.verdict), "findings": [asdict(finding) for finding in report.findings]}
     files.write_text(out / FINDINGS, json.dumps(content, indent=1, allow_nan=False) + "\n")

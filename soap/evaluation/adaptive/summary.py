@@ -1,5 +1,6 @@
 """What a run came to: accuracy by protocol and in the worst case, the bare classifier beside it; figures and rows."""
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,12 +110,14 @@ def rows(summary: Summary) -> list[Row]:
     for one in plan["attempts"]:
         settings.setdefault(one["protocol"], []).append(one["settings"])
     said = {name: "; ".join(parts) for name, parts in settings.items()}
-    said |= {CLEAN: "Clean()", WORST: f"the worst of {', '.join(settings)}"}
-    made = []
+    threat, digest = plan["threat"], hashlib.sha256(repr(sorted(said.items())).encode()).hexdigest()[:12]
+    worst = f"the worst of {', '.join(settings)}; eps={threat['eps']:g}, {threat['norm']}, attempts {digest}"
+    said |= {CLEAN: "Clean()", WORST: worst}
+    made, behind = [], plan["target"]["defence"]
     for line in (summary.clean, *summary.protocols, summary.worst):
         outcome = summary.outcomes.get(line.protocol)
         after = {f"after {name}": share for name, share in outcome.after.items()} if outcome else {}
-        masks = {plan["target"]["defence"]: line.defended}
+        masks = {behind: line.defended}
         if line.bare is not None and plan["purifies"]:
             masks["none"] = line.bare
         for defence, right in masks.items():
@@ -124,7 +127,7 @@ def rows(summary: Summary) -> list[Row]:
                     model=plan["target"]["name"],
                     data=plan["data"]["name"],
                     attack=f"suite {plan['suite']}: {line.protocol}",
-                    settings=said[line.protocol],
+                    settings=said[line.protocol] + (f"; against {behind}" if defence != behind else ""),
                     eps_pfy="none" if defence == "none" else plan["target"]["eps_pfy"],
                     defence=defence,
                     n=line.n,

@@ -10,9 +10,11 @@ from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda, Walks
 from soap.attacks.unrolled import Unrollable, Unrolled
 from soap.auxiliary import JointModel
 from soap.errors import InputError
+from soap.isolation import untouched
 from soap.purify import Defended, Purifies
 from soap.purify.purifies import radius_of
 from soap.shapes import Float, Tensor
+from soap.validate import describe
 
 BARE, DEFENDED = "bare", "defended"
 BPDA, START, TRAJECTORY, UNROLLED = "bpda", "bpda-start", "bpda-trajectory", "unrolled"
@@ -81,6 +83,14 @@ class Target:
         if name == TRAJECTORY:
             return TrajectoryBpda(self.bare, self.purify) if isinstance(self.purify, Walks) else None
         return Unrolled(self.bare, self.purify, scale=scale) if isinstance(self.purify, Unrollable) else None
+
+    def classes(self, x: Float[Tensor, "batch *shape"]) -> int:
+        """How many classes the defence tells apart, by what it says of the first image."""
+        with untouched(self.defended), torch.no_grad():
+            logits = self.defended(x[:1])
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            raise InputError(f"{self.name} returned {describe(logits)}, want float logits of shape [1, classes].")
+        return logits.shape[1]
 
     def answers(self, x: Float[Tensor, "batch *shape"]) -> tuple[Tensor, Tensor]:
         """The labels that the defence gives, and those of the classifier alone (-1 where there is none apart)."""

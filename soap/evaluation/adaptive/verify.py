@@ -121,8 +121,10 @@ def verify(
         answers += len(again.rows)
         now[attempt, number] = again
         watch("scoring again", done + 1, len(planned))
+    rescored, whole = Rescored(out, now), len(now) == len(planned)
+    problems += _spared(folder, rescored, data) if whole else []
     problems += _broken_seal(folder)
-    figures = _compared(folder, Rescored(out, now), data) if len(now) == len(planned) else ()
+    figures = _compared(folder, rescored, data) if whole else ()
     return Verification(figures=figures, problems=tuple(problems), changed=changed, answers=answers)
 
 
@@ -166,6 +168,29 @@ def _scored(target: Target, batch: Attacked, data: Dataset, *, clean: bool) -> A
     return replace(batch, defended=defended.cpu().numpy(), bare=bare.cpu().numpy())
 
 
+def _spared(folder: RunFolder, rescored: Rescored, data: Dataset) -> list[str]:
+    """Whether every attempt met all images that the ones before it in its protocol left standing, by either answers."""
+    plan, y, problems = folder.plan(), data.y.cpu().numpy(), []
+    standing = np.zeros(len(data), bool)
+    alive, protocol = standing, None
+    for name, attempt, number in batches(folder):
+        then, now = folder.batch(attempt, number), rescored.batch(attempt, number)
+        if then is None or now is None:
+            continue
+        right = (then.defended == y[then.rows]) & (now.defended == y[then.rows])
+        if attempt is None:
+            standing[then.rows] = right
+            continue
+        if plan["attempts"][attempt]["protocol"] != protocol:
+            alive, protocol = standing.copy(), plan["attempts"][attempt]["protocol"]
+        first = number * int(plan["batch"])
+        wanted = first + np.flatnonzero(alive[first : first + int(plan["batch"])])
+        if missed := np.setdiff1d(wanted, then.rows).tolist():
+            problems.append(f"{name}: {len(missed)} images that stood were not attacked; the first is {missed[0]}.")
+        alive[then.rows] &= right
+    return problems
+
+
 def _broken_seal(folder: RunFolder) -> list[str]:
     """Whether the files are those that the run wrote."""
     written = seal_of(folder)
@@ -181,6 +206,6 @@ def _broken_seal(folder: RunFolder) -> list[str]:
 
 def _compared(folder: RunFolder, rescored: Rescored, data: Dataset) -> tuple[Compared, ...]:
     """The rows of the run beside those that its images give now."""
-    written = {row.key: row.correct for row in Store(folder.rows).read()}
+    written = {(row.attack, row.defence): row.correct for row in Store(folder.rows).read()}
     found = rows(summarise(rescored, data))
-    return tuple(Compared(row=row, reported=written.get(row.key)) for row in found)
+    return tuple(Compared(row=row, reported=written.get((row.attack, row.defence))) for row in found)

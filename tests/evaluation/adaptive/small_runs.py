@@ -35,7 +35,8 @@ def images(n: int = 11) -> Dataset:
 
 
 def run(out: Path, *, suite: str = "quick", stop: Callable[[], bool] = lambda: False, **changes: Any) -> Report | None:
-    return evaluate(target(), images(), THREAT, suite=suite, out=out, stop=stop, **{**EFFORT, **changes})
+    given = {"threat": THREAT, **EFFORT, **changes}
+    return evaluate(target(), images(), suite=suite, out=out, stop=stop, **given)
 
 
 def change_batch(out: Path, attempt: int | None, number: int, change: Callable[[Attacked], dict[str, Any]]) -> None:

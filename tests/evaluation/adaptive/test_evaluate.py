@@ -8,12 +8,14 @@ import pytest
 import small_runs
 import torch
 from small_runs import EFFORT, THREAT, change_batch, change_json, content, images, run, target
+from tiny import noise_images, tiny_model
 from torch import nn
 
 import soap
 from soap.attacks import APGD
+from soap.data.dataset import dataset
 from soap.errors import FileError, InputError
-from soap.evaluation.adaptive import Target, evaluate, headline, read
+from soap.evaluation.adaptive import Target, Threat, evaluate, headline, read
 from soap.evaluation.adaptive.summary import rows
 from soap.evaluation.adaptive.verdict import NOTHING, UPPER
 from soap.results import Store
@@ -239,3 +241,43 @@ def test_a_network_without_weights_is_evaluated_as_well(tmp_path):
     report = evaluate(brightest, images(), THREAT, suite="transfer", out=tmp_path / "run", **EFFORT)
     assert report is not None
     assert report.summary.plan["provenance"]["device"].startswith("cpu")
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 6])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_few_classes_are_enough_for_the_whole_suite(classes, norm, tmp_path):
+    """Losses and AutoAttack's targets took ten; a run ended in the middle."""
+    pytest.importorskip("pyautoattack")
+    torch.manual_seed(classes)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))
+    x = noise_images(8, seed=1)
+    few = dataset("few", "test", x.numpy(), network(x).argmax(1).numpy(), tuple("abcdef"[:classes]))
+    whole = Target.of_parts(network, lambda x: x.round(decimals=1), name="few")
+    threat = Threat(eps=0.1 if norm == "linf" else 1.0, norm=norm)
+    report = evaluate(whole, few, threat, suite="full", out=tmp_path / "run", steps=2, queries=4, batch=8)
+    assert report is not None
+    assert {"transfer", "autoattack", "black-box"} <= {line.protocol for line in report.summary.protocols}
+
+
+def test_a_joint_model_that_gives_probabilities_is_reported_on_and_not_refused(tmp_path):
+    """The attack that knows the auxiliary task did not see it behind the wrapper that makes such a model attackable."""
+    model = tiny_model()
+    model.classifier = nn.Sequential(model.classifier, nn.Softmax(1))
+    data = images()
+    report = evaluate(Target.of_model(model), data, THREAT, suite="auxiliary-aware", out=tmp_path / "run", **EFFORT)
+    assert report.verdict.name == NOTHING
+
+
+def test_rows_of_other_threats_have_other_keys(tmp_path):
+    """Two worst cases at different radii were the same figure by their key, and bare rows by any defence's points."""
+    made = [run(tmp_path / str(eps), suite="transfer", threat=Threat(eps=eps)) for eps in (0.02, 0.05)]
+    one, other = ({row.key for row in rows(report.summary) if "clean" not in row.attack} for report in made)
+    assert not one & other
+    bare = [row for row in rows(made[0].summary) if row.defence == "none"]
+    assert all(row.settings.endswith(f"; against {target().label}") for row in bare)
+
+
+def test_queries_alone_are_not_judged_by_steps_they_do_not_take(tmp_path):
+    """A stolen copy was taken for an attack by gradient steps, and the run was void for its single step."""
+    report = run(tmp_path / "run", suite="black-box")
+    assert {one.state for one in report.findings if one.number in (8, 9, 10, 11, 12)} == {"NOT RUN"}

@@ -30,7 +30,7 @@ def without(*names: str) -> dict[str, int]:
         ({"left": without("bpda-trajectory", "unrolled"), "left_out": NO_STEPS}, TRUSTED, None),
         ({"drop": ("black-box",)}, UPPER, "black-box was not run"),
         ({"left": {"transfer": 12}}, UPPER, "check 4, optimisation at inference"),
-        ({"left": without(*NO_PURIFIER), **PLAIN}, TRUSTED, None),
+        ({"left": {**without(*NO_PURIFIER), "black-box": 12}, **PLAIN}, TRUSTED, None),
         ({"left": without(*NO_PURIFIER, "black-box"), **PLAIN}, UPPER, "black-box was not run"),
     ],
 )

@@ -98,8 +98,19 @@ def test_a_changed_image_under_a_forged_seal_is_noticed_by_the_figures(out):
     seal_again(out)
     found = verify(target(), images(), out)
     assert not found.holds
-    assert found.problems == ()
+    assert all("that stood were not attacked" in problem for problem in found.problems)
     assert [one.name for one in found.figures if not one.holds and one.row.defence != "none"] == ["transfer", "worst"]
+
+
+def test_attempts_that_met_nobody_are_noticed(out):
+    """A run whose attempts were emptied, with rows and a seal to fit, was believed."""
+    nobody = {"rows": slice(0), "x": slice(0), "defended": slice(0), "bare": slice(0)}
+    for number in (0, 1):
+        change_batch(out, 0, number, lambda batch: {key: getattr(batch, key)[part] for key, part in nobody.items()})
+    seal_again(out)
+    found = verify(target(), images(), out)
+    assert [problem.partition(":")[0] for problem in found.problems][:2] == ["attempts/00/0000", "attempts/00/0001"]
+    assert "images that stood were not attacked; the first is" in found.problems[0]
 
 
 def test_answers_that_were_not_given_are_counted(out):

@@ -9,6 +9,8 @@ from soap.evaluation.adaptive.checks.registry import Answer, Evidence, check, fa
 from soap.evaluation.adaptive.summary import Line
 
 BLACK = ("black-box", "noise")
+MIXED = ("autoattack",)
+"""Its last part, Square, goes by queries."""
 MASKED = 0.002
 """Points (as a share) by which knowing more may do worse."""
 
@@ -18,7 +20,7 @@ def white_box(evidence: Evidence) -> Answer:
     """All protocols that see gradients together, against queries (or, where there are none, random points)."""
     lines = evidence.summary.protocols
     black = next((line for name in BLACK for line in lines if line.protocol == name), None)
-    white = [line for line in lines if line.protocol not in BLACK]
+    white = [line for line in lines if line.protocol not in (*BLACK, *MIXED)]
     if black is None or not white:
         return not_run("It takes a protocol of either kind; run the full suite.")
     share = _left(white)

@@ -162,7 +162,7 @@ def ranking(planned: Sequence[Attempt], folder: RunFolder, data: Dataset) -> tup
 
 def _variable(attempt: Attempt) -> bool:
     names = _names(attempt.attack)
-    return {"eps", "steps"} <= names and attempt.protocol != "auxiliary-aware"
+    return {"eps", "steps"} <= names and attempt.protocol not in ("auxiliary-aware", "black-box")
 
 
 def _names(attack: Attack) -> set[str]:
