@@ -145,6 +145,23 @@ def save_tensors(
         temporary.write_bytes(content)
 
 
+def check_keepable(tensors: Mapping[str, object]) -> None:
+    """Whether `load_tensors` would read back a file of these: an error before the work, not after it."""
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            got = f"is a {type(value).__name__}, want a tensor"
+        elif value.is_complex():
+            got = f"is {value.dtype}, want real numbers"
+        elif value.is_floating_point() and not torch.isfinite(value).all():
+            got = "has NaN or infinite values"
+        else:
+            continue
+        raise InputError(
+            f"{name!r} of the model {got}: its weights could not be kept. Leave what does not learn out of the state, "
+            "e.g. by register_buffer(..., persistent=False)."
+        )
+
+
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file whole; truncated, changed or non-finite content is an error that names it.
 

@@ -80,6 +80,29 @@ def locked(file: IO[bytes]) -> Iterator[None]:
 
 
 @contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """The folder, made where it is missing; another process that asks for it meanwhile gets an error."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    with explained(folder):
+        held = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            told = f"{folder}: another process is at work in it; wait for its end, or choose another folder."
+            raise FileError(told) from None
+        except OSError:  # some network folders have no locks
+            pass
+        yield
+    finally:
+        os.close(held)
+
+
+@contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn the operating system's errors about `path` into one that says what to do."""
     try:

@@ -25,6 +25,7 @@ MOST = 3 * 1024 * 1024
 
 def save(path: str | Path, model: JointModel) -> None:
     """Write the weights and settings of a model as one safetensors file."""
+    engine.check_keepable(model.state_dict())
     engine.save_tensors(Path(path), model.state_dict(), metadata(model))
 
 

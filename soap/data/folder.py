@@ -39,7 +39,8 @@ def load_folder(path: Path, split: str) -> Dataset:
     for folder in chosen:
         images = [file for file in _listed(folder) if file.suffix.lower() in SUFFIXES and file.is_file()]
         if not images:
-            raise InputError(f"{folder} holds no image ({', '.join(SUFFIXES)}); wanted some, or no such folder.")
+            hint = " Beside train/ and test/ there may be nothing else." if _folders(folder) else ""
+            raise InputError(f"{folder} holds no image ({', '.join(SUFFIXES)}); wanted some, or no such folder.{hint}")
         files += images
     if not files:
         raise InputError(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from soap import validate
+from soap import engine, validate
 from soap.auxiliary import JointModel
 from soap.auxiliary.keeping import metadata
 from soap.data import Dataset
@@ -66,6 +66,7 @@ def fit(
         raise InputError("got inputs without labels; give y, or a Dataset.")
     else:
         data = as_dataset(x, y, classes=model.classes)
+    engine.check_keepable(model.state_dict())
     facts = metadata(model)
     there = (out / checkpoint.NAME).exists()
     if there and not resume:

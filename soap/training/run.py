@@ -11,6 +11,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -127,9 +128,11 @@ class Run(ABC, Generic[Shown]):
         return {"step": self.step, "history": self.history}
 
     def go(self, resume: bool, watch: Callable[[Shown], None], stop: Callable[[], bool]) -> Trained:
-        """All epochs from where the checkpoint stands."""
-        if not self.ranks.first:
-            watch = _blind
+        """All epochs from where the checkpoint stands, with the folder for itself alone."""
+        with files.alone_in(self.out) if self.ranks.first else nullcontext():
+            return self._go(resume, watch if self.ranks.first else _blind, stop)
+
+    def _go(self, resume: bool, watch: Callable[[Shown], None], stop: Callable[[], bool]) -> Trained:
         if resume:
             self._load_checkpoint()
         self.ranks.copy_from_first([*self.networks.state_dict().values()])
@@ -158,9 +161,8 @@ class Run(ABC, Generic[Shown]):
         return Trained(finished=self.step == self.total, step=self.step, out=self.out, history=self.history)
 
     def _open_folder(self) -> Any:
-        """The run's folder, made and cleared of what a kill left half-written; a TensorBoard writer or None."""
+        """The run's folder, cleared of what a kill left half-written; a TensorBoard writer or None."""
         with files.explained(self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
             files.remove_unfinished(self.out)
         return _tensorboard(self.out / "tensorboard")
 

@@ -153,6 +153,17 @@ class Twice(nn.Module):
 FLAT = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
 AFTER = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh())
 CONVS = nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten())
+class Tempered(nn.Module):
+    """Divides its logits by a temperature that is 1 so far."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.temperature = nn.Linear(64, 4), nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.layer(x.flatten(1)) / self.temperature
+
+
 class InPlace(nn.Module):
     def forward(self, x):
         x -= 0.5
@@ -161,6 +172,7 @@ class InPlace(nn.Module):
 
 BAD = [
     ({"classifier": CONVS}, "calls no linear layer"),
+    ({"classifier": Tempered()}, "is not the output of its last linear layer 'layer'"),
     ({"classifier": nn.Sequential(InPlace(), FLAT)}, "changes its input in place; write x = x - mean"),
     ({"classifier": Twice()}, "calls its last linear layer 'layer' 2 times"),
     ({"classifier": AFTER}, "is not the output of its last linear layer '1'"),

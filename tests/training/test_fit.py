@@ -129,3 +129,38 @@ def test_bad_input_is_told_and_nothing_is_written(tmp_path, given, changes, word
 def test_a_model_without_a_task_is_refused(tmp_path):
     with pytest.raises(InputError, match="without an auxiliary task"):
         fit(soap.load("mnist-fcn-no-def"), soap.data.load("mnist-mini").take(10), out=tmp_path, epochs=1)
+
+
+class Masked(nn.Module):
+    """A network with a buffer of minus infinity, as attention has."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__()
+        self.inner = network()
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf), persistent=persistent)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_what_no_file_could_keep_is_told_before_the_training(tmp_path):
+    """The training ended well, and nobody could read its weights."""
+    x, y = data()
+    with pytest.raises(InputError, match=r"mask' of the model has NaN or infinite values.*persistent=False"):
+        fit(wrap(Masked(True), "reconstruction", shape=(1, 8, 8)), x, y, out=tmp_path / "a", **SHORT)
+    assert not (tmp_path / "a").exists()
+    model = wrap(Masked(False), "reconstruction", shape=(1, 8, 8))
+    fit(model, x, y, out=str(tmp_path / "b"), **SHORT)
+    assert torch.equal(restore(str(tmp_path / "b" / "last.safetensors"), Masked(False))(x), model.eval()(x))
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path):
+    """The second wrote over the first one's weights, and both said that theirs were there."""
+    x, y = data()
+
+    def second(progress):
+        with pytest.raises(soap.FileError, match="another process is at work in it; wait for its end, or choose"):
+            train(tiny_model(), as_dataset(x, y, classes=4), Schedule(**SHORT, seed=1), out=tmp_path)
+
+    done = train(tiny_model(), as_dataset(x, y, classes=4), Schedule(**SHORT), out=tmp_path, watch=second)
+    assert done.finished
