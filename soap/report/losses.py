@@ -49,5 +49,5 @@ def _axes(show: Showcase, palette: Palette, x_label: str) -> tuple[Figure, Axes]
 
 
 def _legend(axes: Axes, palette: Palette) -> None:
-    axes.set_ylim(bottom=0)  # a cut axis would exaggerate the fall
+    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # a cut axis would exaggerate the fall
     axes.legend(loc="best", frameon=False, fontsize=LETTERS, labelcolor=palette.ink)

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from soap import __version__
 from soap.serve import docs_page, page, problems
 from soap.serve.door import Door
-from soap.serve.guard import Guard, SecurityHeaders, check_binding
+from soap.serve.guard import Admission, Guard, SecurityHeaders, check_binding
 from soap.serve.journal import Journal
 from soap.serve.limits import Limits
 from soap.serve.patience import Patience
@@ -60,7 +60,8 @@ def create_app(
     # The last added is the outermost.
     app.add_middleware(Patience, limits=limits)
     app.add_middleware(Door, workers=service.workers)
-    app.add_middleware(Guard, host=host, token=token)
+    app.state.admission = Admission(host=host, token=token)
+    app.add_middleware(Guard, admission=app.state.admission)
     app.add_middleware(Journal, metrics=service.metrics)
     app.add_middleware(SecurityHeaders)
     return app

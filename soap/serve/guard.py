@@ -52,17 +52,36 @@ def check_binding(host: str, token: str | None) -> None:
         )
 
 
-class Guard:
-    """Lets a request through if its length is told in one way, its Host is this machine (on loopback), and its token is
-    right (where one is set).
+class Admission:
+    """Who may ask for work: whose Host is this machine (on loopback), and whose token is right (where one is set).
 
-    The second keeps out pages of other sites that have their name lead to 127.0.0.1 (DNS rebinding).
+    The first keeps out pages of other sites that have their name lead to 127.0.0.1 (DNS rebinding).
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, token: str | None) -> None:
-        self.app = app
+    def __init__(self, *, host: str, token: str | None) -> None:
         self.checks_host = is_loopback(host)
         self.token = None if token is None else token.encode()
+
+    def check_host(self, host: str) -> None:
+        """Refuse a Host header that names another machine."""
+        if self.checks_host and not _names_loopback(host):
+            raise RequestError(421, "the Host header names another machine; use the address the service printed.")
+
+    def check_token(self, authorization: str) -> None:
+        """Refuse an Authorization header without the token."""
+        if self.token is None:
+            return
+        scheme, _, given = authorization.partition(" ")
+        right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.token)
+        if scheme.lower() != "bearer" or not right:
+            raise RequestError(401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`.")
+
+
+class Guard:
+    """Lets a request through if its length is told in one way and who asks is admitted."""
+
+    def __init__(self, app: ASGIApp, *, admission: Admission) -> None:
+        self.app, self.admission = app, admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, or pass on."""
@@ -70,18 +89,11 @@ class Guard:
             headers = Headers(scope=scope)
             if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may believe the other
                 raise RequestError(400, "the request has both Content-Length and Transfer-Encoding; send one of them.")
-            if self.checks_host and not _names_loopback(headers.get("host", "")):
-                raise RequestError(421, "the Host header names another machine; use the address the service printed.")
+            self.admission.check_host(headers.get("host", ""))
             path = scope["path"]
-            if self.token is not None and path not in OPEN and not path.startswith("/static/"):
-                self._check_token(headers.get("authorization", ""))
+            if path not in OPEN and not path.startswith("/static/"):
+                self.admission.check_token(headers.get("authorization", ""))
         await self.app(scope, receive, send)
-
-    def _check_token(self, authorization: str) -> None:
-        scheme, _, given = authorization.partition(" ")
-        right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.token or b"")
-        if scheme.lower() != "bearer" or not right:
-            raise RequestError(401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`.")
 
 
 class SecurityHeaders:

@@ -98,8 +98,8 @@ class Keeper:
                 return
             LOG.error(json.dumps({"event": "worker ended", "code": self._child.exitcode}))
             time.sleep(max(0.0, began + BREATH - time.monotonic()))
-            if self._signal is None:
-                self._start()
+            if self._signal is None and (problem := self._start()) is not None:
+                LOG.error(json.dumps({"event": "worker did not start", "problem": str(problem)}))
 
     def _start(self) -> Exception | None:
         """A process that serves; or why there is none."""

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
-from soap.errors import InputError
+from soap.errors import InputError, unknown
 from soap.serve import answers, arrays, page
 from soap.serve.operations import Mislead, Predict, Purify
 from soap.serve.problems import busy, documented
@@ -57,6 +57,14 @@ class HealthAnswer(BaseModel):
     models: int
 
 
+def only_known(request: Request) -> None:
+    """Refuse a parameter that the route does not have: it was meant, and would go unheard."""
+    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            raise unknown("parameter", name, known)
+
+
 def router(service: Service) -> APIRouter:
     """The routes of one service."""
     routes = APIRouter()
@@ -71,7 +79,7 @@ def router(service: Service) -> APIRouter:
     with_pictures = Annotated[bool, Query(description="Put picture and probabilities of every step into the answer.")]
     step_count = Annotated[int | None, Query(ge=1, le=limits.steps, description="Default: the paper's.")]
 
-    @routes.post("/v1/predict", responses=FAILURES, openapi_extra=BODY)
+    @routes.post("/v1/predict", responses=FAILURES, openapi_extra=BODY, dependencies=[Depends(only_known)])
     async def predict(
         request: Request, model: model_name = None, pictures: with_input = False, invert: inverted = False
     ) -> answers.PredictAnswer:
@@ -80,7 +88,7 @@ def router(service: Service) -> APIRouter:
         walk = await service.walk(request, subject, Predict(), invert=invert)
         return await service.paint(lambda: answers.predicted(subject, walk, pictures=pictures))
 
-    @routes.post("/v1/purify", responses=FAILURES, openapi_extra=BODY)
+    @routes.post("/v1/purify", responses=FAILURES, openapi_extra=BODY, dependencies=[Depends(only_known)])
     async def purify(
         request: Request,
         model: model_name = None,
@@ -95,7 +103,7 @@ def router(service: Service) -> APIRouter:
         walk = await service.walk(request, subject, operation, invert=invert)
         return await service.paint(lambda: answers.purified(subject, walk, pictures=pictures))
 
-    @routes.post("/v1/attack", responses=FAILURES, openapi_extra=BODY)
+    @routes.post("/v1/attack", responses=FAILURES, openapi_extra=BODY, dependencies=[Depends(only_known)])
     async def attack(
         request: Request,
         model: model_name = None,

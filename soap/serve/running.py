@@ -60,7 +60,7 @@ def server(app: FastAPI, limits: Limits, *, started: Callable[[], None] = lambda
     On SIGTERM or Ctrl-C it answers what has arrived, accepts nothing more, and returns.
     """
 
-    quick = QuickRefusal(app.state.service)
+    quick = QuickRefusal(app.state.service, app.state.admission)
 
     class Limited(Connection):
         patience = limits.seconds

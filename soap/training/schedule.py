@@ -62,5 +62,5 @@ class Schedule:
         warm = min(1.0, epoch / self.warmup_epochs) if self.warmup_epochs else 1.0
         if self.decay == "cosine":
             return self.lr * warm * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
-        drops = sum(math.floor(epoch) >= round(share * self.epochs) for share in self.milestones)
+        drops = sum(math.floor(epoch) >= max(1, round(share * self.epochs)) for share in self.milestones)
         return float(self.lr * warm * 0.1**drops)

@@ -263,3 +263,13 @@ def test_metrics_count_requests_and_batches_in_a_registry_of_their_own(digits):
     assert f'soap_batch_images_count{{model="{MODELS[0]}",operation="predict"}} 3.0' in text
     assert f'soap_queue_requests{{model="{MODELS[0]}"}} 0.0' in text
     assert f'soap_running_requests{{model="{MODELS[0]}"}} 0.0' in text
+
+
+@pytest.mark.parametrize(("path", "near"), [("purify?eps=0.05", "eps_pfy"), ("predict?modell=x", "model")])
+def test_a_parameter_that_a_route_does_not_have_is_told(client, path, near):
+    """It was left unheard, and the answer was of other settings."""
+    answer = client.post(f"/v1/{path}", content=b"", headers={"Content-Type": "image/png"})
+    assert answer.status_code == 422
+    told = answer.json()["error"]["message"]
+    assert told.startswith("unknown parameter ")
+    assert near in told

@@ -9,6 +9,7 @@ from small_service import MODELS, png, running
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 from soap.serve import Limits, create_app
+from soap.serve.guard import Admission
 from soap.serve.refusal import QuickRefusal
 
 BODY = b"x" * 30
@@ -60,7 +61,7 @@ def test_it_says_what_the_ordinary_way_says(full):
 
 
 def test_it_is_counted_as_any_other(full):
-    quick = QuickRefusal(full.state.service)
+    quick = QuickRefusal(full.state.service, full.state.admission)
     count = full.state.service.metrics.requests.labels("/v1/attack", 503)._value.get
     before = count()
     assert quick(request(path="/v1/attack?eps=0.1")) is not None
@@ -89,13 +90,16 @@ ORDINARY = {
     "two requests": request() + request(),
     "line feeds alone": request().replace(b"\r\n", b"\n"),
     "nothing": b"",
+    "another machine": request().replace(b"localhost", b"example.org"),
+    "two machines": request("Host: localhost"),
+    "no machine": request().replace(b"Host: localhost\r\n", b""),
 }
 
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_all_else_goes_the_ordinary_way(full, name):
-    assert QuickRefusal(full.state.service)(request()) is not None
-    assert QuickRefusal(full.state.service)(ORDINARY[name]) is None
+    assert QuickRefusal(full.state.service, full.state.admission)(request()) is not None
+    assert QuickRefusal(full.state.service, full.state.admission)(ORDINARY[name]) is None
 
 
 def test_who_has_room_is_let_in_and_the_connection_stays(full, digits):
@@ -108,3 +112,14 @@ def test_who_has_room_is_let_in_and_the_connection_stays(full, digits):
             while not text.endswith(b"}"):
                 text += connection.recv(65_536)
             assert text[9:12] == status
+
+
+def test_who_has_no_token_goes_the_ordinary_way_and_shortens_no_queue(full):
+    """One request without it threw accepted ones out of a full queue."""
+    quick = QuickRefusal(full.state.service, Admission(host="127.0.0.1", token="Secret"))
+    worker = full.state.service.workers[MODELS[0]]
+    for wrong in ((), ("Authorization: Bearer secret",), ("Authorization: Basic Secret",)):
+        assert quick(request(*wrong)) is None
+    assert quick(request("Authorization: Bearer Secret", "Authorization: Bearer other")) is None
+    assert worker._crowded_until == 0.0
+    assert quick(request("authorization: bearer Secret")) is not None

@@ -137,6 +137,13 @@ def test_progress_tells_where_the_run_stands(tmp_path):
     assert seen[0].images_per_second > 0
 
 
+def test_no_drop_comes_before_the_first_epoch_is_over():
+    """A training of one epoch went at a tenth of its rate from the start."""
+    assert Schedule(epochs=1, lr=0.1).rate(0.5) == pytest.approx(0.1)
+    assert Schedule(epochs=2, lr=0.1, milestones=(0.2,)).rate(0.9) == pytest.approx(0.1)
+    assert Schedule(epochs=2, lr=0.1, milestones=(0.2,)).rate(1.0) == pytest.approx(0.01)
+
+
 def test_the_schedule_warms_up_and_drops():
     schedule = Schedule(epochs=200, lr=0.1, milestones=(0.5, 0.75), warmup_epochs=2)
     rates = {0.0: 0.0, 1.0: 0.05, 2.0: 0.1, 99.9: 0.1, 100.0: 0.01, 149.9: 0.01, 150.0: 0.001, 199.9: 0.001}
