@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -48,6 +49,11 @@ def picture(figure: Figure, alt: str) -> Picture:
     """
     content = base64.b64encode(_following(svg(figure).decode()).encode())
     return Picture(src=f"data:image/svg+xml;base64,{content.decode()}", alt=alt)
+
+
+def show_zero(axes: Axes) -> None:
+    """Once all is drawn: zero is seen, and is an end of the axis where nothing lies beyond; a cut axis exaggerates."""
+    axes.set_ylim(bottom=0 if axes.dataLim.y0 >= 0 else None, top=0 if axes.dataLim.y1 < 0 else None)
 
 
 def svg(figure: Figure) -> bytes:

@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from soap.evaluation.showcase import Showcase
-from soap.report.drawing import Palette
+from soap.report.drawing import Palette, show_zero
 
 LETTERS = 12  # points
 
@@ -49,5 +49,5 @@ def _axes(show: Showcase, palette: Palette, x_label: str) -> tuple[Figure, Axes]
 
 
 def _legend(axes: Axes, palette: Palette) -> None:
-    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # a cut axis would exaggerate the fall
+    show_zero(axes)
     axes.legend(loc="best", frameon=False, fontsize=LETTERS, labelcolor=palette.ink)

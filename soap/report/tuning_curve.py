@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from soap import files
 from soap.evaluation.tuning import Tuning
-from soap.report.drawing import LIGHT, Palette, png, svg
+from soap.report.drawing import LIGHT, Palette, png, show_zero, svg
 from soap.report.paper_figures import panels
 
 NAME = "tune"
@@ -33,7 +33,7 @@ def draw(tuning: Tuning, palette: Palette = LIGHT) -> Figure:
         [radii[at]], [best.attacked[at]], marker="^", markersize=11, linestyle="none", markerfacecolor=palette.paper,
         markeredgecolor=palette.ink, markeredgewidth=1.6, label=f"elbow, {radii[at]:.3g}",
     )  # fmt: skip
-    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # a cut axis would exaggerate the fall
+    show_zero(axes)
     unit = "" if scale == 1 else ", in 255ths"
     name = tuning.model.replace("$", r"\$")  # else mathematics would begin there
     title = f"{name}: $\\gamma$ = {best.step_size * scale:.3g}, T = {best.steps}"

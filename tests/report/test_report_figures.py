@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from PIL import Image
 from report_samples import sample_showcase
 
 from soap.report.digits import draw_digits
-from soap.report.drawing import DARK, LIGHT, png, svg
+from soap.report.drawing import DARK, LIGHT, png, show_zero, svg
 from soap.report.losses import draw_radii, draw_steps
 
 
@@ -105,3 +106,17 @@ def test_png_is_the_same_file_each_time():
     one, two = (png(draw_digits(sample_showcase(2), LIGHT), 50) for _ in range(2))
     assert one == two
     assert Image.open(io.BytesIO(one)).format == "PNG"
+
+
+@pytest.mark.parametrize(
+    ("losses", "bottom", "top"), [((0.01, 3.0), 0, None), ((-2.0, 1.0), None, None), ((-3.0, -2.0), None, 0)]
+)
+def test_zero_is_seen_and_so_is_every_loss(losses, bottom, top):
+    axes = Figure().add_subplot()
+    axes.plot(losses)
+    show_zero(axes)
+    low, high = axes.get_ylim()
+    assert low <= min(0, *losses)
+    assert high >= max(0, *losses)
+    assert bottom is None or low == bottom  # a margin below zero would say that a loss can be negative
+    assert top is None or high == top

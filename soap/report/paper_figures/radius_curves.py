@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from soap.evaluation.curves import RadiusCurve, file_name
 from soap.evaluation.gathered import Material
-from soap.report.drawing import Palette
+from soap.report.drawing import Palette, show_zero
 from soap.report.paper_figures import panels
 
 
@@ -40,7 +40,7 @@ def _draw_curve(axes: Axes, curve: RadiusCurve, title: str, palette: Palette) ->
         [radii[at]], [curve.purified[at]], marker="^", markersize=10, linestyle="none", markerfacecolor=palette.paper,
         markeredgecolor=palette.ink, markeredgewidth=1.6, label=f"elbow, {radii[at]:.3g}",
     )  # fmt: skip
-    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # a cut axis would exaggerate the fall
+    show_zero(axes)
     unit = "" if scale == 1 else ", in 255ths"
     x_label = f"purification radius $\\epsilon_{{pfy}}${unit}"
     panels.head(axes, palette, title, x_label, "mean auxiliary loss", f"{curve.n:,} images")
