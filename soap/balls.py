@@ -78,7 +78,7 @@ class L2:
         finite = gradient.nan_to_num(0.0, 0.0, 0.0)
         # Scaled to a largest coordinate of 1 first: the square of a tiny one is zero, that of a huge one infinite.
         peak = _column(finite.flatten(1).abs().amax(1), finite)
-        scaled = finite / torch.where(peak > 0, peak, 1)
+        scaled = finite / (peak + (peak == 0))
         return scaled / _column(row_norms(scaled), scaled).clamp_min(1)
 
 

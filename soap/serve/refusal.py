@@ -39,7 +39,6 @@ class QuickRefusal:
         self.service.metrics.note("POST", route, refusal.status, time.perf_counter() - began)
         return _encoded(refusal.status, refusal.message)
 
-
     def _admitted(self, data: bytes) -> bool:
         head = data.partition(b"\r\n\r\n")[0] + b"\r\n"
         host, token = HOST.findall(head), TOKEN.findall(head)
