@@ -57,8 +57,11 @@ class HealthAnswer(BaseModel):
     models: int
 
 
-def only_known(request: Request) -> None:
-    """Refuse a parameter that the route does not have: it was meant, and would go unheard."""
+async def only_known(request: Request) -> None:
+    """Refuse a parameter that the route does not have: it was meant, and would go unheard.
+
+    Asynchronous, since a plain function would cost every request the way to another thread and back.
+    """
     known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
     for name in request.query_params:
         if name not in known:
