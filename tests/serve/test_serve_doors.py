@@ -1,6 +1,7 @@
 """Who may ask, how much and how long: tokens, hosts, headers, sizes, deadlines, and what is noted of it."""
 
 import asyncio
+import inspect
 import json
 import logging
 import threading
@@ -14,10 +15,12 @@ from fastapi.testclient import TestClient
 
 import soap
 from soap.serve import Limits, create_app
+from soap.serve.door import WORK
 from soap.serve.guard import SECURITY_HEADERS, is_loopback
 from soap.serve.memory import give_back
 from soap.serve.patience import Patience
 from soap.serve.problems import RequestError
+from soap.serve.routes import router
 
 TOKEN = "a-token-of-some-length"
 KIND = {"Content-Type": "image/png"}
@@ -273,3 +276,13 @@ def test_a_parameter_that_a_route_does_not_have_is_told(client, path, near):
     told = answer.json()["error"]["message"]
     assert told.startswith("unknown parameter ")
     assert near in told
+
+
+def test_nothing_that_every_request_passes_goes_to_another_thread():
+    """FastAPI takes a plain function to a thread of its pool; under overload that cost a quarter of all answers."""
+    working = [route for route in router(create_app(SMALL).state.service).routes if route.path in WORK]
+    assert len(working) == 3
+    for route in working:
+        calls = [route.endpoint, *(part.call for part in route.dependant.dependencies)]
+        assert len(calls) > 1
+        assert all(inspect.iscoroutinefunction(call) for call in calls)
