@@ -14,7 +14,7 @@ import soap
 def main(n: int = 50, eps: float = 0.2, attacks: tuple[str, ...] = ("apgd-ce", "square")) -> dict[str, float]:
     """Accuracy of the network behind its purifier, clean and under AutoAttack."""
     model, digits = soap.load("mnist-fcn-dr"), soap.data.load("mnist-mini").take(n)
-    robust = soap.Defended(model, soap.Purifier(model))
+    robust = soap.Defence(model, soap.SOAP(model))
     attack = pyautoattack.AutoAttack(robust, eps=eps, version="custom", attacks=list(attacks), seed=0)
     x_adv, _ = attack.run_standard_evaluation(digits.x, digits.y, batch_size=n)
     right = {name: robust(x).argmax(1) == digits.y for name, x in (("clean", digits.x), ("attacked", x_adv))}

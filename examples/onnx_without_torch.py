@@ -20,9 +20,7 @@ TIE = 1e-5  # losses this close (relative) are ties: radii that never bind end a
 def main(folder: Path, images: Path) -> tuple[np.ndarray, np.ndarray]:
     """Labels and radii."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    sessions = {
-        name: onnxruntime.InferenceSession(folder / part["file"]) for name, part in manifest["parts"].items()
-    }
+    sessions = {name: onnxruntime.InferenceSession(folder / part["file"]) for name, part in manifest["parts"].items()}
     settings = manifest["settings"]
     x0 = np.load(images)["x"].astype(np.float32)
     points = []

@@ -22,9 +22,7 @@ Bounds = tuple[float, float]
 UNIT: Bounds = (0.0, 1.0)
 
 
-def slope(
-    loss: Loss, x: Float[Tensor, "batch *shape"]
-) -> tuple[Float[Tensor, "batch"], Float[Tensor, "batch *shape"]]:
+def slope(loss: Loss, x: Float[Tensor, "batch *shape"]) -> tuple[Float[Tensor, "batch"], Float[Tensor, "batch *shape"]]:
     """The loss of every row and its gradient with respect to `x`; parameters get no gradient.
 
     One forward and one backward pass. Works under `torch.no_grad` and `torch.inference_mode` too.

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from soap import validate
+from soap._runtime.isolation import isolated, preserved_random_state
 from soap.auxiliary import JointModel, Purification, wrap
 from soap.errors import InputError, unknown
-from soap.isolation import same_random_state, untouched
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.shapes import Tensor
 from soap.training.fitting import as_dataset
 from soap.training.fitting import fit as fit_jointly
@@ -106,7 +106,7 @@ class PurifiedClassifier:
         return self
 
     def _joint(self, shape: tuple[int, ...], classes: int) -> JointModel:
-        with same_random_state():
+        with preserved_random_state():
             torch.manual_seed(self._plain("seed"))
             made = copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(shape, classes)
         model = wrap(
@@ -131,8 +131,8 @@ class PurifiedClassifier:
         validate.inputs(x, self.model_)
         eps = self._plain("eps")
         if eps != 0:
-            x = Purifier(self.model_, eps)(x).x
-        with untouched(self.model_), torch.no_grad():
+            x = SOAP(self.model_, eps)(x).x
+        with isolated(self.model_), torch.no_grad():
             parts: list[Tensor] = [self.model_(part).softmax(1) for part in torch.split(x, 1000)]
         chances: Array = torch.cat(parts).cpu().numpy()
         return chances

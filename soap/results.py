@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from soap import files, intact
+from soap._files import atomic, checksums
 from soap.errors import FileError
 
 SCHEMA = 1
@@ -165,10 +165,10 @@ class Store:
 
     def append(self, row: Row) -> None:
         """Add a row at the end, on disk before this returns."""
-        line = intact.as_text(row.as_json(), sort_keys=True).encode() + b"\n"
-        with files.explained(self.path):
+        line = checksums.as_text(row.as_json(), sort_keys=True).encode() + b"\n"
+        with atomic.explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab", buffering=0) as file, files.locked(file):  # others may write to it, too
+            with self.path.open("ab", buffering=0) as file, atomic.locked(file):  # others may write to it, too
                 _, whole, torn = self._read()
                 if torn:
                     told = "%s: its last line was cut off while it was written; %d bytes removed."
@@ -181,17 +181,17 @@ class Store:
                     file.truncate(whole)  # a full disk leaves the rows before it, and no part of this one
                     raise
             if whole == 0:
-                files.sync_folder(self.path.parent)
+                atomic.sync_folder(self.path.parent)
 
     def _read(self) -> tuple[list[Row], int, int]:
         """Rows, the length in bytes of the lines that hold them, and that of a torn one after them."""
-        with files.explained(self.path):
+        with atomic.explained(self.path):
             content = self.path.read_bytes() if self.path.exists() else b""
         whole = content.rfind(b"\n") + 1
         rows = []
         for number, line in enumerate(content[:whole].split(b"\n")[:-1], 1):
             try:
-                rows.append(from_json(intact.from_text(line)))
+                rows.append(from_json(checksums.from_text(line)))
             except ValueError as error:
                 raise FileError(
                     f"{self.path}, line {number}: {error}; mend or remove the line, or use another file."

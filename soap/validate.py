@@ -38,9 +38,7 @@ def inputs(x: Tensor, model: object = None, bounds: tuple[float, float] = (0.0, 
         )
     parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     if parameter is not None and parameter.device != x.device:
-        raise InputError(
-            f"the input is on {x.device} but the model is on {parameter.device}; move one with .to(...)."
-        )
+        raise InputError(f"the input is on {x.device} but the model is on {parameter.device}; move one with .to(...).")
     if parameter is not None and parameter.dtype != x.dtype:
         raise InputError(
             f"the input is {x.dtype} but the model's parameters are {parameter.dtype}; convert one with .to(...)."

@@ -12,7 +12,9 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from soap import engine, recipes, validate
+from soap import recipes, validate
+from soap._files import tensor_files
+from soap._runtime import devices
 from soap.auxiliary import JointModel
 from soap.auxiliary.consistency import GRADIENTS
 from soap.errors import FileError, InputError, unknown
@@ -59,7 +61,7 @@ def weights_path(name: str | Path) -> Path:
 def recipe(name: str | Path) -> Recipe:
     """The recipe inside a model's weights."""
     path = weights_path(name)
-    return _recipe(path, engine.load_tensors(path)[1])
+    return _recipe(path, tensor_files.load_tensors(path)[1])
 
 
 def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str | None = None) -> JointModel:
@@ -69,7 +71,7 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
     to purify by ("paper", "stop" or "exact") instead of the recipe's.
     """
     path = weights_path(name)
-    tensors, metadata = engine.load_tensors(path)
+    tensors, metadata = tensor_files.load_tensors(path)
     plan = _recipe(path, metadata)
     if gradient is not None:
         if plan.task != "consistency":
@@ -81,32 +83,32 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
         plan = replace(plan, auxiliary={**plan.auxiliary, "gradient": gradient})
     model = _filled(lambda: recipes.build(plan), lambda: recipes.build(plan), tensors, path)
     model.training_note = _training_note(plan, metadata)
-    return model.to(engine.pick_device(str(device))).eval()
+    return model.to(devices.pick_device(str(device))).eval()
 
 
 def is_prior(name: str | Path) -> bool:
     """Whether a model's weights are those of a generative one."""
     path = weights_path(name)
-    return generative.is_generative(_text(path, engine.load_tensors(path)[1]))
+    return generative.is_generative(_text(path, tensor_files.load_tensors(path)[1]))
 
 
 def prior_recipe(name: str | Path) -> GenerativeRecipe:
     """The recipe inside a generative model's weights."""
     path = weights_path(name)
-    return _prior_recipe(path, engine.load_tensors(path)[1])
+    return _prior_recipe(path, tensor_files.load_tensors(path)[1])
 
 
 def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
     """A trained generative model in evaluation mode: a bundled one by name, or any by the path of its file.
 
     It carries its recipe's `name` and, as `purification`, the settings of the purifier that uses it:
-    `soap.purify.DefenseGAN(prior, **prior.purification)`.
+    `soap.purifiers.DefenseGAN(prior, **prior.purification)`.
     """
     path = weights_path(name)
-    tensors, metadata = engine.load_tensors(path)
+    tensors, metadata = tensor_files.load_tensors(path)
     plan = _prior_recipe(path, metadata)
     model = _filled(lambda: generative.network(plan), lambda: generative.build(plan), tensors, path)
-    return model.to(engine.pick_device(str(device))).eval()
+    return model.to(devices.pick_device(str(device))).eval()
 
 
 def _bundled() -> set[str]:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from bundle import bundle
 
-from soap import engine, zoo
+from soap import zoo
+from soap._files import tensor_files
 from soap.errors import InputError
 from soap.recipes import generative
 
@@ -15,7 +16,7 @@ def trained_generator(folder: Path) -> Path:
     """Weights as a training would leave them, but for the training."""
     recipe = generative.read("defense-gan-mnist")
     path = folder / "last.safetensors"
-    engine.save_tensors(path, generative.build(recipe).state_dict(), {"recipe": recipe.text, "precision": "fp32"})
+    tensor_files.save_tensors(path, generative.build(recipe).state_dict(), {"recipe": recipe.text, "precision": "fp32"})
     return path
 
 
@@ -37,7 +38,7 @@ def test_half_precision_rounds_to_eleven_bits_and_halves_the_file(tmp_path):
 def test_without_it_the_weights_are_those_of_the_source(tmp_path):
     source, target = zoo.weights_path("mnist-fcn-dr"), tmp_path / "same.safetensors"
     bundle(source, target)
-    before, after = engine.load_tensors(source), engine.load_tensors(target)
+    before, after = tensor_files.load_tensors(source), tensor_files.load_tensors(target)
     assert after[1] == before[1]
     assert all(torch.equal(after[0][name], value) for name, value in before[0].items())
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from soap.chunks import by_rows, bytes_kept, padded_to
+from soap._runtime.splitting import by_rows, bytes_kept, padded_to
 
 
 class Small:

@@ -11,9 +11,9 @@ from torch import nn
 
 import soap
 from soap import InputError
+from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import Purification
 from soap.estimator import PurifiedClassifier, small_network
-from soap.isolation import same_random_state
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # hundreds of training steps, as a user takes them
 
@@ -49,7 +49,7 @@ def test_it_answers_for_the_purified_input():
     fitted = quick().fit(x, y)
     inputs = torch.from_numpy(x.astype(np.float32))
     bare = fitted.model_(inputs).softmax(1).detach().numpy()
-    purified = fitted.model_(soap.Purifier(fitted.model_)(inputs).x).softmax(1).detach().numpy()
+    purified = fitted.model_(soap.SOAP(fitted.model_)(inputs).x).softmax(1).detach().numpy()
     np.testing.assert_allclose(fitted.predict_proba(x), purified, rtol=1e-5)
     assert not np.allclose(bare, purified)
     np.testing.assert_allclose(fitted.set_params(eps=0).predict_proba(x), bare, rtol=1e-5)
@@ -57,7 +57,7 @@ def test_it_answers_for_the_purified_input():
 
 def test_the_same_seed_gives_the_same_answers_and_the_module_given_is_not_changed():
     x, y = table()
-    with same_random_state():
+    with preserved_random_state():
         torch.manual_seed(0)
         module = small_network((6,), 3)
     before = {name: value.clone() for name, value in module.state_dict().items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from soap.isolation import same_random_state
+from soap._runtime.isolation import preserved_random_state
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -31,7 +31,7 @@ def test_foolbox_breaks_what_is_right_when_clean():
     with warnings.catch_warnings():  # foolbox imports scipy by names of old
         warnings.simplefilter("ignore", DeprecationWarning)
         pytest.importorskip("foolbox")
-    with same_random_state():  # its random start is drawn from the global state
+    with preserved_random_state():  # its random start is drawn from the global state
         torch.manual_seed(0)
         accuracy = importlib.import_module("attack_with_foolbox").main(n=30, eps=0.3, steps=10)
     assert accuracy["clean"] > 0.85
@@ -43,7 +43,7 @@ def test_autoattack_breaks_what_is_right_when_clean():
     pytest.importorskip("pyautoattack")
     logging.disable(logging.CRITICAL)
     try:
-        with same_random_state(), warnings.catch_warnings():
+        with preserved_random_state(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of defences that optimise, as it should
             accuracy = importlib.import_module("attack_with_autoattack").main(n=8, attacks=("apgd-ce",))
     finally:

@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from soap import files
+from soap._files import atomic
 from soap.errors import FileError
 
 
 def test_the_new_content_takes_the_place_of_the_old(tmp_path):
     path = tmp_path / "deep" / "a.txt"
-    files.write_text(path, "one")
-    files.write_text(path, "two")
+    atomic.write_text(path, "one")
+    atomic.write_text(path, "two")
     assert path.read_text() == "two"
     assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
     assert path.stat().st_mode & 0o777 == 0o644
@@ -21,10 +21,10 @@ def test_the_new_content_takes_the_place_of_the_old(tmp_path):
 
 def test_a_failure_leaves_the_old_content_and_no_rubbish(tmp_path):
     path = tmp_path / "a.txt"
-    files.write_text(path, "old")
+    atomic.write_text(path, "old")
 
     def fail_half_way() -> None:
-        with files.replacing(path) as temporary:
+        with atomic.replacing(path) as temporary:
             temporary.write_text("half")
             raise RuntimeError
 
@@ -37,7 +37,7 @@ def test_a_failure_leaves_the_old_content_and_no_rubbish(tmp_path):
 def test_the_content_so_far_is_kept_where_it_was_asked_for(tmp_path):
     path, before = tmp_path / "a", tmp_path / "b"
     for content in (b"one", b"two", b"three"):
-        with files.replacing(path, before) as temporary:
+        with atomic.replacing(path, before) as temporary:
             temporary.write_bytes(content)
     assert (path.read_bytes(), before.read_bytes()) == (b"three", b"two")
     assert {p.name for p in tmp_path.iterdir()} == {"a", "b"}
@@ -50,8 +50,8 @@ def test_a_copy_outlives_what_it_was_made_of(tmp_path, monkeypatch, links):
     path, other = tmp_path / "a", tmp_path / "b"
     path.write_bytes(b"one")
     for _ in range(2):  # the second time both names may be the same file already
-        files.copy(path, other)
-    files.write_text(path, "two")
+        atomic.copy(path, other)
+    atomic.write_text(path, "two")
     assert (path.read_bytes(), other.read_bytes()) == (b"two", b"one")
     assert {p.name for p in tmp_path.iterdir()} == {"a", "b"}
 
@@ -59,17 +59,17 @@ def test_a_copy_outlives_what_it_was_made_of(tmp_path, monkeypatch, links):
 def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
     kept = tmp_path / ".hidden"
     kept.write_text("mine")
-    deep = tmp_path / "deep" / f".mine{files.UNFINISHED}"
+    deep = tmp_path / "deep" / f".mine{atomic.UNFINISHED}"
     deep.parent.mkdir()
     deep.write_text("of a run that may be under way")
-    with files.replacing(tmp_path / "a") as temporary:
+    with atomic.replacing(tmp_path / "a") as temporary:
         temporary.write_text("half")
         left = temporary.with_name(temporary.name.replace(".a.", ".b."))  # as if its writer had been killed here
         left.write_bytes(temporary.read_bytes())
     (tmp_path / "a").unlink()
     assert left.exists()
-    files.remove_unfinished(tmp_path)
-    files.remove_unfinished(tmp_path / "nowhere")
+    atomic.remove_unfinished(tmp_path)
+    atomic.remove_unfinished(tmp_path / "nowhere")
     assert {p for p in tmp_path.rglob("*") if p.is_file()} == {kept, deep}
 
 
@@ -85,14 +85,14 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
 )
 def test_a_full_or_forbidden_disk_is_one_clear_error(tmp_path, monkeypatch, number, advice):
     path = tmp_path / "a.txt"
-    files.write_text(path, "old")
+    atomic.write_text(path, "old")
 
     def fail(self, *args, **kwargs):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("pathlib.Path.write_text", fail)
     with pytest.raises(FileError, match=rf"a\.txt: .*{advice}"):
-        files.write_text(path, "new")
+        atomic.write_text(path, "new")
     monkeypatch.undo()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -101,12 +101,12 @@ def test_a_full_or_forbidden_disk_is_one_clear_error(tmp_path, monkeypatch, numb
 def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="a file stands where a folder is wanted"):
-        files.write_text(tmp_path / "file" / "a.txt", "x")
+        atomic.write_text(tmp_path / "file" / "a.txt", "x")
 
 
 def test_sha256(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"abc" * 1000)
-    assert files.sha256(path) == hashlib.sha256(b"abc" * 1000).hexdigest()
+    assert atomic.sha256(path) == hashlib.sha256(b"abc" * 1000).hexdigest()
     with pytest.raises(FileError, match="no such file"):
-        files.sha256(tmp_path / "b")
+        atomic.sha256(tmp_path / "b")

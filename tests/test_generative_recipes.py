@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import soap
-from soap import engine, recipes, zoo
+from soap import recipes, zoo
+from soap._files import tensor_files
 from soap.models import Generator
-from soap.purify import DefenseGAN
+from soap.purifiers import DefenseGAN
 from soap.recipes import generative
 
 GOOD = """
@@ -80,7 +81,7 @@ def test_a_trained_prior_loads_with_its_name_and_settings(trained):
     assert not prior.training
     assert prior.name == "trial"
     assert prior.purification == {"steps": 3, "starts": 2, "step_size": 0.5}
-    tensors, metadata = engine.load_tensors(trained)
+    tensors, metadata = tensor_files.load_tensors(trained)
     assert all(torch.equal(tensors[key], value) for key, value in prior.state_dict().items())
     assert metadata["recipe"] == GOOD == (trained.parent / "recipe.toml").read_text()
     assert zoo.prior_recipe(trained) == generative.parse(GOOD, "test")
@@ -131,9 +132,9 @@ LIES = [
 
 @pytest.mark.parametrize(("change", "message"), LIES, ids=[message[:30] for _, message in LIES])
 def test_weights_that_do_not_fit_their_recipe_are_refused(trained, tmp_path, change, message):
-    tensors, metadata = engine.load_tensors(trained)
+    tensors, metadata = tensor_files.load_tensors(trained)
     change(tensors, metadata)
-    engine.save_tensors(tmp_path / "m.safetensors", tensors, metadata)
+    tensor_files.save_tensors(tmp_path / "m.safetensors", tensors, metadata)
     with pytest.raises(soap.FileError, match=message):
         zoo.load_prior(tmp_path / "m.safetensors")
 
@@ -205,6 +206,6 @@ def test_a_changed_recipe_tells_the_change_in_its_text(name):
 
 
 def test_text_that_cannot_be_changed_is_refused():
-    recipe = generative.parse('training = {epochs = 3, lr = 0.1}\n' + GOOD.split("[training]")[0], "test")
+    recipe = generative.parse("training = {epochs = 3, lr = 0.1}\n" + GOOD.split("[training]")[0], "test")
     with pytest.raises(soap.InputError, match="cannot write 5 into the text of recipe trial"):
         generative.revised(recipe, epochs=5)

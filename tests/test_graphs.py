@@ -6,9 +6,9 @@ from tiny import TASKS, noise_images, tiny_model
 from torch import Tensor, nn
 
 import soap
-from soap import engine, graphs, passes
-from soap.graphs import REPEATABLE, _bucket, least_rows, replayed, row_by_row
-from soap.purify import sign_walk
+from soap._runtime import cuda_graphs, devices, passes
+from soap._runtime.cuda_graphs import REPEATABLE, _bucket, least_rows, replayed, row_by_row
+from soap.purifiers import sign_steps
 
 
 class Doubles(nn.Module):
@@ -53,9 +53,9 @@ def test_rows_are_padded_to_the_next_power_of_two():
 
 def test_only_repeatable_replays_are_padded_further(monkeypatch):
     model, x = Doubles(), torch.rand(3, 2)
-    with engine.repeatable():
+    with devices.cudnn_deterministic():
         assert least_rows(model, x) == 1  # on the CPU nothing is replayed
-        monkeypatch.setattr(graphs, "replays", lambda *_: True)
+        monkeypatch.setattr(cuda_graphs, "replays", lambda *_: True)
         assert least_rows(model, x) == REPEATABLE
     assert least_rows(model, x) == 1
 
@@ -63,13 +63,13 @@ def test_only_repeatable_replays_are_padded_further(monkeypatch):
 @pytest.mark.parametrize("kind", ["soap", "hedge", "answers"])
 def test_what_gives_answers_asks_for_the_padding(kind, monkeypatch):
     seen = []
-    rooms = {"soap": soap.purify.soap, "hedge": sign_walk, "answers": passes}
+    rooms = {"soap": soap.purifiers.soap, "hedge": sign_steps, "answers": passes}
     monkeypatch.setattr(rooms[kind], "least_rows", lambda *_: 8)
     monkeypatch.setattr(rooms[kind], "replayed", lambda *given: _seen(seen, *given))
     model, x = tiny_model().eval(), noise_images(3)
     call = {
-        "soap": lambda: soap.Purifier(model, 0.1)(x).x,
-        "hedge": lambda: soap.purify.Hedge(model, eps=0.1)(x).x,
+        "soap": lambda: soap.SOAP(model, 0.1)(x).x,
+        "hedge": lambda: soap.purifiers.Hedge(model, eps=0.1)(x).x,
         "answers": lambda: passes.answers(model, x),
     }[kind]
     assert len(call()) == 3
@@ -85,8 +85,8 @@ def _seen(seen, owner, key, function, *inputs):
 def test_a_repeatable_answer_does_not_depend_on_how_many_are_asked_for():
     model = soap.load("cifar10-resnet18-lc").cuda()  # others keep the label, not the last bit of a logit
     x = torch.rand(150, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
-    robust = soap.Defended(model, soap.Purifier(model))
-    with torch.no_grad(), engine.repeatable():
+    robust = soap.Defence(model, soap.SOAP(model))
+    with torch.no_grad(), devices.cudnn_deterministic():
         whole = robust(x)
         for size in (1, 7, 32, 100):
             parts = [robust(part) for part in torch.split(x[:100], size)]
@@ -106,7 +106,7 @@ def test_replays_read_new_inputs_new_weights_and_ragged_batches():
     assert torch.equal(replayed(model, "double", model.work, x, y)[0], 3 * x)
     model.factor = nn.Parameter(torch.tensor(4.0, device="cuda"), requires_grad=False)
     assert torch.equal(replayed(model, "double", model.work, x, y)[0], 4 * x)
-    graphs.forget(model)
+    cuda_graphs.forget(model)
 
 
 def test_only_models_that_promise_it_are_recorded():
@@ -137,7 +137,7 @@ def test_purifier_and_attack_replayed_equal_themselves_called(task):
     model.recordable = True
     y = model(x).argmax(1)
     attack = soap.attacks.PGD(eps=0.2, step_size=0.05, steps=6)
-    purify = soap.Purifier(model)
+    purify = soap.SOAP(model)
     fast = attack(model, x, y)
     cleaned = purify(fast)
     model.recordable = False
@@ -151,6 +151,6 @@ def test_purifier_and_attack_replayed_equal_themselves_called(task):
 @pytest.mark.gpu
 def test_bf16_purifies_on_the_gpu():
     model, x = tiny_model().cuda(), noise_images(6).cuda()
-    out = soap.Purifier(model, precision="bf16")(x)
+    out = soap.SOAP(model, precision="bf16")(x)
     assert out.x.dtype == torch.float32
     assert (out.loss_after <= out.loss_before * 1.01).all()

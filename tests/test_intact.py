@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soap import engine, intact
+from soap._files import checksums, tensor_files
 from soap.errors import FileError
 
 
@@ -21,7 +21,7 @@ def flipped(content: bytes):
 
 
 def test_the_checksum_is_that_of_the_content_with_its_own_digits_as_zeros():
-    text = intact.as_text({"a": 1}, "\n", indent=1)
+    text = checksums.as_text({"a": 1}, "\n", indent=1)
     stated = json.loads(text)["checksum"]
     blank = text.replace(stated, "sha256:" + 64 * "0")
     assert stated == "sha256:" + hashlib.sha256(blank.encode()).hexdigest()
@@ -31,42 +31,42 @@ def test_the_checksum_is_that_of_the_content_with_its_own_digits_as_zeros():
 @given(st.dictionaries(st.text(), st.text() | st.floats(allow_nan=False) | st.booleans()), st.sampled_from(["", "\n"]))
 def test_what_is_written_is_read_back(content, end):
     content.pop("checksum", None)
-    assert intact.from_text(intact.as_text(content, end).encode()) == content
+    assert checksums.from_text(checksums.as_text(content, end).encode()) == content
 
 
 def test_every_flipped_bit_and_every_missing_end_of_a_text_is_noticed():
-    text = intact.as_text({"name": "a", "numbers": [1e5, 1e-7]}, "\n", sort_keys=True).encode()
+    text = checksums.as_text({"name": "a", "numbers": [1e5, 1e-7]}, "\n", sort_keys=True).encode()
     for damaged in [*flipped(text), *(text[:cut] for cut in range(len(text)))]:
         with pytest.raises(ValueError):
-            intact.from_text(damaged)
+            checksums.from_text(damaged)
 
 
 def test_every_flipped_bit_and_every_missing_end_of_tensors_is_named(tmp_path):
     path = tmp_path / "t.safetensors"
-    engine.save_tensors(path, {"w": torch.arange(3.0), "n": torch.tensor(7)}, {"recipe": 'x = "checksum"'})
+    tensor_files.save_tensors(path, {"w": torch.arange(3.0), "n": torch.tensor(7)}, {"recipe": 'x = "checksum"'})
     whole = path.read_bytes()
     for damaged in [*flipped(whole), *(whole[:cut] for cut in range(len(whole)))]:
         path.write_bytes(damaged)
         with pytest.raises(FileError, match=r"t\.safetensors: not a whole safetensors file"):
-            engine.load_tensors(path)
+            tensor_files.load_tensors(path)
     path.write_bytes(whole)
-    tensors, metadata = engine.load_tensors(path)
+    tensors, metadata = tensor_files.load_tensors(path)
     assert torch.equal(tensors["w"], torch.arange(3.0))
     assert metadata == {"recipe": 'x = "checksum"'}
 
 
 def test_content_of_before_there_were_checksums_is_taken_as_it_is(tmp_path):
-    assert intact.from_text(b'{"a": 1}') == {"a": 1}
+    assert checksums.from_text(b'{"a": 1}') == {"a": 1}
     path = tmp_path / "old.safetensors"
     path.write_bytes(safetensors.torch.save({"w": torch.ones(2)}, {"recipe": "r"}))
-    assert engine.load_tensors(path)[1] == {"recipe": "r"}
+    assert tensor_files.load_tensors(path)[1] == {"recipe": "r"}
 
 
 def test_a_placeholder_in_the_content_is_not_taken_for_the_field():
-    text = intact.as_text({"quoted": f'"checksum": "{intact.BLANK}"', "plain": intact.BLANK})
-    assert intact.from_text(text.encode())["plain"] == intact.BLANK
+    text = checksums.as_text({"quoted": f'"checksum": "{checksums.BLANK}"', "plain": checksums.BLANK})
+    assert checksums.from_text(text.encode())["plain"] == checksums.BLANK
     with pytest.raises(ValueError, match="no blank"):
-        intact.filled(b'{"checksum": 1}')
+        checksums.filled(b'{"checksum": 1}')
 
 
 BAD = [
@@ -85,4 +85,4 @@ def test_damage_is_named(tmp_path, text, message):
     path = tmp_path / "a.json"
     path.write_bytes(text)
     with pytest.raises(FileError, match=rf"a\.json: .*{message}.*; make it again\."):
-        intact.read(path, "make it again")
+        checksums.read(path, "make it again")

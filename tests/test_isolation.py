@@ -1,4 +1,4 @@
-"""A borrowed network comes back as it was."""
+"""A frozen network comes back as it was."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from soap.isolation import answering, same_random_state, untouched
+from soap._runtime.isolation import eval_mode, isolated, preserved_random_state
 
 
 def network() -> nn.Module:
@@ -29,7 +29,7 @@ def test_modes_and_parameters_come_back(fails: bool) -> None:
     assert True in before[0]
     assert False in before[0]
     try:
-        with untouched(model):
+        with isolated(model):
             assert not any(shown(model)[0])
             assert not any(shown(model)[1])
             if fails:
@@ -42,9 +42,9 @@ def test_modes_and_parameters_come_back(fails: bool) -> None:
 def test_borrowing_twice_gives_back_once_each() -> None:
     model = network()
     before = shown(model)
-    with untouched(model):
+    with isolated(model):
         inside = shown(model)
-        with untouched(model):
+        with isolated(model):
             pass
         assert shown(model) == inside
     assert shown(model) == before
@@ -56,13 +56,13 @@ def test_of_several_threads_the_last_one_gives_back() -> None:
     before, seen = shown(model), []
 
     def second() -> None:
-        with untouched(model):
+        with isolated(model):
             came.set()
             assert first_left.wait(10)
             seen.append(shown(model))
 
     with ThreadPoolExecutor(1) as pool:
-        with untouched(model):
+        with isolated(model):
             inside = shown(model)
             done = pool.submit(second)
             assert came.wait(10)
@@ -75,7 +75,7 @@ def test_of_several_threads_the_last_one_gives_back() -> None:
 def test_answering_leaves_parameters_alone() -> None:
     model = network()
     modes, learning = shown(model)
-    with answering(model):
+    with eval_mode(model):
         assert shown(model) == ([False] * len(modes), learning)
     assert shown(model) == (modes, learning)
 
@@ -86,7 +86,7 @@ def test_the_random_state_comes_back(fails: bool) -> None:
     wanted = torch.rand(3)
     torch.manual_seed(0)
     try:
-        with same_random_state():
+        with preserved_random_state():
             torch.rand(5)
             if fails:
                 raise KeyError
@@ -97,7 +97,7 @@ def test_the_random_state_comes_back(fails: bool) -> None:
 
 def test_any_callable_may_be_borrowed_and_the_random_state_is_kept() -> None:
     before = torch.get_rng_state()
-    with untouched(lambda x: x + torch.rand(1)):
+    with isolated(lambda x: x + torch.rand(1)):
         torch.rand(5)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -106,7 +106,7 @@ def test_gradients_already_there_are_left_alone() -> None:
     model = nn.Linear(2, 2)
     model(torch.rand(1, 2)).sum().backward()
     before = model.weight.grad.clone()
-    with untouched(model):
+    with isolated(model):
         x = torch.rand(1, 2, requires_grad=True)
         model(x).sum().backward()
     assert torch.equal(model.weight.grad, before)
@@ -116,6 +116,6 @@ def test_gradients_already_there_are_left_alone() -> None:
 def test_the_random_state_of_the_gpu_comes_back() -> None:
     torch.rand(1, device="cuda")
     before = torch.cuda.get_rng_state()
-    with same_random_state():
+    with preserved_random_state():
         torch.rand(5, device="cuda")
     assert torch.equal(torch.cuda.get_rng_state(), before)

@@ -25,9 +25,7 @@ import soap
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
-PINS = dict(
-    line.split("==") for line in LOCK.read_text().splitlines() if line and not line.startswith("#")
-)
+PINS = dict(line.split("==") for line in LOCK.read_text().splitlines() if line and not line.startswith("#"))
 # A user's shell: nothing of this clone on the path, and no make around it.
 ENVIRONMENT = {
     name: value
@@ -160,7 +158,7 @@ PURIFY = """
 import json, soap, soap.data
 x = soap.data.load("mnist-mini", "test").take(1).x
 model = soap.load("mnist-cnn-dr")
-out = soap.Purifier(model, eps="min-aux")(x)
+out = soap.SOAP(model, eps="min-aux")(x)
 print(json.dumps({
     "file": soap.__file__, "shape": list(out.x.shape), "low": float(out.x.min()), "high": float(out.x.max()),
     "moved": float((out.x - x).abs().max()), "eps": float(out.eps[0]), "logits": list(model(out.x).shape),
@@ -178,7 +176,7 @@ def test_a_digit_is_purified_from_the_wheel(installed: Path) -> None:
 
 # --- The core on its own ----------------------------------------------------------------------------------------
 
-CORE = ("soap", "soap.training", "soap.purify", "soap.evaluation", "soap.attacks", "soap.zoo", "soap.data")
+CORE = ("soap", "soap.training", "soap.purifiers", "soap.evaluation", "soap.attacks", "soap.zoo", "soap.data")
 IMPORT_WITHOUT = """
 import importlib, sys
 blocked = set(sys.argv[1].split(","))

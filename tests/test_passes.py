@@ -5,11 +5,11 @@ import torch
 from tiny import TASKS, noise_images, tiny_model
 
 import soap
-from soap import passes
+from soap._runtime import passes
+from soap._runtime.isolation import frozen
 from soap.attacks import sight
 from soap.attacks.losses import LOSSES
 from soap.attacks.unrolled import Unrolled
-from soap.isolation import borrowed
 
 
 def by_hand(model, x, criterion):
@@ -25,7 +25,7 @@ def test_a_look_in_two_passes_is_the_look_in_one(task, loss, monkeypatch):
     model, x, y = tiny_model(task).eval(), noise_images(5), torch.arange(5) % 4
     asked = []
     monkeypatch.setattr(sight, "replays", lambda model, x: asked.append(len(x)) or True)
-    with borrowed(model):
+    with frozen(model):
         logits, gradient = sight.look(model, x, lambda z: LOSSES[loss](z, y))
         wanted = by_hand(model, x, lambda z: LOSSES[loss](z, y))
     assert asked == [5]
@@ -38,7 +38,7 @@ def test_rows_are_passed_in_parts(monkeypatch):
     model, x, upstream = tiny_model().eval(), noise_images(10), torch.rand(10, 4)
     sizes = []
     model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
-    with borrowed(model):
+    with frozen(model):
         torch.testing.assert_close(passes.answers(model, x), model(x))
         gradient = passes.pulled_back(model, x, upstream)
         assert sizes == [4, 4, 2, 10, 4, 4, 2]
@@ -66,7 +66,7 @@ def test_on_the_cpu_nothing_is_replayed():
 def test_on_a_gpu_passes_replayed_equal_themselves_called(task):
     model, upstream = tiny_model(task).cuda().eval(), torch.rand(8, 4, device="cuda")
     for images in (noise_images(8).cuda(), noise_images(8).cuda().flip(0)):
-        with borrowed(model):
+        with frozen(model):
             model.recordable = True
             assert passes.replays(model, images)
             fast = passes.answers(model, images), passes.pulled_back(model, images, upstream)
@@ -86,8 +86,8 @@ def test_on_a_gpu_a_network_that_learns_is_called():
 @pytest.mark.gpu
 def test_on_a_gpu_many_recordings_of_a_model_share_their_memory_and_agree():
     model = soap.load("mnist-fcn-dr", device="cuda")
-    purify = soap.Purifier(model)
-    robust = soap.Defended(model, purify)
+    purify = soap.SOAP(model)
+    robust = soap.Defence(model, purify)
     images = torch.rand(100, 1, 28, 28, device="cuda")
     first = {}
     for turn in range(2):  # the second time every recording has been overwritten by the others
@@ -102,5 +102,5 @@ def test_on_a_gpu_many_recordings_of_a_model_share_their_memory_and_agree():
 
 def test_steps_back_are_replayed_for_purifiers_that_say_whose_promise_holds():
     model = tiny_model()
-    assert soap.Purifier(model).recorded_by is model
-    assert soap.purify.Hedge(model).recorded_by is model
+    assert soap.SOAP(model).recorded_by is model
+    assert soap.purifiers.Hedge(model).recorded_by is model

@@ -5,8 +5,8 @@ import pytest
 import soap
 
 PUBLIC = {
-    "Defended", "FileError", "InputError", "JointModel", "Purified", "Purifier", "SoapError", "attacks", "auxiliary",
-    "data", "evaluation", "load", "load_prior", "models", "purify", "recipes", "training", "zoo",
+    "Defence", "FileError", "InputError", "JointModel", "Purified", "SOAP", "SoapError", "attacks", "auxiliary",
+    "data", "evaluation", "load", "load_prior", "models", "purifiers", "recipes", "training", "zoo",
 }  # fmt: skip
 
 
@@ -15,7 +15,7 @@ def test_the_front_door():
     assert all(getattr(soap, name) is not None for name in PUBLIC)
 
 
-ROOMS = ["attacks", "auxiliary", "data", "evaluation", "models", "purify", "recipes", "training"]
+ROOMS = ["attacks", "auxiliary", "data", "evaluation", "models", "purifiers", "recipes", "training"]
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -8,19 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soap import engine, ranks
+from soap._runtime import devices, distributed
+from soap._runtime.distributed import Ranks
 from soap.cli import main
 from soap.data import gaussian_noise
 from soap.errors import InputError
-from soap.ranks import Ranks
 
 
 def test_alone_nothing_is_imported_and_nothing_changes():
     source = """
 import sys, torch
-from soap import ranks
-with ranks.joined(torch.device("cpu")) as group:
-    assert group == ranks.Ranks() == ranks.here()
+from soap._runtime import distributed
+with distributed.joined(torch.device("cpu")) as group:
+    assert group == distributed.Ranks() == distributed.here()
     assert group.first and not group.many
     assert group.part(7) == slice(0, 7)
     assert group.any(True) and not group.any(False)
@@ -43,8 +43,8 @@ def test_the_parts_of_a_shared_draw_are_the_whole_one(world, rows, copies, width
     parts = []
     for rank in range(world):
         generator = torch.Generator().manual_seed(3)
-        with ranks.sharing(Ranks(rank=rank, world=world), rows):
-            parts.append(ranks.normal(torch.zeros(copies * rows, width), generator).reshape(copies, rows, width))
+        with distributed.sharing(Ranks(rank=rank, world=world), rows):
+            parts.append(distributed.normal(torch.zeros(copies * rows, width), generator).reshape(copies, rows, width))
         after = torch.randn(1, generator=generator)  # what comes next is the same in all
         assert after == torch.randn(1, generator=spent(3, whole.numel()))
     assert torch.equal(torch.cat(parts, 1).flatten(0, 1), whole)
@@ -60,7 +60,7 @@ def spent(seed: int, numbers: int) -> torch.Generator:
 def test_noise_outside_a_shared_batch_is_as_ever():
     x = torch.rand(6, 3)
     wanted = (x + 0.2 * torch.randn(6, 3, generator=torch.Generator().manual_seed(1))).clamp(0, 1)
-    with ranks.sharing(Ranks(rank=1, world=2), 6):
+    with distributed.sharing(Ranks(rank=1, world=2), 6):
         shared = gaussian_noise(x, 0.2, torch.Generator().manual_seed(1))
     assert not torch.equal(shared, wanted)
     torch.testing.assert_close(gaussian_noise(x, 0.2, torch.Generator().manual_seed(1)), wanted)
@@ -82,14 +82,14 @@ def test_a_launcher_that_says_half_of_it_is_refused(monkeypatch, world, rank, me
     if rank is not None:
         monkeypatch.setenv("RANK", rank)
     with pytest.raises(InputError, match=message):
-        ranks.started()
+        distributed.started()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["models"], "soap models is the work of one process, WORLD_SIZE says 2"),
-        (["purify", "x.png", "--out", "y"], "soap purify is the work of one process, WORLD_SIZE says 2"),
+        (["models"], "soap models runs in one process, WORLD_SIZE is 2"),
+        (["purify", "x.png", "--out", "y"], "soap purify runs in one process, WORLD_SIZE is 2"),
         (["train", "mnist-fcn-dr", "--device", "cuda:0"], "'cuda:0' is one for all 2 processes"),
         (["train", "mnist-fcn-dr", "--device", "cuda"], "process 1 of this machine has no GPU of its own"),
     ],
@@ -109,15 +109,15 @@ def test_every_process_has_a_gpu_of_its_own(monkeypatch):
     for name, value in {"WORLD_SIZE": "8", "RANK": "6", "LOCAL_RANK": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert engine.pick_device("auto") == engine.pick_device("cuda") == torch.device("cuda:2")
-    assert engine.pick_device("cpu") == torch.device("cpu")
+    assert devices.pick_device("auto") == devices.pick_device("cuda") == torch.device("cuda:2")
+    assert devices.pick_device("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert engine.pick_device("auto") == torch.device("cpu")
+    assert devices.pick_device("auto") == torch.device("cpu")
 
 
 def test_without_accelerate_it_says_what_to_install(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(InputError, match=r"soap-defense\[scale\]"), ranks.joined(torch.device("cpu")):
+    with pytest.raises(InputError, match=r"soap-defense\[scale\]"), distributed.joined(torch.device("cpu")):
         pass

@@ -51,8 +51,10 @@ def test_any_data_set_name_survives(name):
 
 
 def test_a_value_in_another_section_is_left_alone():
-    text = read("mnist-fcn-dr").text.replace("[training]", "[training]  # slow\nseed = 1  # one").replace(
-        "[model]", "[ model ]"
+    text = (
+        read("mnist-fcn-dr")
+        .text.replace("[training]", "[training]  # slow\nseed = 1  # one")
+        .replace("[model]", "[ model ]")
     )
     old = parse(text, "test")
     new = revised(old, seed=2)
@@ -64,7 +66,7 @@ def test_text_that_cannot_be_changed_is_refused():
     text = read("mnist-fcn-dr").text
     head, rest = text.split("[training]")
     tail = rest[rest.index("[purifier]") :]
-    inline = parse('training = {epochs = 3, lr = 0.1}\n' + head + tail, "test")
+    inline = parse("training = {epochs = 3, lr = 0.1}\n" + head + tail, "test")
     with pytest.raises(InputError, match="cannot write the changed values"):
         revised(inline, epochs=5)
     with pytest.raises(InputError, match="epochs is 0"):

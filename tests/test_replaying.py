@@ -13,7 +13,7 @@ from tiny import TASKS, noise_images, tiny_model
 from torch import nn
 
 import soap
-from soap import graphs
+from soap._runtime import cuda_graphs
 from soap.attacks import APGD, sight
 from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda
 from soap.attacks.losses import cross_entropy
@@ -34,10 +34,10 @@ class Again:
         return self
 
     def replay(self):
-        graphs._here.recording = True  # a graph would not call anything
+        cuda_graphs._here.recording = True  # a graph would not call anything
         for static, value in zip(self.outputs, self.function(*self.inputs), strict=True):
             static.copy_(value)
-        graphs._here.recording = False
+        cuda_graphs._here.recording = False
 
 
 @dataclass
@@ -58,16 +58,16 @@ def recorded(monkeypatch):
         return Again(function, static, outputs)
 
     def replays(owner, *inputs):
-        return getattr(owner, "recordable", False) is True and not getattr(graphs._here, "recording", False)
+        return getattr(owner, "recordable", False) is True and not getattr(cuda_graphs._here, "recording", False)
 
-    monkeypatch.setattr(graphs, "_Shelf", Shelf)
-    monkeypatch.setattr(graphs, "_record", record)
-    monkeypatch.setattr(graphs, "replays", replays)
+    monkeypatch.setattr(cuda_graphs, "_Shelf", Shelf)
+    monkeypatch.setattr(cuda_graphs, "_record", record)
+    monkeypatch.setattr(cuda_graphs, "replays", replays)
     return made
 
 
 def sights(model):
-    purify, hedge = soap.Purifier(model), soap.purify.Hedge(model, steps=3)
+    purify, hedge = soap.SOAP(model), soap.purifiers.Hedge(model, steps=3)
     return {
         "classifier": model,
         "bpda": Bpda(model, purify),
@@ -89,7 +89,7 @@ def seen(model, x, y):
         logits, gradient = sight.look(one, x, partial(cross_entropy, y=y))
         found |= {(name, "logits"): logits, (name, "gradient"): gradient, (name, "attacked"): attack(one, x, y)}
     with torch.no_grad():
-        found["defended", "logits"] = soap.Defended(model, soap.Purifier(model))(x)
+        found["defended", "logits"] = soap.Defence(model, soap.SOAP(model))(x)
     return found
 
 
@@ -103,7 +103,7 @@ def test_looks_answers_and_attacks_are_those_that_are_called(task, recorded, mon
     made = len(recorded)
     again = seen(model, x, y)
     assert len(recorded) == made  # everything was there
-    monkeypatch.setattr(graphs, "replays", lambda owner, *inputs: False)
+    monkeypatch.setattr(cuda_graphs, "replays", lambda owner, *inputs: False)
     called = seen(model, x, y)
     for place, wanted in called.items():
         torch.testing.assert_close(replayed[place], wanted, msg=lambda told, place=place: f"{place}: {told}")
@@ -114,11 +114,11 @@ def test_a_row_of_pixels_is_one_recording_for_all_rows_and_sizes(recorded, monke
     torch.manual_seed(0)
     prior = PixelCNN(inputs=(3, 4, 5), channels=6, blocks=2, mixtures=3).double()
     x = torch.rand(7, 3, 4, 5, dtype=torch.float64)
-    replayed = [soap.purify.PixelDefend(prior)(images) for images in (x, x[:5], x.flip(0))]
+    replayed = [soap.purifiers.PixelDefend(prior)(images) for images in (x, x[:5], x.flip(0))]
     assert recorded == [8]
-    monkeypatch.setattr(graphs, "replays", lambda owner, *inputs: False)
+    monkeypatch.setattr(cuda_graphs, "replays", lambda owner, *inputs: False)
     for images, got in zip((x, x[:5], x.flip(0)), replayed, strict=True):
-        wanted = soap.purify.PixelDefend(prior)(images)
+        wanted = soap.purifiers.PixelDefend(prior)(images)
         assert torch.equal(got.x, wanted.x)
         torch.testing.assert_close(got.loss_after, wanted.loss_after)
 
@@ -128,12 +128,12 @@ def test_inside_a_recording_nothing_is_replayed(recorded):
         recordable = True
 
         def outer(self, x):
-            return graphs.replayed(self, "inner", self.inner, x)
+            return cuda_graphs.replayed(self, "inner", self.inner, x)
 
         def inner(self, x):
             return (2 * x,)
 
     model, x = Twice(), torch.arange(3.0)
     for _ in range(2):
-        assert torch.equal(graphs.replayed(model, "outer", model.outer, x)[0], 2 * x)
+        assert torch.equal(cuda_graphs.replayed(model, "outer", model.outer, x)[0], 2 * x)
     assert recorded == [4]

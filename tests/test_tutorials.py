@@ -11,8 +11,8 @@ import torch
 import typer.main
 
 import soap
+from soap._runtime.isolation import preserved_random_state
 from soap.cli import app, main
-from soap.isolation import same_random_state
 
 ROOT = Path(__file__).parents[1]
 ALL_RUN = "All blocks of this page run in order as a test"
@@ -64,7 +64,7 @@ def test_every_block_runs_in_order(page, tmp_path, monkeypatch):
     monkeypatch.setenv("SOAP_COMMIT", "test")
     names: dict[str, object] = {"__name__": "__main__", "soap": soap}
     printed = io.StringIO()
-    with same_random_state(), contextlib.redirect_stdout(printed):
+    with preserved_random_state(), contextlib.redirect_stdout(printed):
         torch.manual_seed(0)  # foolbox draws its starts from the global state
         for number, (kind, content) in enumerate(blocks(TEXTS[page]), 1):
             if kind == "python":

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import soap
-from soap import engine
+from soap._files import tensor_files
 from soap.evaluation import fingerprint
 from soap.results import Store
 
@@ -44,7 +44,7 @@ def test_the_committed_rows_belong_to_the_weights_and_reach_the_papers_figures(n
 
 @pytest.mark.parametrize("name", REACH)
 def test_the_weights_carry_the_recipe_that_is_bundled(name):
-    _, metadata = engine.load_tensors(soap.zoo.weights_path(name))
+    _, metadata = tensor_files.load_tensors(soap.zoo.weights_path(name))
     assert metadata["recipe"] == soap.recipes.read(name).text
 
 
@@ -82,9 +82,9 @@ def test_a_file_that_is_missing_truncated_or_lies_is_refused(tmp_path):
 
 
 def rewritten(tmp_path, change):
-    tensors, metadata = engine.load_tensors(soap.zoo.weights_path("mnist-fcn-dr"))
+    tensors, metadata = tensor_files.load_tensors(soap.zoo.weights_path("mnist-fcn-dr"))
     change(tensors, metadata)
-    engine.save_tensors(tmp_path / "m.safetensors", tensors, metadata)
+    tensor_files.save_tensors(tmp_path / "m.safetensors", tensors, metadata)
     return tmp_path / "m.safetensors"
 
 
@@ -107,7 +107,7 @@ def test_weights_that_do_not_fit_their_recipe_are_refused(tmp_path, change, mess
 
 def test_a_saved_file_reads_back_to_the_bit(tmp_path):
     tensors = {"a": torch.rand(3, 4), "b": torch.arange(5)}
-    engine.save_tensors(tmp_path / "t.safetensors", tensors, {"note": json.dumps({"x": 1})})
-    read, metadata = engine.load_tensors(tmp_path / "t.safetensors")
+    tensor_files.save_tensors(tmp_path / "t.safetensors", tensors, {"note": json.dumps({"x": 1})})
+    read, metadata = tensor_files.load_tensors(tmp_path / "t.safetensors")
     assert metadata == {"note": '{"x": 1}'}
     assert all(torch.equal(read[key], tensors[key]) for key in tensors)

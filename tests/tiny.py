@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 import soap
+from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import AuxiliaryTask, Consistency, JointModel, Purification, Reconstruction, Rotation
-from soap.isolation import same_random_state
 from soap.models import Network
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -16,7 +16,7 @@ def tiny_model(
     task: str = "reconstruction", *, side: int = 8, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> JointModel:
     """A network with batch norm and dropout over [1, side, side] images of 4 classes, in evaluation mode."""
-    with same_random_state():
+    with preserved_random_state():
         torch.manual_seed(seed)
         encoder = nn.Sequential(
             nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Tanh(), nn.Flatten(),

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
-from soap import bench, engine
+from soap import bench
+from soap._runtime import devices
 from soap.bench.purify import bench_purify
-from soap.purify import soap as purifier
+from soap.purifiers import soap as purifier
 
 VARIANTS = {
     "as it is": lambda: None,
@@ -27,7 +28,7 @@ BATCHES = (128, 1024)
 
 def measure(name: str, weights: str, out: Path) -> None:
     """Append a row for each batch size, with the variant in its case."""
-    device = engine.pick_device("cuda")
+    device = devices.pick_device("cuda")
     VARIANTS[name]()
     subject, rates = bench.load_subject(weights, device), bench.measure_rates(device)
     for batch in BATCHES:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from soap import engine
+from soap._files import tensor_files
 from soap.errors import InputError
 from soap.recipes import generative
 from soap.shapes import Tensor
@@ -24,7 +24,7 @@ def bundle(source: Path, target: Path, *, half: bool = False, recipe: Path | Non
     recipe: of a generative model, the recipe to keep inside instead; only its [purifier] may differ, which training
     does not look at.
     """
-    tensors, metadata = engine.load_tensors(source)
+    tensors, metadata = tensor_files.load_tensors(source)
     if half:
         tensors = {name: _rounded(tensor) for name, tensor in tensors.items()}
         metadata = {**metadata, "stored": "half precision"}
@@ -33,7 +33,7 @@ def bundle(source: Path, target: Path, *, half: bool = False, recipe: Path | Non
         if replace(inside, text=other.text, purifier=other.purifier) != other:
             raise InputError(f"{recipe} differs from the recipe inside {source} in more than [purifier].")
         metadata = {**metadata, "recipe": other.text}
-    engine.save_tensors(target, tensors, metadata)
+    tensor_files.save_tensors(target, tensors, metadata)
 
 
 def _rounded(tensor: Tensor) -> Tensor:

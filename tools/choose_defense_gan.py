@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from soap import data, engine, zoo
+from soap import data, zoo
+from soap._runtime import devices
 from soap.evaluation import PAPER
 from soap.evaluation.provenance import commit, fingerprint
-from soap.purify import DefenseGAN
+from soap.purifiers import DefenseGAN
 
 ROWS = Path(__file__).resolve().parents[1] / "results" / "defense-gan-steps.jsonl"
 WANTED = {"fcn none": 95, "fcn fgsm": 79, "fcn pgd": 84, "cnn none": 95, "cnn fgsm": 90, "cnn pgd": 91}
@@ -68,7 +69,7 @@ def measured(prior: str, images: data.Dataset, device: torch.device) -> Iterator
             "data_sha256": images.sha256,
             "weights_sha256": fingerprint(generator),
             "commit": commit(),
-            "device": engine.describe_device(device),
+            "device": devices.describe_device(device),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "torch": str(torch.__version__),
         }
@@ -83,7 +84,7 @@ if __name__ == "__main__":
     parser.add_argument("--results", type=Path, default=ROWS, help="where the rows go")
     given = parser.parse_args()
     pictures, rows = data.load("mnist", "train", root=given.data_root).take(given.limit), []
-    for row in measured(given.prior, pictures, engine.pick_device(given.device)):
+    for row in measured(given.prior, pictures, devices.pick_device(given.device)):
         rows.append(row)
         with given.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, sort_keys=True) + "\n")

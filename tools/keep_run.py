@@ -18,7 +18,7 @@ from soap.evaluation.adaptive.evaluate import FINDINGS
 from soap.evaluation.adaptive.folder import CONTINUED, PLAN, ROWS
 from soap.evaluation.adaptive.opened import opened
 from soap.evaluation.adaptive.seal import SEAL
-from soap.recipes.purifiers import SOAP
+from soap.recipes.purifiers import SOAP_NAME
 
 WHOLE = (PLAN, ROWS, FINDINGS, SEAL, "facts", "report.html")
 PART = (ROWS, FINDINGS, "facts/asked.json")
@@ -28,8 +28,8 @@ WENT_ON = f"facts/{CONTINUED}.json"
 def keep(run: Path, results: Path = RESULTS) -> Path:
     """The folder under `results` that the run now lies in, by its own name."""
     asked = opened(run).fact("asked")
-    purifier = SOAP if asked is None else asked["purifier"]
-    wanted = WHOLE if purifier == SOAP else (*PART, WENT_ON) if (run / WENT_ON).exists() else PART
+    purifier = SOAP_NAME if asked is None else asked["purifier"]
+    wanted = WHOLE if purifier == SOAP_NAME else (*PART, WENT_ON) if (run / WENT_ON).exists() else PART
     for name in (*PART, SEAL, *wanted):
         if not (run / name).exists():
             raise FileError(

@@ -24,7 +24,7 @@ if __name__ == "__main__":
     model = soap.load(MODEL)
     digits = soap.data.load(DATA).take(10)  # classes take turns, so these are the first of each
     x_adv = PAPER[DATA]["pgd"](model, digits.x, digits.y)
-    show = showcase(model, digits, x_adv, soap.Purifier(model))
+    show = showcase(model, digits, x_adv, soap.SOAP(model))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(png(draw_digits(show, LIGHT, attack="attacked by PGD")))
     print(out, out.stat().st_size, "bytes")

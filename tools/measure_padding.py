@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from soap import Defended, data, engine, graphs, zoo
+from soap import Defence, data, zoo
+from soap._runtime import cuda_graphs, devices
 from soap.bench.row import provenance
 from soap.bench.timing import seconds_of
 from soap.evaluation import PAPER
 from soap.evaluation.provenance import fingerprint
 from soap.recipes import purifiers
-from soap.recipes.purifiers import SOAP
+from soap.recipes.purifiers import SOAP_NAME
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "padding.jsonl"
 PADDED = (1, 16, 32, 64, 128)
@@ -55,16 +56,16 @@ def measured(
     source = "mnist" if model.startswith("mnist") else "cifar10"
     images = data.load(source, "test").take(n)
     x = PAPER[source]["pgd"](network, images.x.to(device), images.y.to(device))
-    settings = {"eps": "min-aux"} if purifier == SOAP else {}
+    settings = {"eps": "min-aux"} if purifier == SOAP_NAME else {}
     stated = provenance(device)
     stated["command"] = stated["command"].replace("soap", "python tools/measure_padding.py", 1)
-    rows, before = [], graphs.REPEATABLE
+    rows, before = [], cuda_graphs.REPEATABLE
     try:
         for padded in paddings:
-            graphs.REPEATABLE = padded or before
-            graphs.forget(network)
-            robust = Defended(network, purifiers.before(network, purifier, settings))
-            with torch.no_grad(), engine.repeatable():
+            cuda_graphs.REPEATABLE = padded or before
+            cuda_graphs.forget(network)
+            robust = Defence(network, purifiers.before(network, purifier, settings))
+            with torch.no_grad(), devices.cudnn_deterministic():
                 whole = robust(x)
                 found = {size: _compared(robust, x[: CALLS * size], whole, size) for size in PARTS}
                 cost = {size: _milliseconds(robust, x[:size], device) for size in PARTS}
@@ -74,11 +75,11 @@ def measured(
                 | {"provenance": stated}
             )
     finally:
-        graphs.REPEATABLE = before
+        cuda_graphs.REPEATABLE = before
     return rows
 
 
-def _compared(robust: Defended, x: Tensor, whole: Tensor, size: int) -> dict[str, int]:
+def _compared(robust: Defence, x: Tensor, whole: Tensor, size: int) -> dict[str, int]:
     """Of the images asked for `size` at a time: how many, how many with the same logits, with another label."""
     parts = torch.cat([robust(part) for part in torch.split(x, size)])
     whole = whole[: len(x)]
@@ -86,7 +87,7 @@ def _compared(robust: Defended, x: Tensor, whole: Tensor, size: int) -> dict[str
     return {"images": len(x), "same": int(same.sum()), "other": int(other.sum())}
 
 
-def _milliseconds(robust: Defended, x: Tensor, device: torch.device) -> float:
+def _milliseconds(robust: Defence, x: Tensor, device: torch.device) -> float:
     """The fastest of several calls; the first ones load kernels and record."""
     return round(1000 * min(seconds_of(lambda: robust(x), device) for _ in range(REPEATS)), 3)
 
@@ -100,7 +101,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     for model, purifier, options, paddings in CASES:
         if given.only in f"{model} {purifier}":
-            for row in measured(model, purifier, options, paddings, given.images, engine.pick_device(given.device)):
+            for row in measured(model, purifier, options, paddings, given.images, devices.pick_device(given.device)):
                 with given.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, sort_keys=True) + "\n")
                 print({name: row[name] for name in SHOWN}, flush=True)

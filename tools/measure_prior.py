@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from soap import data, engine, zoo
+from soap import data, zoo
+from soap._runtime import devices
 from soap.evaluation.provenance import commit, fingerprint
 from soap.models.pixelcnn import PixelCNN
 
@@ -39,7 +40,7 @@ def measured(
         "trained_on": trained_on,
         "weights_sha256": fingerprint(model),
         "commit": commit(),
-        "device": engine.describe_device(device),
+        "device": devices.describe_device(device),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "torch": str(torch.__version__),
     }
@@ -62,7 +63,7 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--data-root", type=Path, help="where data sets lie")
     given = parser.parse_args()
-    chosen = engine.pick_device(given.device)
+    chosen = devices.pick_device(given.device)
     options = {"trained_on": given.trained_on, "limit": given.limit, "device": chosen, "root": given.data_root}
     row = measured(given.weights, given.history, **options)
     with ROWS.open("a", encoding="utf-8") as file:

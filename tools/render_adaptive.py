@@ -1,6 +1,6 @@
 """Render the figures of docs/adaptive.md from the runs under results/adaptive.
 
-    python tools/render_adaptive.py
+python tools/render_adaptive.py
 """
 
 import json

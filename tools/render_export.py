@@ -1,6 +1,6 @@
 """Render the tables of docs/export.md from the rows of `soap export --check` and of tools/vary_export.py.
 
-    python tools/render_export.py
+python tools/render_export.py
 """
 
 import json

@@ -1,6 +1,6 @@
 """Render the table of docs/purifiers.md from the committed rows and the runs under results/adaptive and purifiers.
 
-    python tools/render_purifiers.py
+python tools/render_purifiers.py
 """
 
 import json
@@ -15,10 +15,10 @@ from soap import paper, recipes
 from soap.evaluation import PAPER
 from soap.evaluation.adaptive.verdict import NOTHING
 from soap.paper.planning import seed_of
-from soap.purify import AntiAdversary, Hedge
+from soap.purifiers import AntiAdversary, Hedge
 from soap.recipes import generative
 from soap.recipes.naming import BARE, defence_by
-from soap.recipes.purifiers import BY_PRIOR, SOAP
+from soap.recipes.purifiers import BY_PRIOR, SOAP_NAME
 from soap.report import markdown_table, with_section
 from soap.report.accuracy import percent
 from soap.report.comparison import epochs
@@ -29,7 +29,7 @@ PAGE, RESULTS = ROOT / "docs" / "purifiers.md", ROOT / "results"
 PRIORS, STEPS = (ROOT / "results" / f"{name}.jsonl" for name in ("priors", "defense-gan-steps"))
 TITLES = {
     BARE: "none",
-    SOAP: "SOAP",
+    SOAP_NAME: "SOAP_NAME",
     "anti-adversary": "anti-adversary",
     "hedge": "Hedge",
     "defense-gan": "Defense-GAN",
@@ -37,14 +37,14 @@ TITLES = {
 }
 SUBJECTS = {
     "cifar10-resnet18-pgd-at": (BARE, "anti-adversary", "hedge", "pixeldefend"),
-    "cifar10-resnet18-lc": (BARE, SOAP, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-lc": (BARE, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
     "cifar10-resnet18-no-def": (BARE, "pixeldefend"),
     "mnist-cnn-no-def": (BARE, "defense-gan"),
     "mnist-fcn-no-def": (BARE, "defense-gan"),
 }
 """Models, and the purifiers that are put before each."""
 
-OWN = (BARE, SOAP)
+OWN = (BARE, SOAP_NAME)
 """Purifiers whose runs are kept whole, with their pages, under the model's own name."""
 
 ABSENT = "\N{EN DASH}"
@@ -94,7 +94,7 @@ def label(model: str, purifier: str) -> str:
     by_classifier = {"anti-adversary": AntiAdversary, "hedge": Hedge}
     if purifier in by_classifier:
         return repr(by_classifier[purifier](nn.Identity()))
-    return recipes.defence(recipes.read(model), "min-aux" if purifier == SOAP else BARE)
+    return recipes.defence(recipes.read(model), "min-aux" if purifier == SOAP_NAME else BARE)
 
 
 def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row | None:

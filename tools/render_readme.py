@@ -1,6 +1,6 @@
 """Render the README's table of results from the rows beside the bundled weights.
 
-    python tools/render_readme.py
+python tools/render_readme.py
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Render the table of docs/reliability.md from the rows of the long runs in results/reliability.jsonl.
 
-    python tools/render_reliability.py
+python tools/render_reliability.py
 """
 
 import json

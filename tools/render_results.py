@@ -1,11 +1,12 @@
 """Render docs/results.md and docs/results.html from what is committed (rows, curves, timings) and the paper's numbers.
 
-    python tools/render_results.py
+python tools/render_results.py
 """
 
 from pathlib import Path
 
-from soap import bench, files, paper
+from soap import bench, paper
+from soap._files import atomic
 from soap.evaluation.gathered import Material
 from soap.paper.verdicts import Findings, Judged, judge_all
 from soap.report.comparison import compare
@@ -46,5 +47,5 @@ def rendered() -> dict[Path, str]:
 
 if __name__ == "__main__":
     for path, text in rendered().items():
-        files.write_text(path, text)
+        atomic.write_text(path, text)
         print(f"{path}: {len(text.encode()):,} bytes")

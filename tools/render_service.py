@@ -1,6 +1,6 @@
 """Render the figures of docs/service.md from the rows of tools/load_service.py in results/service.jsonl.
 
-    python tools/render_service.py
+python tools/render_service.py
 """
 
 import json

@@ -1,12 +1,13 @@
 """Measure CW with more binary-search steps than the paper's, which a footnote of Table 1 cites.
 
-    python tools/search_cw.py mnist-fcn-pgd-at --images 2000 --results results/paper.jsonl
+python tools/search_cw.py mnist-fcn-pgd-at --images 2000 --results results/paper.jsonl
 """
 
 import argparse
 from pathlib import Path
 
-from soap import data, engine, recipes, zoo
+from soap import data, recipes, zoo
+from soap._runtime import devices
 from soap.attacks import CarliniWagner
 from soap.evaluation import transfer
 from soap.results import Store
@@ -22,7 +23,7 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--data-root", type=Path, help="where data sets lie")
     given = parser.parse_args()
-    device = engine.pick_device(given.device)
+    device = devices.pick_device(given.device)
     images = data.load(recipes.read(given.model).data, "test", root=given.data_root).take(given.images)
     attacks = {f"cw, {steps} search steps": CarliniWagner(radius=4.0, search_steps=steps) for steps in STEPS}
     model = zoo.load(given.model, device=device)

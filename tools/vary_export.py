@@ -18,12 +18,13 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from soap import data, engine, recipes, zoo
+from soap import data, recipes, zoo
+from soap._runtime import devices
 from soap.auxiliary import JointModel
 from soap.bench.agreement import same_pixels
 from soap.evaluation import PAPER
 from soap.evaluation.provenance import commit
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 
 ROWS = Path(__file__).resolve().parents[1] / "results" / "attempts" / "export-agreement.jsonl"
 BATCH = 32
@@ -51,7 +52,7 @@ def ways(name: str, file: Path) -> Iterator[tuple[str, Run]]:
 
 
 def _by_torch(model: JointModel, x: Tensor, batch: int) -> Tensor:
-    purify = Purifier(model)
+    purify = SOAP(model)
     return torch.cat([purify(part).x for part in torch.split(x, batch)])
 
 
@@ -86,7 +87,7 @@ def measured(name: str, folder: Path, images: data.Dataset) -> Iterator[dict[str
                 "attack": repr(attack),
                 "commit": commit(),
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                "device": engine.describe_device(x.device),
+                "device": devices.describe_device(x.device),
                 "torch": str(torch.__version__),
                 "onnxruntime": onnxruntime.__version__,
             }

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import soap
-from soap import files
+from soap._files import atomic
 from soap.errors import FileError, InputError, SoapError
 from soap.export import export
 
@@ -58,12 +58,12 @@ def vendor(target: Path) -> dict[str, Any]:
             "integrity": INTEGRITY,
             "models": models,
             "files": {
-                path.relative_to(folder).as_posix(): files.sha256(path)
+                path.relative_to(folder).as_posix(): atomic.sha256(path)
                 for path in sorted(folder.rglob("*"))
                 if path.is_file()
             },
         }
-        files.write_text(folder / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+        atomic.write_text(folder / "manifest.json", json.dumps(manifest, indent=2) + "\n")
     return manifest
 
 
@@ -87,7 +87,7 @@ def packed(folder: Path) -> Path:
 def check(package: Path, integrity: str) -> None:
     """Raise unless the file's checksum is `integrity`, written as npm does: the algorithm, then base64."""
     algorithm, _, _ = integrity.partition("-")
-    with files.explained(package), package.open("rb") as file:
+    with atomic.explained(package), package.open("rb") as file:
         digest = hashlib.file_digest(file, algorithm).digest()
     got = f"{algorithm}-{base64.b64encode(digest).decode()}"
     if got != integrity:
@@ -108,7 +108,7 @@ def unpack(package: Path, folder: Path, wanted: dict[str, str] = WANTED) -> None
             content = tar.extractfile(member) if member.isreg() else None
             if content is None:
                 raise FileError(f"{member.name} in {package.name} is no regular file; it is not as published.")
-            with files.explained(folder / name), content, (folder / name).open("wb") as out:
+            with atomic.explained(folder / name), content, (folder / name).open("wb") as out:
                 shutil.copyfileobj(content, out)
     if missing:
         raise FileError(f"{package.name} lacks {', '.join(missing)}; it is not the published package.")
@@ -126,13 +126,13 @@ def _exported(name: str, folder: Path) -> dict[str, Any]:
 @contextmanager
 def _replacing(target: Path) -> Iterator[Path]:
     """A temporary folder beside `target`, which takes its place when the block ends well."""
-    with files.explained(target):
-        scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=files.UNFINISHED))
+    with atomic.explained(target):
+        scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=atomic.UNFINISHED))
     try:
         new, old = scratch / "new", scratch / "old"
         new.mkdir()
         yield new
-        with files.explained(target):
+        with atomic.explained(target):
             if target.exists():
                 target.rename(old)
             new.rename(target)

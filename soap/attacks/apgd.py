@@ -11,13 +11,13 @@ from itertools import product
 import torch
 
 from soap import validate
+from soap._runtime.seeding import streams
 from soap.attacks.apgd_walk import Found, Walk, checkpoints
 from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import LOSSES, TARGETED
 from soap.attacks.pgd import BALLS
 from soap.attacks.sight import look
 from soap.balls import Ball
-from soap.draws import streams
 from soap.shapes import Float, Int, Tensor
 
 
@@ -52,7 +52,7 @@ class APGD(Attack):
       a row leaves, the model is asked about its point again, beside those that would leave with it: rounding differs
       from batch to batch, and a defence that steps by signs makes other answers of it.
 
-    Starts are drawn from `seed` and the row's own values (`soap.draws`), so that rows do not depend on each
+    Starts are drawn from `seed` and the row's own values (`soap._runtime.seeding`), so that rows do not depend on each
     other, nor on how they are split into batches.
     """
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, fields
 
 import torch
 
+from soap._runtime.seeding import uniform
 from soap.attacks.minimal import per_row
 from soap.balls import L2, Ball
-from soap.draws import uniform
 from soap.shapes import Int, Tensor
 
 MOMENTUM = 0.75

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from soap import validate
+from soap._runtime.isolation import isolated
 from soap.errors import InputError
-from soap.isolation import untouched
 from soap.shapes import Float, Int, Tensor
 
 Model = nn.Module | Callable[[Tensor], Tensor]
@@ -29,7 +29,7 @@ class Attack(ABC):
         """Adversarial examples for a batch; the model is left as it was, in mode, weights and gradients."""
         validate.inputs(x, model)
         validate.labels(y, x)
-        with untouched(model), torch.inference_mode(False), torch.no_grad():
+        with isolated(model), torch.inference_mode(False), torch.no_grad():
             x, y = x.detach().clone(), y.long().clone()  # autograd cannot record tensors made under inference_mode
             validate.labels(y, x, _classes(model, x[:8]))
             return self.perturb(model, x, y)
@@ -67,5 +67,5 @@ def _classes(model: Model, sample: Tensor) -> int:
 
 def fooled(model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]) -> Tensor:
     """Which rows are not classified as `y` (boolean, [batch]), by the model in evaluation mode."""
-    with untouched(model), torch.no_grad():
+    with isolated(model), torch.no_grad():
         return model(x).argmax(1) != y

@@ -27,7 +27,7 @@ class AutoAttack(Attack):
     """The standard version: APGD-CE, targeted APGD-DLR, targeted FAB and Square, each on what still stands.
 
     Of fewer than four classes the parts that go by the DLR loss are left out; of fewer than ten, targets are fewer.
-    It differentiates the model by autograd: of a defended model it gets what `Defended` passes back (BPDA).
+    It differentiates the model by autograd: of a defended model it gets what `Defence` passes back (BPDA).
     """
 
     eps: float

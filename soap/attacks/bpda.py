@@ -14,10 +14,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from soap._runtime.isolation import frozen, isolated
+from soap._runtime.passes import purified_by, straight_through
 from soap.attacks.sight import Criterion, look
 from soap.errors import InputError
-from soap.isolation import borrowed, untouched
-from soap.passes import purified_by, straight_through
 from soap.shapes import Float, Tensor
 from soap.validate import describe
 
@@ -43,7 +43,7 @@ class Walks(Protocol):
 class Adaptive(nn.Module, ABC):
     """`model` behind `purify`: logits of the whole defence, and an attacker's own rule for its gradient.
 
-    `forward` is differentiable with the purifier passed straight through, as in `soap.Defended`; attacks that ask by
+    `forward` is differentiable with the purifier passed straight through, as in `soap.Defence`; attacks that ask by
     `look` get the rule of the subclass. Whoever calls, the networks answer in evaluation mode and no parameter gets a
     gradient.
     """
@@ -55,7 +55,7 @@ class Adaptive(nn.Module, ABC):
 
     def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
         """Purify, then classify."""
-        with borrowed(self):
+        with frozen(self):
             return straight_through(self.model, x, self.purified(x))
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Bpda(Adaptive):
         self, x: Float[Tensor, "batch *shape"], criterion: Criterion
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
         """Logits, and the gradient of `criterion` at the purified point."""
-        with untouched(self):
+        with isolated(self):
             return look(self.model, self.purified(x), criterion)
 
 
@@ -95,7 +95,7 @@ class StartBpda(Adaptive):
         self, x: Float[Tensor, "batch *shape"], criterion: Criterion
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
         """Logits of the whole defence, and the gradient of `criterion` at `x` itself."""
-        with untouched(self), torch.no_grad():
+        with isolated(self), torch.no_grad():
             return self(x), look(self.model, x, criterion)[1]
 
 
@@ -121,7 +121,7 @@ class TrajectoryBpda(Adaptive):
         self, x: Float[Tensor, "batch *shape"], criterion: Criterion
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
         """Logits at the purified point, and the mean gradient of `criterion` along the path to it."""
-        with untouched(self):
+        with isolated(self):
             with torch.enable_grad():  # a path may be differentiated, too
                 path = self.purify.path(x.detach()).detach()
             if path.ndim != x.ndim + 1 or path.shape[1:] != x.shape:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from soap import validate
+from soap._runtime.seeding import streams, uniform
 from soap.attacks.attack import Attack, Model
 from soap.attacks.pgd import BALLS
 from soap.balls import L2
-from soap.draws import streams, uniform
 from soap.shapes import Tensor
 
 
@@ -16,7 +16,7 @@ from soap.shapes import Tensor
 class Noise(Attack):
     """Up to `draws` random points for every row; a row keeps the first that fools, else the last.
 
-    Drawn from `seed` and the row's own values (`soap.draws`): rows do not depend on each other.
+    Drawn from `seed` and the row's own values (`soap._runtime.seeding`): rows do not depend on each other.
     """
 
     eps: float

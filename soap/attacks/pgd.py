@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 
 from soap import validate
+from soap._runtime.cuda_graphs import replayed
 from soap.attacks.attack import Attack, Model, fooled
 from soap.attacks.losses import LOSSES
 from soap.balls import L2, Ball, Linf
 from soap.descent import ascend
-from soap.graphs import replayed
 from soap.shapes import Tensor
 
 BALLS: dict[str, type[Linf] | type[L2]] = {"linf": Linf, "l2": L2}

@@ -68,9 +68,7 @@ class _Affine(torch.autograd.Function):
             places = zip(ctx.sides, gradient.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
             rest = [s - ((out - 1) * step - 2 * pad + wide * (k - 1) + 1) for s, out, k, step, pad, wide in places]
         groups = ctx.settings.get("groups", 1)
-        back = torch.convolution(
-            gradient, weight, None, stride, padding, dilation, not ctx.transposes, rest, groups
-        )
+        back = torch.convolution(gradient, weight, None, stride, padding, dilation, not ctx.transposes, rest, groups)
         for axis, side in enumerate(ctx.sides, start=2):  # `output_padding` may have made room for more
             back = back.narrow(axis, 0, side)
         return back, None, None

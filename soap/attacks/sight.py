@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 
 from torch import nn
 
+from soap._runtime.passes import answers, pulled_back, replays
 from soap.attacks.attack import Model
 from soap.descent import slope
-from soap.passes import answers, pulled_back, replays
 from soap.shapes import Float, Tensor
 
 Criterion = Callable[[Tensor], Tensor]

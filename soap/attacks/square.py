@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 
 from soap import validate
+from soap._runtime.seeding import streams, uniform
 from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import LOSSES
 from soap.attacks.minimal import per_row
-from soap.draws import streams, uniform
 from soap.errors import InputError
 from soap.shapes import Tensor
 
@@ -33,7 +33,7 @@ class Square(Attack):
       queries, stretched to `queries` as in their paper. (AutoAttack's standard suite does not stretch it.)
     - `norm`: "linf"; the squares of the L2 attack are another search.
 
-    Stripes, squares and signs are drawn from `seed` and the row's own values (`soap.draws`), so that rows do
+    Stripes, squares and signs are drawn from `seed` and the row's own values (`soap._runtime.seeding`), so that rows do
     not depend on each other.
     """
 

@@ -14,13 +14,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from soap import validate
+from soap._runtime.isolation import isolated, preserved_random_state
 from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import cross_entropy
 from soap.attacks.pgd import FGSM
 from soap.auxiliary import JointModel
 from soap.descent import slope
 from soap.errors import InputError, unknown
-from soap.isolation import same_random_state, untouched
 from soap.models import ARCHITECTURES, Network, build
 from soap.shapes import Float, Int, Tensor
 
@@ -66,7 +66,7 @@ class Substitute:
         validate.inputs(x, target)
         if len(x) < self.seeds:
             raise InputError(f"got {len(x)} images to start from, want at least seeds={self.seeds}.")
-        with untouched(target), torch.no_grad():
+        with isolated(target), torch.no_grad():
             validate.logits(target(x[:8]), len(x[:8]))
             substitute = self.train(lambda queries: target(queries).argmax(1), x[: self.seeds])
         return Transfer(substitute=substitute, settings=self)
@@ -98,7 +98,7 @@ class Substitute:
 
     def _learn(self, x: Tensor, y: Tensor, round_: int) -> nn.Module:
         """A fresh substitute trained on the set as it stands."""
-        with same_random_state(), torch.enable_grad():
+        with preserved_random_state(), torch.enable_grad():
             model = self._fresh(x, self.seed + round_)
             if int(y.max()) >= model.classes:
                 raise InputError(

@@ -20,16 +20,17 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from soap import graphs, validate
+from soap import validate
+from soap._runtime import cuda_graphs
+from soap._runtime.cuda_graphs import Function, forget, replayed
+from soap._runtime.isolation import isolated
+from soap._runtime.splitting import by_rows
 from soap.attacks.bpda import Adaptive
 from soap.attacks.second_derivatives import FixedConvolutions
 from soap.attacks.sight import Criterion, look
 from soap.balls import Linf
-from soap.chunks import by_rows
 from soap.descent import Bounds
 from soap.errors import InputError
-from soap.graphs import Function, forget, replayed
-from soap.isolation import untouched
 from soap.shapes import Float, Tensor
 
 TIE = 1e-3
@@ -80,7 +81,7 @@ class Unrolled(Adaptive):
         if not isinstance(purifier, Unrollable):
             raise InputError(
                 f"got the purifier {validate.describe(purifier)}, want one with step_size, steps, bounds, loss(x) and "
-                "route(x), as soap.Purifier has them; without them use Bpda."
+                "route(x), as soap.SOAP has them; without them use Bpda."
             )
         validate.positive("scale", scale)
         super().__init__(model, purifier)
@@ -102,7 +103,7 @@ class Unrolled(Adaptive):
         self, x: Float[Tensor, "batch *shape"], criterion: Criterion
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
         """Logits, and the gradient of `criterion` with respect to `x` through classifier and purifier."""
-        with untouched(self), torch.inference_mode(False):
+        with isolated(self), torch.inference_mode(False):
             x = x.detach().clone()  # autograd cannot record tensors made under inference_mode
             path, eps = self._route(x)
             logits, upstream = look(self.model, path[-1], criterion)
@@ -129,7 +130,7 @@ class Unrolled(Adaptive):
         """
         network = getattr(self.purify, "recorded_by", None)
         settings = (repr(self.purify), self.purify.bounds, self.scale, self.smooth, function.__name__)
-        most = SIDE_BY_SIDE if graphs.replays(network, *inputs) else None
+        most = SIDE_BY_SIDE if cuda_graphs.replays(network, *inputs) else None
         replay = partial(replayed, network, settings, function)
         return by_rows(replay, *inputs, most=most, free=partial(forget, network or self.model))
 

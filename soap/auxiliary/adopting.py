@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from soap import validate
+from soap._runtime.isolation import isolated, preserved_random_state
 from soap.auxiliary.consistency import Consistency
 from soap.auxiliary.features import FeaturesOf, Layer, last_linear
 from soap.auxiliary.joint import JointModel, Purification
@@ -18,7 +19,6 @@ from soap.auxiliary.reconstruction import Reconstruction
 from soap.auxiliary.rotation import TURNS, Rotation
 from soap.auxiliary.task import AuxiliaryTask
 from soap.errors import InputError, unknown
-from soap.isolation import same_random_state, untouched
 from soap.models import Network, dense_decoder
 from soap.shapes import Tensor
 
@@ -94,7 +94,7 @@ def _network(classifier: nn.Module, encoder: nn.Module | None, shape: tuple[int,
     elif encoder is None:
         layer = last_linear(classifier, x)
         encoder, classifier = FeaturesOf(classifier, layer), Layer(layer)
-    with untouched(encoder), untouched(classifier), torch.no_grad():
+    with isolated(encoder), isolated(classifier), torch.no_grad():
         kept = x.clone()
         z = _called("encoder", encoder, x)
         if not torch.equal(x, kept):
@@ -137,7 +137,7 @@ def _task(
         return Consistency(**options)
     if name == "rotation" and shape[1] != shape[2]:
         raise InputError(f"the task 'rotation' turns square images, got {shape[1]} x {shape[2]}; cut or scale them.")
-    with same_random_state():
+    with preserved_random_state():
         torch.manual_seed(seed)
         if name == "rotation":
             width = torch.Size(network.features).numel()
@@ -148,7 +148,7 @@ def _task(
 def _check_task(model: JointModel, x: Tensor) -> None:
     """One loss a row, or an error that says which part does not fit."""
     task = model.auxiliary
-    with untouched(model), torch.no_grad():
+    with isolated(model), torch.no_grad():
         if isinstance(task, Rotation | Reconstruction):
             head, wanted = (task.head, (TURNS,)) if isinstance(task, Rotation) else (task.decoder, model.input_shape)
             made = _called("head", head, model.encoder(x))

@@ -11,7 +11,8 @@
 import torch
 from torch.nn import functional as F
 
-from soap import ranks, validate
+from soap import validate
+from soap._runtime import distributed
 from soap.auxiliary.resize import nearest, nearest_floor_indexed
 from soap.auxiliary.task import AuxiliaryTask, Classifies, JointLosses, accuracy
 from soap.shapes import Float, Int, Tensor
@@ -40,7 +41,7 @@ class Consistency(AuxiliaryTask):
 
         The authors' noise is one-sided: N(0, noise) clipped to [0, 1] and added, the sum left as it is.
         """
-        noisy = x + (self.noise * ranks.normal(x, generator)).clamp(0, 1)
+        noisy = x + (self.noise * distributed.normal(x, generator)).clamp(0, 1)
         logits = model(torch.cat([random_view(noisy, generator), second_view(noisy)]))
         one, two = logits.chunk(2)
         labels = y.repeat(2)

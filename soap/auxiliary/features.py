@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from soap import validate
+from soap._runtime.isolation import isolated
 from soap.errors import InputError
-from soap.isolation import untouched
 from soap.shapes import Float, Tensor
 
 SPLIT = "give the split yourself: the part up to the features as encoder=f, the rest as classifier g, logits g(f(x))"
@@ -68,7 +68,7 @@ def last_linear(network: nn.Module, x: Float[Tensor, "batch *shape"]) -> nn.Line
 
     listening = [layer.register_forward_hook(noting(name, layer)) for name, layer in linear]
     try:
-        with untouched(network), torch.no_grad():
+        with isolated(network), torch.no_grad():
             try:
                 logits = network(x)
             except (RuntimeError, ValueError, TypeError, IndexError) as error:

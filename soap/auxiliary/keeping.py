@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from soap import engine
+from soap._files import tensor_files
 from soap.auxiliary.adopting import TASKS, wrap
 from soap.auxiliary.consistency import Consistency
 from soap.auxiliary.joint import JointModel, Purification
@@ -25,8 +25,8 @@ MOST = 3 * 1024 * 1024
 
 def save(path: str | Path, model: JointModel) -> None:
     """Write the weights and settings of a model as one safetensors file."""
-    engine.check_keepable(model.state_dict())
-    engine.save_tensors(Path(path), model.state_dict(), metadata(model))
+    tensor_files.check_keepable(model.state_dict())
+    tensor_files.save_tensors(Path(path), model.state_dict(), metadata(model))
 
 
 def metadata(model: JointModel) -> dict[str, str]:
@@ -56,7 +56,7 @@ def restore(
     task: wanted where it was one of your own.
     """
     path = Path(path)
-    tensors, facts = engine.load_tensors(path)
+    tensors, facts = tensor_files.load_tensors(path)
     try:
         about = json.loads(facts[KEY])
         shape, name, known = tuple(map(index, about["shape"])), str(about["name"]), about["task"]

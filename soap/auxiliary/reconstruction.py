@@ -27,9 +27,7 @@ class Reconstruction(AuxiliaryTask):
         """Classify and rebuild the clean input from one noisy view, x + N(0, noise) clipped to [0, 1]."""
         z = model.encoder(gaussian_noise(x, self.noise, generator))
         logits = model.classifier(z)
-        return JointLosses(
-            F.cross_entropy(logits, y), F.mse_loss(self.decoder(z).float(), x), accuracy(logits, y)
-        )
+        return JointLosses(F.cross_entropy(logits, y), F.mse_loss(self.decoder(z).float(), x), accuracy(logits, y))
 
     def reconstruct(self, model: Classifies, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """What the decoder sees: h(f(x))."""

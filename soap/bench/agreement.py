@@ -14,9 +14,7 @@ def same_pixels(one: Float[Tensor, "batch *shape"], two: Float[Tensor, "batch *s
     return float(((one - two).abs() <= CLOSE * (1 + 1e-3)).double().mean())
 
 
-def purified_alike(
-    model: JointModel, ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]
-) -> dict[str, float]:
+def purified_alike(model: JointModel, ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> dict[str, float]:
     """Shares of equal pixels, equal radii and equal labels of (images, eps) from two purifiers."""
     return {
         "pixels": same_pixels(ours[0], theirs[0]),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from soap._runtime.isolation import frozen
 from soap.attacks import PGD, Attack, CarliniWagner, DeepFool
 from soap.auxiliary import JointModel
 from soap.bench import foolbox_attacks, plain_deepfool, plain_walks
@@ -17,7 +18,6 @@ from soap.bench.row import FOOLBOX, OURS, PLAIN, BenchRow, provenance
 from soap.bench.subject import Subject, images, predicted
 from soap.errors import InputError, unknown
 from soap.evaluation import PAPER
-from soap.isolation import borrowed
 from soap.shapes import Tensor
 
 NAMES = {"pgd": "pgd", "deepfool": "df", "cw": "cw"}
@@ -99,7 +99,7 @@ def _paths(attack: PGD | DeepFool | CarliniWagner, x: Tensor, y: Tensor) -> Mapp
 
 def least_work(attack: Attack, model: JointModel, x: Tensor, counted: Sequence[Passes | None]) -> Work:
     """PGD: one gradient a step. Attacks whose length depends on the images: the fewest passes that any path took."""
-    with borrowed(model):
+    with frozen(model):
         cost = cost_of(model, model, x[:2].clone().requires_grad_())
     rows = len(x)
     if isinstance(attack, PGD):

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from soap import engine
+from soap._runtime import devices
 from soap.bench.timing import seconds_of
 from soap.shapes import Tensor
 
@@ -73,9 +73,7 @@ def floor(work: Work, rates: Rates) -> Floor:
     """Operations over their rate or bytes over theirs, whichever takes longer."""
     seconds = {"operations": work.operations / rates.operations, "bytes": work.bytes / rates.bytes}
     bound = max(seconds, key=lambda name: seconds[name])
-    return Floor(
-        operations=work.operations, bytes=work.bytes, rates=rates, seconds=seconds[bound], bound=bound
-    )
+    return Floor(operations=work.operations, bytes=work.bytes, rates=rates, seconds=seconds[bound], bound=bound)
 
 
 def cost_of(function: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor) -> Cost:
@@ -126,7 +124,7 @@ def measure_rates(device: torch.device, precision: str = "fp32") -> Rates:
     batch, kernel = draw(images, channels, 32, 32), draw(channels, channels, 3, 3)
     source = torch.ones(2**28 if large else 2**25, device=device)
     target = torch.empty_like(source)
-    with torch.no_grad(), engine.autocast(device, precision):
+    with torch.no_grad(), devices.autocast(device, precision):
         product = _best(lambda: matrix @ other, device)
         convolution = min(
             _best(partial(F.conv2d, *(t.to(memory_format=layout) for t in (batch, kernel)), padding=1), device)

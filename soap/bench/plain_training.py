@@ -8,7 +8,7 @@ no fused optimiser, `loss.item()` every step, and adversarial examples by `loss.
 import torch
 from torch.nn import functional as F
 
-from soap import engine
+from soap._runtime import devices, seeding
 from soap.attacks import FGSM, PGD, Attack
 from soap.auxiliary import JointModel
 from soap.bench import plain_walks
@@ -37,7 +37,7 @@ class PlainTraining:
     def epoch(self) -> list[float]:
         """Train on every image once; the loss of every step."""
         number = self.step // self.steps_per_epoch
-        order_generator = torch.Generator().manual_seed(engine.seed_for(self.schedule.seed, 0, number))
+        order_generator = torch.Generator().manual_seed(seeding.seed_for(self.schedule.seed, 0, number))
         order = torch.randperm(len(self.data), generator=order_generator).to(self.device)
         self.model.train()
         return [
@@ -46,7 +46,7 @@ class PlainTraining:
         ]
 
     def _train_step(self, rows: Tensor) -> float:
-        seed = engine.seed_for(self.schedule.seed, 1, self.step)
+        seed = seeding.seed_for(self.schedule.seed, 1, self.step)
         self.generator.manual_seed(seed)
         torch.manual_seed(seed)  # dropout draws from the global state; the caller restores it
         x, y = self.data.x[rows], self.data.y[rows]
@@ -58,7 +58,7 @@ class PlainTraining:
             x = self._attacked(x, y)
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.rate((self.step + 1) / self.steps_per_epoch - 1e-9)
-        with engine.autocast(self.device, self.precision):
+        with devices.autocast(self.device, self.precision):
             loss = joint_loss(self.model, x, y, self.generator)
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

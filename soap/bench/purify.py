@@ -1,11 +1,12 @@
-"""Purification: the shared walk of `Purifier` against Algorithm 2 for one radius after another."""
+"""Purification: the shared walk of `SOAP` against Algorithm 2 for one radius after another."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from soap import engine
+from soap._runtime import devices
+from soap._runtime.isolation import frozen
 from soap.auxiliary import JointModel
 from soap.bench import plain_walks
 from soap.bench.agreement import purified_alike
@@ -14,8 +15,7 @@ from soap.bench.counting import counting_losses
 from soap.bench.floor import Rates, Work, cost_of, floor
 from soap.bench.row import FP32, OURS, PLAIN, BenchRow, provenance
 from soap.bench.subject import Subject, images
-from soap.isolation import borrowed
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.shapes import Tensor
 
 Pair = tuple[Tensor, Tensor]
@@ -44,11 +44,11 @@ def bench_purify(
     In bf16 both paths are, and ours in fp32 is a third to compare with.
     """
     model, given = subject.model, images(subject, batch, device, seed=seed, root=root)
-    settings = Purifier(model, steps=steps, grid=grid, precision=precision)
+    settings = SOAP(model, steps=steps, grid=grid, precision=precision)
     gamma, T, radii = settings.step_size, settings.steps, settings.grid
 
     def ours(model: JointModel, precision: str = precision) -> Run[Pair]:
-        purifier = Purifier(model, steps=T, grid=radii, precision=precision)
+        purifier = SOAP(model, steps=T, grid=radii, precision=precision)
 
         def run() -> Pair:
             out = purifier(given.x)
@@ -58,7 +58,7 @@ def bench_purify(
 
     def plain(model: JointModel) -> Run[Pair]:
         def run() -> Pair:
-            with engine.autocast(device, precision):
+            with devices.autocast(device, precision):
                 return plain_walks.purify_min_aux(model, given.x, radii, gamma=gamma, T=T)
 
         return run
@@ -107,7 +107,7 @@ def needed(grid: Sequence[float], *, gamma: float, T: int) -> tuple[list[int], i
 def least_work(model: JointModel, x: Tensor, grid: Sequence[float], *, gamma: float, T: int) -> Work:
     """The operations and bytes that the whole grid needs for the batch `x`, in T batched steps and a last look."""
     gradients, losses = needed(grid, gamma=gamma, T=T)
-    with borrowed(model):
+    with frozen(model):
         cost = cost_of(lambda point: model.auxiliary.loss(model, point), model, x[:2].clone().requires_grad_())
     rows, passes = len(x), len(gradients)
     ahead = cost.forwards(rows * (sum(gradients) + losses), passes + 1)

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from soap import __version__, engine, files
+from soap import __version__
+from soap._files import atomic
+from soap._runtime import devices
 from soap.bench.counting import Passes
 from soap.bench.floor import Floor
 from soap.bench.timing import Spread
@@ -91,7 +93,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "commit": commit(),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
-        "device": engine.describe_device(device),
+        "device": devices.describe_device(device),
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -101,7 +103,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 def append(path: Path, row: BenchRow) -> None:
     """Add a row at the end of a JSONL file."""
-    with files.explained(path):
+    with atomic.explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row.as_json(), sort_keys=True, allow_nan=False) + "\n")
@@ -109,7 +111,7 @@ def append(path: Path, row: BenchRow) -> None:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSONL file as plain data, for tables and plots."""
-    with files.explained(path):
+    with atomic.explained(path):
         lines = path.read_bytes().splitlines()
     rows = []
     for number, line in enumerate(lines, 1):

@@ -6,12 +6,13 @@ from pathlib import Path
 import torch
 
 from soap import data as library
-from soap import engine, recipes, zoo
+from soap import recipes, zoo
+from soap._runtime import seeding
+from soap._runtime.isolation import isolated, preserved_random_state
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.data.sources import SOURCES
 from soap.errors import FileError, unknown
-from soap.isolation import same_random_state, untouched
 from soap.recipes import Recipe
 from soap.shapes import Float, Tensor
 
@@ -62,9 +63,7 @@ def load_subject(name: str, device: torch.device, seed: int = 0) -> Subject:
     return Subject(model=model, recipe=recipe, seed=seed)
 
 
-def images(
-    subject: Subject, count: int, device: torch.device, *, seed: int = 0, root: Path | None = None
-) -> Images:
+def images(subject: Subject, count: int, device: torch.device, *, seed: int = 0, root: Path | None = None) -> Images:
     """Test images: those of the recipe's data set where it lies under the data root, else bundled digits or noise."""
     shape, name = subject.model.input_shape, subject.recipe.data
     if shape == DIGITS:
@@ -108,14 +107,14 @@ def epoch_images(recipe: Recipe, root: Path | None = None) -> int:
 
 def predicted(model: JointModel, x: Float[Tensor, "batch *shape"]) -> Tensor:
     """What the model says: the label of every row, a thousand at a time."""
-    with untouched(model), torch.no_grad():
+    with isolated(model), torch.no_grad():
         return torch.cat([model(part).argmax(1) for part in torch.split(x, 1000)])
 
 
 def _settle(model: JointModel, device: torch.device, seed: int) -> None:
     """Batch-norm statistics that fit the weights, from noise; without them activations grow or vanish."""
-    generator = torch.Generator().manual_seed(engine.seed_for(seed, 1))
-    with same_random_state(), torch.no_grad():
+    generator = torch.Generator().manual_seed(seeding.seed_for(seed, 1))
+    with preserved_random_state(), torch.no_grad():
         torch.manual_seed(seed)  # dropout draws from the global state
         model.train()
         for _ in range(WARM_UP):

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from soap import recipes, validate
+from soap._runtime.isolation import preserved_random_state
 from soap.bench.compare import Watch
 from soap.bench.counting import Meter, Passes, counting_features
 from soap.bench.epoch_clock import EpochClock
@@ -19,7 +20,6 @@ from soap.bench.timing import seconds_of, spread
 from soap.bench.training_plan import TrainingPlan
 from soap.data import Dataset
 from soap.errors import InputError
-from soap.isolation import same_random_state
 from soap.recipes import Recipe
 
 LEAST = 3
@@ -64,7 +64,7 @@ def bench_train(
         raise InputError(f"the batch is {schedule.batch} but there are only {len(data)} training images.")
     measured, whole = len(data) // schedule.batch, epoch_images(recipe, root) // schedule.batch
     epoch = _Epochs(plan=plan, data=data, count=epochs, measured=measured, whole=whole, compiled=compiled, watch=watch)
-    with same_random_state():
+    with preserved_random_state():
         found = _alone(epoch) if alone else _beside_plain(epoch)
     images = whole * schedule.batch
     paths = figures({name: spread(values) for name, values in found.seconds.items()}, images, found.passes, found.peaks)

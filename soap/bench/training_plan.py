@@ -8,13 +8,14 @@ from pathlib import Path
 
 import torch
 
-from soap import engine, training
+from soap import training
+from soap._runtime import devices
+from soap._runtime.isolation import frozen
 from soap.attacks import FGSM, PGD
 from soap.auxiliary import JointModel
 from soap.bench.floor import Work, cost_of
 from soap.bench.plain_training import PlainTraining, joint_loss
 from soap.data import Dataset
-from soap.isolation import borrowed
 from soap.recipes import Recipe
 from soap.recipes.making import compiling
 from soap.training import Progress
@@ -72,14 +73,14 @@ class TrainingPlan:
         x, y = data.x[:2], data.y[:2]
         rows = steps * schedule.batch
         generator = torch.Generator(x.device).manual_seed(schedule.seed)
-        with engine.autocast(x.device, self.precision):
+        with devices.autocast(x.device, self.precision):
             model.train()
             cost = cost_of(lambda x: joint_loss(model, x, y, generator), model, x)
         work = cost.forwards(rows, steps) + cost.backwards(rows, steps)
         work += Work(operations=0, bytes=6 * cost.weights * steps)
         gradients = attack.steps if isinstance(attack, PGD) else 1 if isinstance(attack, FGSM) else 0
         if gradients:
-            with borrowed(model):
+            with frozen(model):
                 walk = cost_of(model, model, x.clone().requires_grad_())
             work += walk.forwards(rows * gradients, steps * gradients)
             work += walk.backwards(rows * gradients, steps * gradients)

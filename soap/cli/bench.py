@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group
 
-from soap import bench, engine, recipes, zoo
+from soap import bench, recipes, zoo
+from soap._runtime import devices
 from soap.bench import growth
 from soap.bench.attack import NAMES, bench_attack, settings
 from soap.bench.compare import Watch
@@ -47,17 +48,11 @@ Models = Annotated[
 ]
 Batches = Annotated[
     list[int] | None,
-    typer.Option(
-        "--batch", metavar="N", min=1, help="Images in a batch; repeat for more. [dim]\\[default: 128][/dim]"
-    ),
+    typer.Option("--batch", metavar="N", min=1, help="Images in a batch; repeat for more. [dim]\\[default: 128][/dim]"),
 ]
 Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Timed runs of each path, in turns.")]
-Precision = Annotated[
-    str, typer.Option("--precision", metavar="NAME", help="fp32, or bf16 for speed on a GPU.")
-]
-Results = Annotated[
-    Path | None, typer.Option("--results", metavar="FILE", help="Append the rows to this JSONL file.")
-]
+Precision = Annotated[str, typer.Option("--precision", metavar="NAME", help="fp32, or bf16 for speed on a GPU.")]
+Results = Annotated[Path | None, typer.Option("--results", metavar="FILE", help="Append the rows to this JSONL file.")]
 
 Measure = Callable[[Watch], BenchRow]
 
@@ -205,7 +200,7 @@ def train(
 
 def _rates(shell: Shell, precision: str, results: Path | None) -> bench.Rates:
     """What the device can do; before that, whether the precision can be had and the rows be kept."""
-    engine.autocast(shell.device, precision)
+    devices.autocast(shell.device, precision)
     if results is not None:
         check_folder(results.parent)
         if results.exists():
@@ -231,9 +226,7 @@ def _report(shell: Shell, cases: Iterable[Measure], results: Path | None) -> Non
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(
-        help="Measure speed: our path against a plain one and against the floor.", no_args_is_help=True
-    )
+    group = typer.Typer(help="Measure speed: our path against a plain one and against the floor.", no_args_is_help=True)
     command(group, "bench purify", example="soap bench purify --model mnist-cnn-dr --batch 1 --batch 128")(purify)
     command(group, "bench attack", example="soap bench attack --attack deepfool --batch 100")(attack)
     command(group, "bench train", example="soap bench train --model cifar10-resnet18-lc --steps 20")(train)

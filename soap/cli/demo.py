@@ -10,7 +10,8 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from soap import data, files, zoo
+from soap import data, zoo
+from soap._files import atomic
 from soap.cli.outputs import check_folder
 from soap.cli.shell import Shell, command
 from soap.cli.suite import report_content
@@ -19,7 +20,7 @@ from soap.errors import FileError
 from soap.evaluation import PAPER, transfer
 from soap.evaluation.adaptive import Target, Threat, evaluate
 from soap.evaluation.showcase import decoding, showcase
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.report import UPPER_BOUND, percent, under_attack
 from soap.report.run_words import knowing_words
 
@@ -68,7 +69,7 @@ def demo(
     network = zoo.load(model, device=shell.device)
     decoding(network)  # a model without a decoder is refused before the work, not after it
     digits = data.load(DATA).take(limit).to(shell.device)
-    purifier = Purifier(network)
+    purifier = SOAP(network)
     attacks = {name: PAPER[DATA][name] for name in ATTACKS}
     with TemporaryDirectory() as folder, shell.progress() as watch:
         rows = transfer(
@@ -99,7 +100,7 @@ def demo(
     again += ["--adaptive"] if adaptive else []
     seconds = time.monotonic() - began
     page = demo_page(rows, show, attack=SHOWN, command=shlex.join(again), seconds=seconds, knowing=knowing)
-    files.write_text(out, page)
+    atomic.write_text(out, page)
 
     view = table("attack", "network alone, %", "purified first, %", "seconds: attack + purify")
     for line in under_attack(rows):

@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.text import Text
 
 from soap import data as library
-from soap import engine, ranks, zoo
+from soap import zoo
+from soap._runtime import distributed, interrupts
 from soap.cli.options import (
     AttackEps,
     AttackSteps,
@@ -32,7 +33,7 @@ from soap.errors import InputError
 from soap.evaluation import transfer
 from soap.evaluation.adaptive.evaluate import QUICK_STEPS, STEPS
 from soap.evaluation.transfer import BARE
-from soap.recipes.purifiers import NAMES, SOAP
+from soap.recipes.purifiers import NAMES, SOAP_NAME
 from soap.report import UPPER_BOUND
 from soap.results import Row, Store
 
@@ -121,8 +122,7 @@ def evaluate(
         typer.Option(
             "--out",
             metavar="RUN",
-            help="With --suite: folder of the run, its images and its report. "
-            "[dim]\\[default: runs/MODEL-SUITE][/dim]",
+            help="With --suite: folder of the run, its images and its report. [dim]\\[default: runs/MODEL-SUITE][/dim]",
         ),
     ] = None,
     require: Annotated[
@@ -186,7 +186,7 @@ def evaluate(
     results = results or Path("runs/results.jsonl")
     subject = zoo.load(model, device=shell.device, gradient=gradient)
     recipe = zoo.recipe(model)
-    names = purifier or ([SOAP] if eps_pfy or subject.purifiable else [])
+    names = purifier or ([SOAP_NAME] if eps_pfy or subject.purifiable else [])
     choices: list[str | None] = [*eps_pfy] if eps_pfy else [None]
     purifiers = [
         purifier_of(subject, name, choice, prior=prior, seed=shell.seed) for name in names for choice in choices
@@ -209,7 +209,7 @@ def evaluate(
     shell.say(f"{subject.name} on {len(images):,} images of {images.name}/{split}, {shell.device}.", level=1)
     for name, method in attacks.items():
         shell.say(f"{name}: {method}", level=1)
-    with engine.stoppable() as stop:
+    with interrupts.stoppable() as stop:
         with shell.progress() as show:
             rows = transfer(
                 subject,
@@ -223,7 +223,7 @@ def evaluate(
                 watch=show,
                 stop=stop,
             )
-        finished = not ranks.here().any(stop())
+        finished = not distributed.here().any(stop())
     view = _view(rows)
     content = {
         "model": subject.name,

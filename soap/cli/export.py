@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.text import Text
 
 from soap import data as library
-from soap import files, zoo
+from soap import zoo
+from soap._files import atomic
 from soap.attacks import Attack
 from soap.auxiliary import JointModel
 from soap.bench.row import provenance
@@ -93,10 +94,8 @@ def export(
     check_folder(out)
     images = _images(shell, recipe, data, data_root).take(limit) if check else None
     shell.say("Tracing and writing; a deep network takes a minute or two.", level=1)
-    made = write(
-        subject, out, parts=part, eps=radius(eps), step_size=step_size, steps=steps, opset=opset, force=force
-    )
-    written = {name: {"file": path, "sha256": files.sha256(path)} for name, path in made.paths.items()}
+    made = write(subject, out, parts=part, eps=radius(eps), step_size=step_size, steps=steps, opset=opset, force=force)
+    written = {name: {"file": path, "sha256": atomic.sha256(path)} for name, path in made.paths.items()}
     content: dict[str, Any] = {"model": subject.name, "folder": out, "opset": opset, "parts": written}
     content["purifier"] = None if made.purifier is None else repr(made.purifier)
     view = table("part", "file", "size", right=("size",))
@@ -171,7 +170,7 @@ def _as_json(one: Agreement) -> dict[str, Any]:
 def _append(path: Path, row: dict[str, Any]) -> None:
     """One line more, with who measured it where and when."""
     place = {**provenance(torch.device("cpu")), "onnxruntime": needed("onnxruntime")[0].__version__}
-    with files.explained(path):
+    with atomic.explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"schema": SCHEMA, **row, "provenance": place}, sort_keys=True) + "\n")
@@ -191,6 +190,4 @@ def _view(found: list[Agreement]) -> Group:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(
-        app, "export", example="soap export mnist-cnn-dr --out onnx --check", without=("device",)
-    )(export)
+    command(app, "export", example="soap export mnist-cnn-dr --out onnx --check", without=("device",))(export)

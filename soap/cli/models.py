@@ -8,7 +8,8 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from soap import engine, files, recipes, zoo
+from soap import recipes, zoo
+from soap._files import atomic, tensor_files
 from soap.cli.options import OneModel
 from soap.cli.shell import Shell, command
 from soap.cli.tables import figure, size, table
@@ -67,7 +68,7 @@ def read(name: str) -> Card:
     weights = fingerprint(model)
     rows = Store(path.with_suffix(".jsonl")).read()
     own = [row for row in rows if row.provenance.weights_sha256 == weights]
-    metadata = {key: value for key, value in engine.load_tensors(path)[1].items() if key != "recipe"}
+    metadata = {key: value for key, value in tensor_files.load_tensors(path)[1].items() if key != "recipe"}
     return Card(
         name=model.name,
         path=path,
@@ -136,7 +137,7 @@ def prior_card(name: str) -> dict[str, Any]:
         "data": recipe.data,
         "parameters": sum(parameter.numel() for parameter in zoo.load_prior(name).parameters()),
         "purifier": way_of(recipe),
-        "file_sha256": files.sha256(path),
+        "file_sha256": atomic.sha256(path),
         "recipe": recipe.text,
     }
 
@@ -156,7 +157,7 @@ def _show_card(shell: Shell, asked: str, card: Card) -> None:
         "model": card.name,
         "file": str(card.path),
         "size": size(card.path.stat().st_size),
-        "sha256 of the file": files.sha256(card.path),
+        "sha256 of the file": atomic.sha256(card.path),
         "sha256 of the weights": card.weights_sha256,
         "task": card.recipe.task or "none",
         "network": card.recipe.architecture,
@@ -168,7 +169,7 @@ def _show_card(shell: Shell, asked: str, card: Card) -> None:
         view.add_row(row.attack, row.eps_pfy, figure(row), f"{row.n:,}", row.data, row.settings)
     content = {
         **card.as_json(),
-        "file_sha256": files.sha256(card.path),
+        "file_sha256": atomic.sha256(card.path),
         "weights_sha256": card.weights_sha256,
         "metadata": card.metadata,
         "recipe": card.recipe.text,

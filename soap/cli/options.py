@@ -14,7 +14,7 @@ from soap.auxiliary import JointModel
 from soap.cli.shell import Shell
 from soap.errors import InputError, unknown
 from soap.evaluation import PAPER
-from soap.purify.soap import CHOICES
+from soap.purifiers.soap import CHOICES
 from soap.recipes import Recipe
 
 

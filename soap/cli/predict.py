@@ -9,7 +9,7 @@ from soap.cli import pictures, subject
 from soap.cli.options import ModelName, PictureFiles, Resize
 from soap.cli.shell import Shell, command
 from soap.cli.tables import table
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 
 
 def predict(
@@ -28,7 +28,7 @@ def predict(
     and the auxiliary loss before and after. Colour is converted to what the model takes; size only with --resize.
     """
     who = subject.load(shell, model)
-    purifier = Purifier(who.model) if (who.model.purifiable if purify is None else purify) else None
+    purifier = SOAP(who.model) if (who.model.purifiable if purify is None else purify) else None
     found = pictures.read(files, who.model, resize=resize)
     names = [name for picture in found for name in picture.names]
     x = torch.cat([picture.x for picture in found])

@@ -11,7 +11,7 @@ from soap.cli import outputs, pictures, sheet, subject
 from soap.cli.shell import Shell
 from soap.cli.tables import table
 from soap.errors import InputError
-from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP, by_prior
+from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP_NAME, by_prior
 
 
 def purify(
@@ -27,7 +27,9 @@ def purify(
 ) -> None:
     """Purify pictures without a classifier and show what changed."""
     if name in BY_CLASSIFIER:
-        instead = "leave --with out and name it" if name == SOAP else f"try `soap evaluate MODEL --purifier {name}`"
+        instead = (
+            "leave out --with and name it" if name == SOAP_NAME else f"try `soap evaluate MODEL --purifier {name}`"
+        )
         raise InputError(f"--with {name}: it asks a classifier; {instead}, or purify by {' or '.join(BY_PRIOR)}.")
     if str(files[0]) in zoo.names() and not files[0].exists():
         raise InputError(f"--with {name} asks no classifier, so {files[0]} is taken for a file; leave it out.")

@@ -6,13 +6,13 @@ from typing import Annotated
 import torch
 import typer
 
+from soap._runtime.isolation import isolated
 from soap.cli import outputs, pictures, purifiers, sheet, subject
 from soap.cli.options import Force, Gamma, ModelName, Out, PurifierSteps, Resize, radius
 from soap.cli.shell import Shell, command
 from soap.cli.tables import table
 from soap.errors import InputError
-from soap.isolation import untouched
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.recipes.purifiers import BY_PRIOR
 
 
@@ -82,13 +82,13 @@ def purify(
     eps = radius(eps_pfy or "min-aux")
     if eps == "oracle":
         raise InputError("--eps-pfy oracle needs the true labels: it is a bound, not a defence; see `soap evaluate`.")
-    purifier = Purifier(who.model, eps, step_size=step_size, steps=steps)
+    purifier = SOAP(who.model, eps, step_size=step_size, steps=steps)
     found = pictures.read(files, who.model, resize=resize)
     outputs.check_places(found, out, force=force)
     x = torch.cat([picture.x for picture in found])
     done = subject.purified(shell, purifier, x)
     written = outputs.as_written(found, done.x)
-    with untouched(who.model), torch.no_grad():
+    with isolated(who.model), torch.no_grad():
         losses = torch.cat([who.model.auxiliary.loss(who.model, part) for part in torch.split(written, shell.batch)])
     before, after = who.answers(x, batch=shell.batch), who.answers(written, batch=shell.batch)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from soap import files
+from soap._files import atomic
 from soap.cli.options import DataName, DataRoot
 from soap.cli.outputs import check_folder
 from soap.cli.runs import asked
@@ -42,7 +42,7 @@ def report(
     check_folder(page.parent)
     images = wanted.images(data_root, folder.plan()["classes"])
     found = read(run, images)
-    files.write_text(page, run_page(found, images, command=wanted.command))
+    atomic.write_text(page, run_page(found, images, command=wanted.command))
     content = {"run": run, "page": page.absolute(), "verdict": found.verdict.name}
     shell.result(content, f"The page: {page.absolute()}")
 

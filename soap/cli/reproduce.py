@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
-from soap import engine, paper, recipes, validate
+from soap import paper, recipes, validate
+from soap._runtime import devices, interrupts
 from soap.cli import paper_claims
 from soap.cli.options import DataRoot
 from soap.cli.outputs import check_folder
@@ -78,7 +79,7 @@ def reproduce(
     --results; nothing is computed without --run, which trains what has no weights, measures cell by cell, cheap attacks
     first, and keeps every row at once: after Ctrl-C the same command goes on.
     """
-    validate.choice("precision", precision, engine.PRECISIONS)
+    validate.choice("precision", precision, devices.PRECISIONS)
     limits = _limits(limit or [])
     tables = _tables(name, only)
     if name == paper_claims.NAME and (run or only):
@@ -87,7 +88,7 @@ def reproduce(
     studio = Studio(shell=shell, rows=rows, results=results, runs=runs, data_root=data_root)
     finished = True
     if run:
-        with engine.stoppable() as stop:
+        with interrupts.stoppable() as stop:
             if name in FIGURES:
                 studio.gather(FIGURES[name], only=only, limit=limits.get(ANY), stop=stop)
                 finished = not stop()

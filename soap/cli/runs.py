@@ -15,14 +15,14 @@ from soap.errors import FileError
 from soap.evaluation.adaptive.evaluate import ASKED
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.target import Target
-from soap.purify import Purifies
+from soap.purifiers import Purifier
 from soap.recipes import purifiers
-from soap.recipes.purifiers import SOAP
+from soap.recipes.purifiers import SOAP_NAME
 
 
 def purifier_of(
     model: JointModel, name: str, eps_pfy: str | None, *, prior: str | None = None, seed: int = 0
-) -> Purifies:
+) -> Purifier:
     """The purifier that a command's options name; None for `eps_pfy` leaves it its own radius."""
     return purifiers.before(model, name, {} if eps_pfy is None else {"eps": radius(eps_pfy)}, prior=prior, seed=seed)
 
@@ -31,7 +31,7 @@ def purifier_of(
 class Asked:
     """Which model, behind what, on which images; kept in the run's folder.
 
-    purifier: its name. eps_pfy: None for its own radius; for SOAP, which chooses one, None is a bare network.
+    purifier: its name. eps_pfy: None for its own radius; for SOAP_NAME, which chooses one, None is a bare network.
     prior: the generative model that it uses, None for its own. seed: of what it draws.
     """
 
@@ -42,7 +42,7 @@ class Asked:
     split: str
     limit: int
     command: str
-    purifier: str = SOAP
+    purifier: str = SOAP_NAME
     prior: str | None = None
     seed: int = 0
 
@@ -53,7 +53,7 @@ class Asked:
     @property
     def bare(self) -> bool:
         """Whether nothing stands before the network."""
-        return self.purifier == SOAP and self.eps_pfy is None
+        return self.purifier == SOAP_NAME and self.eps_pfy is None
 
     def target(self, shell: Shell) -> Target:
         """The model behind its purifier, on the command's device."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from soap import files
+from soap._files import atomic
 from soap.cli.outputs import pixels
 from soap.shapes import Float, Tensor
 
@@ -36,7 +36,7 @@ def draw(
             image = Image.fromarray(pixels(panel)).convert("RGB")
             sheet.paste(image.resize((SIDE, SIDE), Image.Resampling.NEAREST), (left, top))
             draft.text((left, top + SIDE + 3), caption, fill="black", font=font)
-    with files.replacing(path) as temporary:
+    with atomic.replacing(path) as temporary:
         sheet.save(temporary, format="PNG")
 
 

@@ -20,7 +20,7 @@ import torch
 import typer
 from rich.table import Column
 
-from soap import engine, ranks
+from soap._runtime import devices, distributed
 from soap.errors import InputError, SoapError
 
 SCHEMA = "soap/1"
@@ -148,18 +148,16 @@ def command(
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
-            common = {
-                key: default if key in absent else given.pop(key) for key, (_, default) in COMMON.items()
-            }
+            common = {key: default if key in absent else given.pop(key) for key, (_, default) in COMMON.items()}
             with _explained(common.pop("debug")):
-                if ranks.started() > 1 and not shared:
+                if distributed.started() > 1 and not shared:
                     raise InputError(
-                        f"soap {name} is the work of one process, WORLD_SIZE says {ranks.started()}; start it without "
+                        f"soap {name} runs in one process, WORLD_SIZE is {distributed.started()}; start it without "
                         "a launcher."
                     )
-                device = engine.pick_device(common.pop("device"))
+                device = devices.pick_device(common.pop("device"))
                 left: typer.Exit | None = None
-                with ranks.joined(device) as group:
+                with distributed.joined(device) as group:
                     try:
                         function(Shell(command=name, device=device, silent=not group.first, **common), **given)
                     except typer.Exit as exit:  # not an error: the group parts in order
@@ -191,8 +189,8 @@ def _explained(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        number = ranks.number()
-        if number == 0 or not isinstance(error, ranks.DesertedError):  # whose cause another process tells
+        number = distributed.number()
+        if number == 0 or not isinstance(error, distributed.DesertedError):  # whose cause another process tells
             typer.echo(f"{f'process {number}: ' if number else ''}error: {_message(error)}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from None
 

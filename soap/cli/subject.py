@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from soap import zoo
+from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
 from soap.cli.shell import Shell
 from soap.cli.tables import class_names, percent
-from soap.isolation import untouched
-from soap.purify import Purified
+from soap.purifiers import Purified
 from soap.recipes import Recipe
 from soap.shapes import Float, Tensor
 
@@ -44,7 +44,7 @@ class Subject:
         """The bare classifier's answers."""
         found = []
         for part in torch.split(x, batch):
-            with untouched(self.model), torch.no_grad():
+            with isolated(self.model), torch.no_grad():
                 confidences, labels = self.model(part).softmax(1).max(1)
             pairs = zip(labels.tolist(), confidences.tolist(), strict=True)
             found += [Answer(label=label, name=self.classes[label], confidence=share) for label, share in pairs]

@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from soap import data as library
-from soap import engine, ranks, zoo
+from soap import zoo
+from soap._runtime import distributed, interrupts
 from soap.cli.options import paper_attacks
 from soap.cli.outputs import check_folder
 from soap.cli.runs import Asked
@@ -24,7 +25,7 @@ from soap.evaluation.adaptive.evaluate import QUERIES, Report, evaluate, usual_s
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.summary import Line, Summary, rows, summarise
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, headline
-from soap.recipes.purifiers import SOAP
+from soap.recipes.purifiers import SOAP_NAME
 from soap.report.run_words import alone, gain, right, shown_lines, threat_words
 
 NOT_TRUSTED = 3
@@ -55,15 +56,17 @@ def run_suite(
     data_root: Path | None,
 ) -> None:
     """Run a suite and show what came of it."""
-    if ranks.here().many:
-        raise InputError(f"--suite is the work of one process, got {ranks.here().world}; start it without a launcher.")
+    if distributed.here().many:
+        raise InputError(
+            f"--suite is the work of one process, got {distributed.here().world}; start it without a launcher."
+        )
     protocols(suite)  # a name that is wrong is refused before anything is read
     if require not in (None, "trusted"):
         raise InputError(f"--require is {require!r}, want trusted; leave it out to accept any verdict.")
     for option, given in (("--eps-pfy", eps_pfy), ("--purifier", purifier)):
         if len(given) > 1:
             raise InputError(f"--suite evaluates one defence, got {len(given)} of {option}; give one of them.")
-    name = purifier[0] if purifier else SOAP
+    name = purifier[0] if purifier else SOAP_NAME
     network, recipe = zoo.load(model, device=shell.device, gradient=gradient), zoo.recipe(model)
     images = library.load(data or recipe.data, split, root=data_root)
     images = images.numbered_by(class_names(recipe, network.classes))
@@ -73,13 +76,17 @@ def run_suite(
             raise InputError("--norm l2 has no radius in the paper's tables; give --eps, e.g. --eps 0.5.")
         eps = paper_attacks(shell, images.name, recipe, network)["pgd"].eps  # type: ignore[attr-defined]
     threat = Threat(eps=eps, norm=norm or "linf")
-    called = network.name if name == SOAP else f"{network.name}-{name}"
+    called = network.name if name == SOAP_NAME else f"{network.name}-{name}"
     place = out or Path("runs") / f"{called}-{suite}"
     check_folder(place)
     asked = Asked(
         model=model,
         gradient=gradient,
-        eps_pfy=eps_pfy[0] if eps_pfy else "min-aux" if name == SOAP and (purifier or network.purifiable) else None,
+        eps_pfy=eps_pfy[0]
+        if eps_pfy
+        else "min-aux"
+        if name == SOAP_NAME and (purifier or network.purifiable)
+        else None,
         data=data or recipe.data,
         split=split,
         limit=len(images),
@@ -98,7 +105,7 @@ def run_suite(
     target = asked.target(shell)
     if asked.bare:
         shell.say(f"{network.name} has no auxiliary task, so there is nothing to purify with: it is attacked as it is.")
-    with engine.stoppable() as stop, shell.progress() as show:
+    with interrupts.stoppable() as stop, shell.progress() as show:
         report = evaluate(
             target,
             images,
@@ -136,7 +143,7 @@ def _command(asked: Asked, suite: str, threat: Threat, options: dict[str, int], 
         "--data": asked.data,
         "--split": asked.split,
         "--limit": asked.limit,
-        **({} if asked.purifier == SOAP else {"--purifier": asked.purifier}),
+        **({} if asked.purifier == SOAP_NAME else {"--purifier": asked.purifier}),
         **({} if asked.prior is None else {"--prior": asked.prior}),
         **({} if asked.eps_pfy is None else {"--eps-pfy": asked.eps_pfy}),
         **({} if asked.gradient is None else {"--gradient": asked.gradient}),

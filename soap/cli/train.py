@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from soap import data as library
-from soap import engine, recipes, validate
+from soap import recipes, validate
+from soap._runtime import devices, interrupts
 from soap.cli.options import DataName, DataRoot, RecipeName
 from soap.cli.outputs import check_folder
 from soap.cli.shell import INTERRUPTED, Shell, command
@@ -68,7 +69,7 @@ def train(
     Under `accelerate launch -m` or `torchrun -m` several GPUs or machines train together, each on its part of every
     batch; they resume as many as they were.
     """
-    validate.choice("precision", precision, engine.PRECISIONS)
+    validate.choice("precision", precision, devices.PRECISIONS)
     plan = recipes.find(recipe)
     kitchen: Any = generative if isinstance(plan, GenerativeRecipe) else recipes  # both know revised, noted and make
     changes = {"decay": decay, "dropout": dropout}
@@ -82,7 +83,7 @@ def train(
     images = library.load(plan.data, "train", root=data_root).take(limit)
     if limit is not None:
         plan = kitchen.noted(plan, f"Trained on the first {limit} images of the training split alone.")
-    with engine.stoppable() as stop, shell.progress() as show:
+    with interrupts.stoppable() as stop, shell.progress() as show:
 
         def watch(progress: Standing) -> None:
             show("training", progress.step, progress.steps, describe(progress))

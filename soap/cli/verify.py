@@ -7,7 +7,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from soap import engine
+from soap._runtime import interrupts
 from soap.cli.options import DataName, DataRoot
 from soap.cli.runs import asked
 from soap.cli.shell import INTERRUPTED, Shell, command
@@ -29,8 +29,9 @@ def verify(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", metavar="NAME", help="A bundled model, or the path of a .safetensors file, "
-            "where the run's own lies elsewhere now.",
+            "--model",
+            metavar="NAME",
+            help="A bundled model, or the path of a .safetensors file, where the run's own lies elsewhere now.",
         ),
     ] = None,
     data: DataName = None,
@@ -45,7 +46,7 @@ def verify(
     wanted = asked(folder, model=model, data=data)
     target = wanted.target(shell)
     images = wanted.images(data_root, folder.plan()["classes"]).to(shell.device)
-    with engine.stoppable() as stop, shell.progress() as show:
+    with interrupts.stoppable() as stop, shell.progress() as show:
         found = score_again(target, images, run, watch=show, stop=stop)
     if found is None:
         shell.say("Stopped before all was scored: nothing can be said.")

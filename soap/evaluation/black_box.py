@@ -14,14 +14,14 @@ from functools import partial
 import torch
 
 from soap import validate
+from soap._runtime.isolation import isolated
 from soap.attacks import Substitute, Transfer
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import Subject, Watch
-from soap.isolation import untouched
-from soap.purify import Purifies
+from soap.purifiers import Purifier
 from soap.results import Row, Store
 from soap.shapes import Tensor
 
@@ -42,7 +42,7 @@ def black_box(
     model: JointModel,
     data: Dataset,
     substitutes: Mapping[str, Substitute],
-    purifiers: Sequence[Purifies],
+    purifiers: Sequence[Purifier],
     *,
     store: Store | None = None,
     batch: int = 500,
@@ -98,7 +98,7 @@ def _stolen(
             raise _StoppedError
         asked += len(queries)
         watch(f"{name}, queries", asked, settings.seeds * 2**settings.rounds)
-        with untouched(model), torch.no_grad():
+        with isolated(model), torch.no_grad():
             labels: Tensor = model(queries).argmax(1)
         return labels
 

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 
 from soap import validate
+from soap._runtime.isolation import isolated
 from soap.attacks import Attack
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import Watch
-from soap.isolation import untouched
-from soap.purify import Purifier
-from soap.purify.grid import walk_grid
+from soap.purifiers import SOAP
+from soap.purifiers.grid import walk_grid
 from soap.shapes import Tensor
 
 FALLEN = 0.95
@@ -67,7 +67,7 @@ def radius_curve(
 ) -> RadiusCurve:
     """Attack the bare classifier on all images of `data`, then purify with each radius of the model's own grid."""
     validate.at_least("batch", batch, 1)
-    task, purifier = model.auxiliary, Purifier(model)
+    task, purifier = model.auxiliary, SOAP(model)
 
     def loss(x: Tensor) -> Tensor:
         return task.loss(model, x)
@@ -77,7 +77,7 @@ def radius_curve(
     for first in range(0, len(data), batch):
         x, y = data.x[first : first + batch], data.y[first : first + batch]
         x_adv = attack(model, x, y)
-        with untouched(model), torch.no_grad():
+        with isolated(model), torch.no_grad():
             walk = walk_grid(
                 loss, x_adv, purifier.grid, step_size=purifier.step_size, steps=purifier.steps, bounds=purifier.bounds
             )

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from soap import validate
+from soap._runtime.isolation import isolated
 from soap.attacks import Attack
 from soap.auxiliary import JointModel, Reconstruction
 from soap.data import Dataset
@@ -16,8 +17,7 @@ from soap.errors import InputError, unknown
 from soap.evaluation.provenance import gather
 from soap.evaluation.showcase import first_of_each_class
 from soap.evaluation.transfer import Watch
-from soap.isolation import untouched
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.shapes import Tensor
 
 CLEAN = "clean"
@@ -87,7 +87,7 @@ def examples(
     validate.inputs(data.x, model)
     places = first_of_each_class(data.y)
     x, y = data.x[[*places]], data.y[[*places]]
-    purifier = Purifier(model)
+    purifier = SOAP(model)
     columns, stages = [CLEAN], [x]
     for done, (name, attack) in enumerate(attacks.items(), 1):
         x_adv = attack(model, x, y)
@@ -95,7 +95,7 @@ def examples(
         stages += [x_adv, purifier(x_adv).x]
         watch(f"examples of {model.name}, attacks", done, len(attacks))
     task = model.auxiliary
-    with untouched(model), torch.no_grad():
+    with isolated(model), torch.no_grad():
         answers = [model(stage).argmax(1) for stage in stages]
         decoded = [task.reconstruct(model, stage) for stage in stages] if isinstance(task, Reconstruction) else []
     return Examples(

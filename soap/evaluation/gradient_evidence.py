@@ -28,7 +28,7 @@ from soap.errors import InputError, unknown
 from soap.evaluation.sweeps import Run
 from soap.evaluation.threats import PAPER
 from soap.evaluation.transfer import transfer
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.results import Row
 from soap.shapes import Float, Tensor
 
@@ -116,8 +116,8 @@ _VIEWS: dict[str, Views] = {
 }
 
 
-def _purifier(model: JointModel, name: str) -> Purifier:
-    purifier = Purifier(model)
+def _purifier(model: JointModel, name: str) -> SOAP:
+    purifier = SOAP(model)
     purifier.task = variant(name)
     return purifier
 

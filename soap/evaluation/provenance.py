@@ -11,10 +11,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from soap import __version__, engine
+from soap import __version__
+from soap._runtime import devices
 from soap.data import Dataset
-from soap.purify import Defended, Purifies
-from soap.purify.purifies import prior_of
+from soap.defence import Defence
+from soap.purifiers import Purifier
+from soap.purifiers.purifier import prior_of
 from soap.results import Provenance
 
 
@@ -30,20 +32,20 @@ def gather(model: nn.Module, data: Dataset, *, seed: int, batch: int) -> Provena
         commit=commit(),
         torch=str(torch.__version__),
         python=platform.python_version(),
-        device=engine.describe_device(next(model.parameters(), data.x).device),
+        device=devices.describe_device(next(model.parameters(), data.x).device),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         training=getattr(model, "training_note", ""),
     )
 
 
-def with_prior(provenance: Provenance, model: nn.Module, purifier: Purifies | None) -> Provenance:
+def with_prior(provenance: Provenance, model: nn.Module, purifier: Purifier | None) -> Provenance:
     """The provenance of a figure behind a purifier that brings a network of its own, whose weights matter as well."""
     prior = None if purifier is None else prior_of(purifier)
     if purifier is None or prior is None:
         return provenance
     note = getattr(prior, "training_note", "")
     training = f"{provenance.training}; prior {note}" if note else provenance.training
-    return replace(provenance, weights_sha256=fingerprint(Defended(model, purifier)), training=training)
+    return replace(provenance, weights_sha256=fingerprint(Defence(model, purifier)), training=training)
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from soap import validate
+from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel, Reconstruction
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.transfer import Watch
-from soap.isolation import untouched
-from soap.purify import Purifier
-from soap.purify.grid import walk_grid
+from soap.purifiers import SOAP
+from soap.purifiers.grid import walk_grid
 from soap.shapes import Float, Int, Tensor
 
 STAGES = ("clean", "adversarial", "purified")
@@ -64,7 +64,7 @@ def showcase(
     model: JointModel,
     data: Dataset,
     x_adv: Float[Tensor, "n *shape"],
-    purifier: Purifier,
+    purifier: SOAP,
     *,
     batch: int = 500,
     watch: Watch = lambda what, done, total: None,
@@ -86,7 +86,7 @@ def showcase(
     def loss(x: Tensor) -> Tensor:
         return task.loss(model, x)
 
-    with untouched(model), torch.no_grad():
+    with isolated(model), torch.no_grad():
         for first in range(0, len(data), batch):
             rows = slice(first, first + batch)
             x = x_adv[rows]

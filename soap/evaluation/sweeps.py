@@ -22,7 +22,7 @@ from soap.errors import InputError, unknown
 from soap.evaluation.provenance import gather
 from soap.evaluation.threats import PAPER, Clean
 from soap.evaluation.transfer import Subject, Watch, transfer
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.results import Row, Store
 from soap.shapes import Float, Tensor
 
@@ -60,7 +60,7 @@ def auxiliary_aware(
     Two rows a beta, the attack named "beta=...": the bare classifier and min-aux. attack: whose radius, step size and
     steps to take; the paper's PGD where none is given.
     """
-    base, purifier = attack or paper_pgd(data), Purifier(model)
+    base, purifier = attack or paper_pgd(data), SOAP(model)
     batch, store = run.get("batch", 500), run.get("store")
     validate.at_least("batch", batch, 1)
     subject = Subject(
@@ -97,8 +97,8 @@ def steps_heat_map(
     The radii to choose from are the model's own in every cell, so that gamma and T alone vary; after T steps of gamma
     no pixel has moved by more than gamma * T, whatever the radius.
     """
-    own = Purifier(model)
-    purifiers = [Purifier(model, step_size=own.step_size * gamma, steps=number) for gamma in gammas for number in steps]
+    own = SOAP(model)
+    purifiers = [SOAP(model, step_size=own.step_size * gamma, steps=number) for gamma in gammas for number in steps]
     return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **run)
 
 
@@ -114,9 +114,9 @@ def fixed_radii(
 
     radii: by default from 0 to gamma * T, which no pixel can pass, in halves of gamma.
     """
-    own = Purifier(model)
+    own = SOAP(model)
     chosen = [k * own.step_size / 2 for k in range(2 * own.steps + 1)] if radii is None else radii
-    purifiers = [own, *(Purifier(model, eps=float(radius)) for radius in chosen)]
+    purifiers = [own, *(SOAP(model, eps=float(radius)) for radius in chosen)]
     return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **run)
 
 
@@ -131,10 +131,10 @@ def rotation_losses(model: JointModel, data: Dataset, *, attack: PGD | None = No
             f"{model.name} has the auxiliary task {type(task).__name__}, want Rotation: its purification loss is what "
             "is compared. Use a model whose name ends in -rp."
         )
-    by_entropy = Purifier(model)
+    by_entropy = SOAP(model)
     by_entropy.task = _ByCrossEntropy(task.head)
     attacks = {"none": Clean(), "pgd": attack or paper_pgd(data)}
-    return transfer(model, data, attacks, [Purifier(model), by_entropy], **run)
+    return transfer(model, data, attacks, [SOAP(model), by_entropy], **run)
 
 
 def label_leaking(model: JointModel, data: Dataset, **run: Unpack[Run]) -> list[Row]:

@@ -18,7 +18,7 @@ Place = tuple[Hashable, Cell] | None
 """Of a row: what it shares with others of its run, and its own cell; None where it is not of the sweep."""
 
 BARE = "none"
-SOAP = re.compile(
+SOAP_REPR = re.compile(
     r"SOAP\(eps=(?P<eps>'[\w-]+'|[\d.e-]+)(?:, grid=\((?P<grid>[^)]*)\))?, "
     r"step_size=(?P<gamma>[\d.e-]+), steps=(?P<steps>\d+)(?:, (?P<further>.*))?\)"
 )
@@ -42,7 +42,7 @@ class Settings:
 
 def settings_of(defence: str) -> Settings | None:
     """The settings of a SOAP purifier; None for anything else."""
-    match = SOAP.fullmatch(defence)
+    match = SOAP_REPR.fullmatch(defence)
     if match is None:
         return None
     found = {key: value or "" for key, value in match.groupdict().items()}

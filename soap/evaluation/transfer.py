@@ -13,16 +13,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from soap import files, ranks, validate
+from soap import validate
+from soap._files import atomic
+from soap._runtime import distributed
+from soap._runtime.isolation import isolated
 from soap.attacks import Attack, MinimalL2, success
 from soap.auxiliary import JointModel
 from soap.balls import row_norms
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.provenance import gather, with_prior
-from soap.isolation import untouched
-from soap.purify import Purified, Purifier, Purifies
-from soap.purify.purifies import radius_of
+from soap.purifiers import SOAP, Purified, Purifier
+from soap.purifiers.purifier import radius_of
 from soap.results import Provenance, Row, Store, from_json
 from soap.shapes import Tensor
 
@@ -39,7 +41,7 @@ def transfer(
     model: JointModel,
     data: Dataset,
     attacks: Mapping[str, Attack],
-    purifiers: Sequence[Purifies],
+    purifiers: Sequence[Purifier],
     *,
     store: Store | None = None,
     batch: int = 500,
@@ -88,7 +90,7 @@ class Subject:
         name: str,
         settings: str,
         make: Callable[[], Attack | None],
-        purifiers: Sequence[Purifies],
+        purifiers: Sequence[Purifier],
         *,
         known: dict[str, Row],
         store: Store | None,
@@ -107,18 +109,18 @@ class Subject:
             attack = make()
             x_adv = None if attack is None else self.attacked(name, attack)
             seconds = time.monotonic() - began
-            if x_adv is not None and keep is not None and ranks.here().first:
+            if x_adv is not None and keep is not None and distributed.here().first:
                 save_images(keep, x_adv, self.data.y)
         for key, purifier in planned.items():
             if key not in known and attack is not None and x_adv is not None:
                 row = self.scored(self.plan(name, settings, purifier), attack, purifier, x_adv, seconds)
                 if row is not None:
                     known[key] = row
-                    if store is not None and ranks.here().first:
+                    if store is not None and distributed.here().first:
                         store.append(row)
         return [known[key] for key in planned if key in known]
 
-    def plan(self, name: str, settings: str, purifier: Purifies | None) -> Row:
+    def plan(self, name: str, settings: str, purifier: Purifier | None) -> Row:
         """The row of a figure before it is measured."""
         return Row(
             protocol=self.protocol,
@@ -141,7 +143,7 @@ class Subject:
             if rows is None:
                 return None
             x_adv[rows] = attack(self.model, self.data.x[rows], self.data.y[rows])
-        ranks.here().put_together(x_adv)
+        distributed.here().put_together(x_adv)
         return x_adv
 
     def _batches(self, shown: str | None) -> Iterator[slice | None]:
@@ -149,7 +151,7 @@ class Subject:
 
         All processes take as many rounds, so that they agree on a stop in each; some have nothing to do in the last.
         """
-        here, total = ranks.here(), len(self.data)
+        here, total = distributed.here(), len(self.data)
         for first in range(0, total, self.batch * here.world):
             if here.any(self.stop()):
                 yield None
@@ -160,9 +162,7 @@ class Subject:
             if shown is not None:
                 self.watch(shown, min(first + here.world * self.batch, total), total)
 
-    def scored(
-        self, row: Row, attack: Attack, purifier: Purifies | None, x_adv: Tensor, seconds: float
-    ) -> Row | None:
+    def scored(self, row: Row, attack: Attack, purifier: Purifier | None, x_adv: Tensor, seconds: float) -> Row | None:
         """The row with its counts; `seconds` is what the attack took, or the purifier where there is one.
 
         None when asked to stop.
@@ -179,9 +179,9 @@ class Subject:
                 x = purified.x
                 for place, name in enumerate(PURIFIED, 1):
                     line[place] = float(getattr(purified, name).sum())
-            with untouched(self.model), torch.no_grad():
+            with isolated(self.model), torch.no_grad():
                 line[0] = int((self.model(x).argmax(1) == y).sum())
-        ranks.here().put_together(found)
+        distributed.here().put_together(found)
         correct, *sums = (sum(column) for column in found.T.tolist())  # batch by batch, as one process would
         if purifier is None:
             measures = self._strength(attack, x_adv)
@@ -201,7 +201,7 @@ class Subject:
             # In the batches of the attack: its points lie on the boundary, and other batches round otherwise.
             whole = (self.data.x, x_adv, self.data.y)
             parts = zip(*(torch.split(rows, self.batch) for rows in whole), strict=True)
-            with untouched(self.model):
+            with isolated(self.model):
                 hits = torch.cat([success(self.model, attack.radius, *part) for part in parts])
             measures["success"] = float(hits.float().mean())
         return measures
@@ -209,19 +209,19 @@ class Subject:
 
 def _known(store: Store | None) -> list[Row]:
     """The rows of the store, as the first process reads them: all must leave out the same."""
-    here = ranks.here()
+    here = distributed.here()
     rows = store.read() if store is not None and here.first else []
     if here.many:
         rows = [from_json(row) for row in json.loads(here.told_by_first(json.dumps([row.as_json() for row in rows])))]
     return rows
 
 
-def _purified(purifier: Purifies, x: Tensor, y: Tensor) -> Purified:
+def _purified(purifier: Purifier, x: Tensor, y: Tensor) -> Purified:
     """Purified images; the oracle alone is told the labels."""
-    return purifier(x, y) if isinstance(purifier, Purifier) and purifier.eps == "oracle" else purifier(x)
+    return purifier(x, y) if isinstance(purifier, SOAP) and purifier.eps == "oracle" else purifier(x)
 
 
 def save_images(path: Path, x: Tensor, y: Tensor) -> None:
     """Write images and labels as an .npz that `soap.data.load` reads back."""
-    with files.replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic.replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, x=x.cpu().numpy(), y=y.cpu().numpy())

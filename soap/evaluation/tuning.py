@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from soap import files, validate
+from soap import validate
+from soap._files import atomic
+from soap._runtime.isolation import isolated
 from soap.attacks import PGD
 from soap.auxiliary import JointModel, Purification
 from soap.data import Dataset
@@ -24,9 +26,8 @@ from soap.errors import InputError
 from soap.evaluation.elbows import elbow
 from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import Watch
-from soap.isolation import untouched
-from soap.purify.grid import GridWalk, walk_grid
-from soap.purify.soap import least
+from soap.purifiers.grid import GridWalk, walk_grid
+from soap.purifiers.soap import least
 from soap.shapes import Float, Int, Tensor
 
 GAMMAS = (1 / 4, 1 / 3, 1 / 2)
@@ -103,7 +104,7 @@ class Tuning:
         """Write all of it as JSON, the choice first."""
         chosen = {**asdict(self.purification), "elbow": self.best.elbow}
         content = {"schema": SCHEMA, "chosen": chosen, "helps": self.helps, **asdict(self)}
-        files.write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        atomic.write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def tune(
@@ -147,7 +148,7 @@ def tune(
         x, y = data.x[first : first + batch], data.y[first : first + batch]
         both = (x, attack(model, x, y))
         for place, (gamma, number) in enumerate(pairs):
-            with untouched(model), torch.no_grad():
+            with isolated(model), torch.no_grad():
                 one, two = (
                     _Seen.of(model, walk_grid(loss, part, radii, step_size=gamma, steps=number, bounds=UNIT), y)
                     for part in both
@@ -202,7 +203,7 @@ class _Seen:
         return cls(torch.cat([part.losses for part in parts], 1), torch.cat([part.right for part in parts], 1))
 
     def accuracy(self, among: int) -> float:
-        """Where every image takes the first of the smallest `among` radii whose loss is lowest, as `Purifier` does."""
+        """Where every image takes the first of the smallest `among` radii whose loss is lowest, as `SOAP` does."""
         losses = self.losses[:among]
         choice = least(losses).to(torch.uint8).argmax(0)
         return float(self.right[choice, torch.arange(losses.shape[1])].double().mean())

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
 from soap.bench.agreement import same_pixels
 from soap.errors import FileError, InputError
 from soap.evaluation import fingerprint
 from soap.export.opening import MANIFEST, Opened, opened
-from soap.isolation import untouched
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.shapes import Float, Tensor
 
 ENOUGH = 0.999
@@ -68,7 +68,7 @@ def check(
     folder: Path,
     x: Float[Tensor, "n *shape"],
     *,
-    purifier: Purifier | None = None,
+    purifier: SOAP | None = None,
     batch: int = 32,
     watch: Callable[[str, float, float | None], None] = lambda what, done, total: None,
 ) -> list[Agreement]:
@@ -83,13 +83,13 @@ def check(
         raise InputError(f"{folder} holds parts of a purifier; give the purifier that they are to agree with.")
     if purifier is not None and files.manifest["settings"]["label"] != repr(purifier):
         raise InputError(f"{folder} was exported with {files.manifest['settings']['label']}, not with {purifier!r}.")
-    with untouched(model), torch.no_grad():
+    with isolated(model), torch.no_grad():
         grid = (0.0,) if purifier is None else purifier.grid
         eps = x.new_tensor(grid).repeat(-(-len(x) // len(grid)))[: len(x)]
         return [_compared(name, model, files, purifier, x, eps, batch=batch, watch=watch) for name in files.sessions]
 
 
-def _by_torch(name: str, model: JointModel, purifier: Purifier | None) -> Run:
+def _by_torch(name: str, model: JointModel, purifier: SOAP | None) -> Run:
     """A part by torch; what matters comes first in the outputs: logits, losses or images."""
     if name == "classifier":
         return lambda x, eps: (model(x),)
@@ -105,7 +105,7 @@ def _by_torch(name: str, model: JointModel, purifier: Purifier | None) -> Run:
     return purified
 
 
-def _by_file(name: str, files: Opened, purifier: Purifier | None) -> Run:
+def _by_file(name: str, files: Opened, purifier: SOAP | None) -> Run:
     """The same part by onnxruntime."""
 
     def run(*inputs: Tensor) -> Outputs:
@@ -127,7 +127,7 @@ def _compared(
     name: str,
     model: JointModel,
     files: Opened,
-    purifier: Purifier | None,
+    purifier: SOAP | None,
     x: Tensor,
     eps: Tensor,
     *,
@@ -170,7 +170,7 @@ def _compared(
 def _in_double(
     name: str,
     model: JointModel,
-    purifier: Purifier | None,
+    purifier: SOAP | None,
     x: Tensor,
     eps: Tensor,
     *,
@@ -181,7 +181,7 @@ def _in_double(
     model = copy.deepcopy(model).double()
     if purifier is not None:
         settings = {key: getattr(purifier, key) for key in ("eps", "step_size", "steps", "grid", "bounds")}
-        purifier = Purifier(model, **settings)
+        purifier = SOAP(model, **settings)
     run = _by_torch(name, model, purifier)
     said = []
     for start in range(0, len(x), batch):

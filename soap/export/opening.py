@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from soap import files
+from soap._files import atomic
 from soap.errors import FileError, InputError
 
 MANIFEST = "manifest.json"
@@ -49,7 +49,7 @@ def opened(folder: Path) -> Opened:
     """All parts that the folder's manifest names, with as many threads as torch has; each must be as written."""
     (runtime,) = needed("onnxruntime")
     path = folder / MANIFEST
-    with files.explained(path):
+    with atomic.explained(path):
         text = path.read_bytes()
     try:
         manifest = json.loads(text)
@@ -62,7 +62,7 @@ def opened(folder: Path) -> Opened:
     options.intra_op_num_threads = torch.get_num_threads()
     sessions = {}
     for name, (file, wanted) in described.items():
-        got = files.sha256(folder / file)
+        got = atomic.sha256(folder / file)
         if got != wanted:
             raise FileError(f"{folder / file}: sha256 is {got}, but {MANIFEST} has {wanted}; export again.")
         sessions[name] = runtime.InferenceSession(folder / file, options, providers=["CPUExecutionProvider"])

@@ -9,7 +9,7 @@ import torch
 from soap.auxiliary import JointModel
 from soap.balls import Linf
 from soap.descent import UNIT, slope
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.shapes import Tensor
 
 PARTS = ("classifier", "loss", "step", "whole")
@@ -69,7 +69,7 @@ def step(model: JointModel) -> Part:
     )
 
 
-def whole(purifier: Purifier) -> Part:
+def whole(purifier: SOAP) -> Part:
     """x -> the purified x, its logits, the radius that was used, and the auxiliary loss before and after."""
 
     def forward(x: Tensor) -> tuple[Tensor, ...]:

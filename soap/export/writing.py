@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from soap import __version__, files
+from soap import __version__
+from soap._files import atomic
+from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
 from soap.errors import InputError, unknown
 from soap.evaluation import fingerprint
@@ -19,8 +21,7 @@ from soap.export import parts as available
 from soap.export.opening import MANIFEST, SCHEMA, needed
 from soap.export.parts import PARTS, Part
 from soap.export.tracing import traced
-from soap.isolation import untouched
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 
 OPSETS = (18, 23)
 """The oldest and newest version of ONNX's operators that can be written."""
@@ -39,7 +40,7 @@ class Exported:
 
     folder: Path
     paths: dict[str, Path]
-    purifier: Purifier | None
+    purifier: SOAP | None
 
 
 def export(
@@ -55,7 +56,7 @@ def export(
 ) -> Exported:
     """Write `parts` of `model` (None: all that it has) into `folder`, batch size free, inputs in [0, 1].
 
-    eps, step_size, steps: as for `Purifier`; they are fixed in the whole, while a step takes its own.
+    eps, step_size, steps: as for `SOAP`; they are fixed in the whole, while a step takes its own.
     """
     needed("onnx", "onnxscript", "onnxruntime")
     names = _names(model, parts)
@@ -69,17 +70,17 @@ def export(
     for path in (*paths.values(), folder / MANIFEST):
         if path.exists() and not force:
             raise InputError(f"{path} is there already; choose another folder, or overwrite it with --force.")
-    purifier = Purifier(model, eps, step_size=step_size, steps=steps) if names != ("classifier",) else None
+    purifier = SOAP(model, eps, step_size=step_size, steps=steps) if names != ("classifier",) else None
     about = _about(model, purifier, opset)
     described = {}
     for name, path in paths.items():
         part = available.whole(purifier) if name == "whole" and purifier else getattr(available, name)(model)
-        with untouched(model):
+        with isolated(model):
             _write(part, path, {"part": name, **about}, opset)
-        described[name] = {"file": path.name, "sha256": files.sha256(path), "bytes": path.stat().st_size,
+        described[name] = {"file": path.name, "sha256": atomic.sha256(path), "bytes": path.stat().st_size,
                            "inputs": part.inputs, "outputs": part.outputs}  # fmt: skip
     manifest = {"schema": SCHEMA, **about, "parts": described}
-    files.write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    atomic.write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     return Exported(folder=folder, paths=paths, purifier=purifier)
 
 
@@ -97,7 +98,7 @@ def _names(model: JointModel, parts: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name for name in PARTS if name in parts)
 
 
-def _about(model: JointModel, purifier: Purifier | None, opset: int) -> dict[str, Any]:
+def _about(model: JointModel, purifier: SOAP | None, opset: int) -> dict[str, Any]:
     """What a reader of a file must know about it."""
     settings: dict[str, Any] = {}
     if purifier is not None:
@@ -143,7 +144,7 @@ def _write(part: Part, path: Path, about: dict[str, Any], opset: int) -> None:
     )
     for node in made.graph.all_nodes():
         node.metadata_props.clear()  # stack traces of this machine
-    with files.replacing(path) as temporary:
+    with atomic.replacing(path) as temporary:
         program.save(temporary, external_data=False)  # type: ignore[union-attr]
 
 

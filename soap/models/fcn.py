@@ -21,6 +21,4 @@ def fcn(*, inputs: tuple[int, ...] = (1, 28, 28), classes: int = 10, dropout: fl
         nn.ReLU(),
         nn.Dropout(dropout),
     )
-    return Network(
-        encoder=encoder, classifier=nn.Linear(128, classes), inputs=inputs, features=(128,), classes=classes
-    )
+    return Network(encoder=encoder, classifier=nn.Linear(128, classes), inputs=inputs, features=(128,), classes=classes)

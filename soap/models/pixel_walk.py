@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from soap.graphs import replayed
+from soap._runtime.cuda_graphs import replayed
 from soap.models.causal import DOWN, CausalConv, Past
 from soap.models.left_row import LeftRow
 from soap.models.logistic_mixture import LogisticMixture

@@ -22,9 +22,7 @@ class Block(nn.Module):
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != after:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(before, after, 1, stride=stride, bias=False), Norm(after)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), Norm(after))
         self.join = RectifiedNorm(after)
 
     def forward(self, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch c2 h2 w2"]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from soap import models
-from soap.isolation import same_random_state
+from soap._runtime.isolation import preserved_random_state
 from soap.models.norm import Norm
 from soap.models.normalisation import Normalise
 from soap.models.resnet import Block
@@ -117,7 +117,7 @@ def inside(block: Block | WideBlock) -> Iterator[Line]:
 
 def network(name: str) -> nn.Sequential:
     """Encoder and classifier of an architecture, as shapes alone: nothing is drawn and no memory is taken."""
-    with same_random_state(), torch.device("meta"):
+    with preserved_random_state(), torch.device("meta"):
         built = models.build(name)
     return nn.Sequential(built.encoder, built.classifier)
 
@@ -160,7 +160,7 @@ def _all_layers(whole: nn.Module) -> Iterator[Line]:
 
 
 def _blocks() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    with same_random_state(), torch.device("meta"):
+    with preserved_random_state(), torch.device("meta"):
         small, wide = Block(16, 32, 2), WideBlock(16 * WIDEN, 32 * WIDEN, 2, 0.3)
     shown = [next(layers(block)) for block in (small, wide)]
     return tuple(map(_shown, shown)), _side_by_side([[*inside(small)], [*inside(wide)]])

@@ -89,9 +89,7 @@ class Curve(Piece):
         data = at.images(_data_of(self.model), min(CURVE_IMAGES, at.limit or CURVE_IMAGES), model)
         gathered.save(
             path,
-            curves.radius_curve(
-                model, data, sweeps.paper_pgd(data), batch=at.batch, seed=at.seed, watch=at.watch
-            ),
+            curves.radius_curve(model, data, sweeps.paper_pgd(data), batch=at.batch, seed=at.seed, watch=at.watch),
         )
         return True
 

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from soap import files, zoo
+from soap import zoo
+from soap._files import atomic
 from soap.results import Row, Store
 
 
@@ -37,7 +38,7 @@ def merged(rows: Iterable[Row]) -> list[Row]:
 
 def _holds_rows(path: Path) -> bool:
     """Whether the first line is a result row: only these have a protocol. A line that cannot be read is `Store`'s."""
-    with files.explained(path), path.open("rb") as file:
+    with atomic.explained(path), path.open("rb") as file:
         first = file.readline()
     try:
         entry = json.loads(first)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from soap import data as library
-from soap import engine, recipes, zoo
+from soap import recipes, zoo
+from soap._files import tensor_files
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.data.sources import SOURCES
@@ -16,7 +17,7 @@ from soap.errors import FileError, InputError
 from soap.evaluation import PAPER, transfer
 from soap.evaluation.black_box import SUBSTITUTES, black_box
 from soap.paper.planning import Evaluation, Job, Training, recipe_of
-from soap.purify import Purifier, Purifies
+from soap.purifiers import SOAP, Purifier
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
 from soap.recipes.purifiers import load_prior
@@ -102,8 +103,8 @@ class Workshop:
         path = self._needed(job.recipe, job.seed)
         name = recipes.read(job.recipe).data
         model = self.model(path, None)
-        purifiers: list[Purifies] = [
-            *(Purifier(self.model(path, gradient), choice) for choice, gradient in job.purifiers),
+        purifiers: list[Purifier] = [
+            *(SOAP(self.model(path, gradient), choice) for choice, gradient in job.purifiers),
             *(self.by_prior(prior) for prior in job.priors),
         ]
         images = self.images(name, "test")
@@ -139,7 +140,7 @@ class Workshop:
             self._models[path, gradient] = zoo.load(path, device=self.device, gradient=gradient)
         return self._models[path, gradient]
 
-    def by_prior(self, name: str) -> Purifies:
+    def by_prior(self, name: str) -> Purifier:
         """The purifier that uses a generative model, with the settings of its recipe."""
         return generative.purifier(generative.read(name), load_prior(self._needed(name, 0), device=self.device))
 
@@ -178,7 +179,7 @@ def _check(path: Path, recipe: str, seed: int) -> None:
     model = {**meant.model, **{name: inside.model[name] for name in ("dropout",) if name in inside.model}}
     same = inside == replace(meant, text=inside.text, training=schedule, model=model)
     published = SOURCES[meant.data].content.get("train") if meant.data in SOURCES else None
-    seen = engine.load_tensors(path)[1].get("data")
+    seen = tensor_files.load_tensors(path)[1].get("data")
     if not same or (published and seen and seen != published):
         raise InputError(
             f"{path} was not trained by the recipe {recipe} with seed {seed} on all of {meant.data}; move its folder "

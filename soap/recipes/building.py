@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from soap import models
+from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import AuxiliaryTask, Consistency, JointModel, Reconstruction, Rotation
 from soap.auxiliary.rotation import TURNS
 from soap.errors import unknown
-from soap.isolation import same_random_state
 from soap.models import DECODERS, Network
 from soap.recipes.bounds import building
 from soap.recipes.calling import call_typed, check_types
@@ -21,7 +21,7 @@ from soap.recipes.recipe import Recipe
 
 def build(recipe: Recipe) -> JointModel:
     """The recipe's network and task; weights depend on the recipe's seed alone."""
-    with same_random_state(), building(f"the {recipe.architecture} of {recipe.name}"):
+    with preserved_random_state(), building(f"the {recipe.architecture} of {recipe.name}"):
         torch.manual_seed(recipe.training.seed)
         network = _network(recipe)
         task = None if recipe.task is None else _task(recipe.task, network, recipe.auxiliary)

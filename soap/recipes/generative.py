@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from soap import files
+from soap._files import atomic
+from soap._runtime.isolation import preserved_random_state
 from soap.data import Dataset
 from soap.errors import unknown
-from soap.isolation import same_random_state
 from soap.models import Generator
-from soap.purify import DefenseGAN, Purified
+from soap.purifiers import DefenseGAN, Purified
 from soap.recipes.bounds import building
 from soap.recipes.calling import call_typed
 from soap.recipes.generative_recipe import GenerativeRecipe, is_generative, noted, parse, revised
@@ -41,7 +41,7 @@ def _wgan() -> Kind:
 
 def _pixelcnn() -> Kind:
     from soap.models.pixelcnn import PixelCNN
-    from soap.purify.pixel_defend import PixelDefend
+    from soap.purifiers.pixel_defend import PixelDefend
     from soap.training.likelihood import Likelihood
 
     return Kind(PixelCNN, Likelihood, PixelDefend)
@@ -78,7 +78,7 @@ def build(recipe: GenerativeRecipe) -> nn.Module:
 
 def network(recipe: GenerativeRecipe) -> nn.Module:
     """The bare network of `build`."""
-    with same_random_state(), building(f"the {recipe.kind} of {recipe.name}"):
+    with preserved_random_state(), building(f"the {recipe.kind} of {recipe.name}"):
         torch.manual_seed(recipe.training.seed)
         model: nn.Module = call_typed(_kind(recipe).model, recipe.model, f"option of a {recipe.kind}")
         # The layout of the weights, not their values: convolutions are faster so.
@@ -129,7 +129,7 @@ def make(
             watch=watch,
             stop=stop,
         )
-    files.write_text(out / "recipe.toml", recipe.text)
+    atomic.write_text(out / "recipe.toml", recipe.text)
     return done
 
 

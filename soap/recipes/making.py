@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from soap import files, ranks
+from soap._files import atomic
+from soap._runtime import distributed
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.recipes.building import build
@@ -45,8 +46,8 @@ def make(
             watch=watch,
             stop=stop,
         )
-    if ranks.here().first:
-        files.write_text(out / "recipe.toml", recipe.text)
+    if distributed.here().first:
+        atomic.write_text(out / "recipe.toml", recipe.text)
     return done
 
 

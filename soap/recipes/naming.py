@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from soap.purify.soap import label
+from soap.purifiers.soap import label
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
 from soap.recipes.recipe import Recipe

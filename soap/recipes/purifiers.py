@@ -11,13 +11,13 @@ from torch import nn
 from soap import zoo
 from soap.auxiliary import JointModel
 from soap.errors import InputError, call_with, unknown
-from soap.purify import AntiAdversary, Hedge, Purifier, Purifies
+from soap.purifiers import SOAP, AntiAdversary, Hedge, Purifier
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
 
-SOAP = "soap"
+SOAP_NAME = "soap"
 
-BY_CLASSIFIER: dict[str, Callable[..., Purifies]] = {SOAP: Purifier, "anti-adversary": AntiAdversary, "hedge": Hedge}
+BY_CLASSIFIER: dict[str, Callable[..., Purifier]] = {SOAP_NAME: SOAP, "anti-adversary": AntiAdversary, "hedge": Hedge}
 """Those that ask the classifier itself."""
 
 
@@ -41,7 +41,7 @@ DRAWS = ("hedge", "defense-gan")
 
 def before(
     model: JointModel, name: str, settings: Mapping[str, Any], *, prior: str | Path | None = None, seed: int = 0
-) -> Purifies:
+) -> Purifier:
     """The purifier called `name`, to stand before `model`, on its device.
 
     settings: other than its own, e.g. {"eps": 8 / 255}. prior: the generative model's name or file, where it uses one.
@@ -59,7 +59,7 @@ def before(
         return purify
     if prior is not None:
         raise InputError(f"{name} uses no prior, got {prior}; leave it out, or purify by {' or '.join(BY_PRIOR)}.")
-    made: Purifies = call_with(partial(BY_CLASSIFIER[name], model), _given(name, settings, seed), f"setting of {name}")
+    made: Purifier = call_with(partial(BY_CLASSIFIER[name], model), _given(name, settings, seed), f"setting of {name}")
     return made
 
 
@@ -70,7 +70,7 @@ def by_prior(
     prior: str | Path | None = None,
     device: str | torch.device = "cpu",
     seed: int = 0,
-) -> tuple[nn.Module, Purifies]:
+) -> tuple[nn.Module, Purifier]:
     """A generative model and the purifier called `name` that uses it; it needs no classifier. See `before`."""
     if name not in BY_PRIOR:
         raise unknown("purifier by a generative model", name, BY_PRIOR)
@@ -97,6 +97,6 @@ def way_of(recipe: GenerativeRecipe) -> str:
 
 def _given(name: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """The settings, and a seed for those that draw."""
-    if name != SOAP and isinstance(settings.get("eps"), str):
+    if name != SOAP_NAME and isinstance(settings.get("eps"), str):
         raise InputError(f"eps={settings['eps']!r} is a choice of SOAP's; {name} takes a number or has no radius.")
     return {**({"seed": seed} if name in DRAWS else {}), **settings}

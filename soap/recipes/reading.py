@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from soap import files
+from soap._files import atomic
 from soap.errors import FileError, InputError, unknown
 from soap.recipes.calling import call_typed
 
@@ -15,7 +15,7 @@ from soap.recipes.calling import call_typed
 def text_in(path: Path) -> str:
     """The text of a recipe's file."""
     try:
-        with files.explained(path):
+        with atomic.explained(path):
             return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise FileError(f"{path}: not UTF-8 text ({error}); want a recipe in TOML.") from error

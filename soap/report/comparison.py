@@ -19,6 +19,7 @@ SIGNS = {
     UNTOLD: "its rows do not say how long the network was trained",
 }
 
+
 @dataclass(frozen=True, kw_only=True)
 class Shown:
     """A cell with ours in it, in per cent.

@@ -38,27 +38,31 @@ def demo_page(
     levels = f"clean {show.loss_clean:.4f}, adversarial {show.loss_by_step[0]:.4f}"
     by_step = ", ".join(f"{loss:.4f}" for loss in show.loss_by_step)
     by_radius = ", ".join(f"{r:.3g}: {loss:.4f}" for r, loss in zip(show.radii, show.loss_by_radius, strict=True))
-    return environment().get_template("demo.html").render(
-        lines=lines,
-        shown=shown,
-        show=show,
-        right=right,
-        percent=percent,
-        upper_bound=UPPER_BOUND,
-        light=LIGHT,
-        dark=DARK,
-        inputs=picture(draw_digits(show, LIGHT, attack=attacked, blocks=("inputs",)), answers),
-        decoded=picture(
-            draw_digits(show, LIGHT, attack=attacked, blocks=("decoded",)),
-            f"What the decoder rebuilds from each of the same {of} digits: clean, under {title}, purified.",
-        ),
-        steps=picture(
-            draw_steps(show, LIGHT), f"Mean auxiliary loss: {levels}; being purified, from step 0: {by_step}."
-        ),
-        radii=picture(draw_radii(show, LIGHT), f"Mean auxiliary loss: {levels}; purified with radius {by_radius}."),
-        knowing=knowing and knowing_words(knowing),
-        bars=knowing and picture(draw_bars(knowing, LIGHT), " ".join(knowing_words(knowing))),
-        provenance=shown.bare.provenance,
-        command=command,
-        seconds=seconds,
+    return (
+        environment()
+        .get_template("demo.html")
+        .render(
+            lines=lines,
+            shown=shown,
+            show=show,
+            right=right,
+            percent=percent,
+            upper_bound=UPPER_BOUND,
+            light=LIGHT,
+            dark=DARK,
+            inputs=picture(draw_digits(show, LIGHT, attack=attacked, blocks=("inputs",)), answers),
+            decoded=picture(
+                draw_digits(show, LIGHT, attack=attacked, blocks=("decoded",)),
+                f"What the decoder rebuilds from each of the same {of} digits: clean, under {title}, purified.",
+            ),
+            steps=picture(
+                draw_steps(show, LIGHT), f"Mean auxiliary loss: {levels}; being purified, from step 0: {by_step}."
+            ),
+            radii=picture(draw_radii(show, LIGHT), f"Mean auxiliary loss: {levels}; purified with radius {by_radius}."),
+            knowing=knowing and knowing_words(knowing),
+            bars=knowing and picture(draw_bars(knowing, LIGHT), " ".join(knowing_words(knowing))),
+            provenance=shown.bare.provenance,
+            command=command,
+            seconds=seconds,
+        )
     )

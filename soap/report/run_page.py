@@ -33,29 +33,33 @@ def run_page(report: Report, data: Dataset, *, command: str) -> str:
     shown = gallery(broken(report.folder, data, GALLERY), plan["classes"])
     lines = shown_lines(report)
     said = ", ".join(f"{line.protocol} {right(line)}, classifier alone {alone(line)}" for line in lines)
-    return environment().get_template("run.html").render(
-        plan=plan,
-        subject=subject(summary),
-        headline=headline(summary, report.verdict),
-        verdict=report.verdict,
-        meaning=MEANING[report.verdict.name],
-        about=threat_words(summary),
-        summary=summary,
-        lines=lines,
-        right=right,
-        alone=alone,
-        gain=gain,
-        findings=report.findings,
-        signs=SIGNS,
-        counts={state: sum(one.state == state for one in report.findings) for state in SIGNS},
-        bars=picture(draw_bars(report, LIGHT), f"Images right in per cent: {said}."),
-        radii=radii and picture(draw_radii(radii, LIGHT), radii.words),
-        losses=losses and picture(draw_losses(losses, LIGHT), losses.words),
-        curves=(radii, losses),
-        gallery=shown,
-        fallen=int((summary.clean.defended & ~summary.worst.defended).sum()),
-        provenance=Provenance(**plan["provenance"]),
-        command=command,
-        light=LIGHT,
-        dark=DARK,
+    return (
+        environment()
+        .get_template("run.html")
+        .render(
+            plan=plan,
+            subject=subject(summary),
+            headline=headline(summary, report.verdict),
+            verdict=report.verdict,
+            meaning=MEANING[report.verdict.name],
+            about=threat_words(summary),
+            summary=summary,
+            lines=lines,
+            right=right,
+            alone=alone,
+            gain=gain,
+            findings=report.findings,
+            signs=SIGNS,
+            counts={state: sum(one.state == state for one in report.findings) for state in SIGNS},
+            bars=picture(draw_bars(report, LIGHT), f"Images right in per cent: {said}."),
+            radii=radii and picture(draw_radii(radii, LIGHT), radii.words),
+            losses=losses and picture(draw_losses(losses, LIGHT), losses.words),
+            curves=(radii, losses),
+            gallery=shown,
+            fallen=int((summary.clean.defended & ~summary.worst.defended).sum()),
+            provenance=Provenance(**plan["provenance"]),
+            command=command,
+            light=LIGHT,
+            dark=DARK,
+        )
     )

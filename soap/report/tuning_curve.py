@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from soap import files
+from soap._files import atomic
 from soap.evaluation.tuning import Tuning
 from soap.report.drawing import LIGHT, Palette, png, show_zero, svg
 from soap.report.paper_figures import panels
@@ -23,9 +23,7 @@ def draw(tuning: Tuning, palette: Palette = LIGHT) -> Figure:
         ("clean, purified", best.clean, palette.clean, (0, (4, 1, 1, 1)), "s"),
     )
     for label, losses, colour, dashes, marker in lines:
-        axes.plot(
-            radii, losses, color=colour, linestyle=dashes, marker=marker, markersize=4, linewidth=2, label=label
-        )
+        axes.plot(radii, losses, color=colour, linestyle=dashes, marker=marker, markersize=4, linewidth=2, label=label)
     attack = f"attack's radius, {tuning.eps_adv * scale:.3g}"
     axes.axvline(tuning.eps_adv * scale, color=palette.ink, linestyle=(0, (1, 2)), linewidth=1.4, label=attack)
     at = tuning.radii.index(best.elbow)
@@ -51,6 +49,6 @@ def save(tuning: Tuning, out: Path) -> list[Path]:
     tuning.save(paths[0])
     for kind, content in contents.items():
         paths.append(out / f"{NAME}.{kind}")
-        with files.replacing(paths[-1]) as temporary:
+        with atomic.replacing(paths[-1]) as temporary:
             temporary.write_bytes(content)
     return paths

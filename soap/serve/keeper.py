@@ -49,9 +49,7 @@ class Plan:
 
     def app(self) -> FastAPI:
         """The application."""
-        return create_app(
-            self.models, token=self.token, limits=self.limits, device=self.device, host=self.host
-        )
+        return create_app(self.models, token=self.token, limits=self.limits, device=self.device, host=self.host)
 
     @property
     def method(self) -> str:

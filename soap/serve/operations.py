@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 
 from soap import validate
+from soap._runtime.isolation import isolated
 from soap.attacks import FGSM, PGD, Attack
 from soap.attacks.losses import LOSSES
 from soap.attacks.pgd import BALLS
 from soap.auxiliary import JointModel
 from soap.descent import ascend
-from soap.isolation import untouched
-from soap.purify import Purifier
-from soap.purify.grid import widest
+from soap.purifiers import SOAP
+from soap.purifiers.grid import widest
 from soap.serve.pictures import on_levels
 from soap.shapes import Float, Tensor
 
@@ -58,7 +58,7 @@ class Predict:
 
 @dataclass(frozen=True, kw_only=True)
 class Purify:
-    """Walk down the auxiliary loss; `eps` and `steps` as a `Purifier` takes them."""
+    """Walk down the auxiliary loss; `eps` and `steps` as a `SOAP` takes them."""
 
     eps: float | str
     steps: int
@@ -69,13 +69,13 @@ class Purify:
         """The model's own settings for what is not given; an error where it cannot be purified."""
         if isinstance(eps, str):
             validate.choice("eps_pfy", eps, ("min-aux",))  # "oracle" needs the label, "min-aux-batch" sees batch-mates
-        purifier = Purifier(model, eps, steps=steps)
+        purifier = SOAP(model, eps, steps=steps)
         paths = widest(purifier.grid, step_size=purifier.step_size, steps=purifier.steps)
         return cls(eps=eps, steps=purifier.steps, gradients=paths * purifier.steps)
 
     def trail(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The path at the chosen radius."""
-        return Purifier(model, self.eps, steps=self.steps).route(x)
+        return SOAP(model, self.eps, steps=self.steps).route(x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ Operation = Predict | Purify | Mislead
 def climbed(attack: PGD, model: JointModel, x: Tensor, y: Tensor) -> list[Tensor]:
     """The points x_0 ... x_T of a PGD attack that starts at x; the last is `attack(model, x, y)`."""
     points, ball, loss = [x], BALLS[attack.norm](attack.eps), LOSSES[attack.loss]
-    with untouched(model):
+    with isolated(model):
         for _ in range(attack.steps):
             step = ascend(
                 lambda point: loss(model(point), y),
@@ -154,7 +154,7 @@ def perform(
 def _seen(model: JointModel, x: Tensor, *, losses: bool) -> tuple[Tensor, Tensor | None]:
     """Class probabilities and auxiliary losses, on the host."""
     found, costs = [], []
-    with untouched(model), torch.no_grad():
+    with isolated(model), torch.no_grad():
         for part in torch.split(x, AT_ONCE):
             found.append(model(part).softmax(1).cpu())
             if losses:

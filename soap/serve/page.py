@@ -11,7 +11,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.responses import Response
 from starlette.types import Scope
 
-from soap import files
+from soap._files import atomic
 from soap.errors import FileError
 from soap.evaluation import fingerprint
 from soap.serve.problems import RequestError
@@ -72,7 +72,7 @@ def in_browser(folder: Path, subjects: Iterable[Subject]) -> dict[str, int]:
     path = folder / "vendor" / "manifest.json"
     if not path.is_file():
         return {}
-    with files.explained(path):
+    with atomic.explained(path):
         text = path.read_bytes()
     try:
         models = json.loads(text)["models"]

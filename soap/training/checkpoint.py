@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from soap import __version__, engine, files, ranks
+from soap import __version__
+from soap._files import atomic, tensor_files
+from soap._runtime import distributed
 from soap.errors import FileError, InputError
 from soap.shapes import Tensor
 
@@ -39,7 +41,7 @@ def save(
                 tensors[f"{MOMENTUM if slot == 'momentum_buffer' else slot}.{name}"] = value
     tensors |= {f"extra.{name}": value for name, value in extra.items()}
     content = json.dumps({**state, "identity": {**identity, **_circumstances(model)}})
-    engine.save_tensors(folder / NAME, tensors, {"state": content}, folder / PREVIOUS)
+    tensor_files.save_tensors(folder / NAME, tensors, {"state": content}, folder / PREVIOUS)
 
 
 def restore(
@@ -57,7 +59,7 @@ def restore(
         raise FileError(f"{path}: not a training checkpoint; want the folder of an earlier run.") from error
     _refuse_another(path, theirs, json.loads(json.dumps({**identity, **_circumstances(model)})))
     if damage is not None:
-        files.copy(path, folder / NAME)  # else the next save would keep the damaged one as the previous
+        atomic.copy(path, folder / NAME)  # else the next save would keep the damaged one as the previous
         LOG.warning("%s The run goes on from the checkpoint before it, of step %s.", damage, state.get("step"))
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "extra": {}}
     for name, value in tensors.items():
@@ -79,12 +81,12 @@ def restore(
 def _last_good(folder: Path) -> tuple[Path, tuple[dict[str, Tensor], dict[str, str]], FileError | None]:
     """The last checkpoint, else the one before it; its content; and what is wrong with the last."""
     try:
-        return folder / NAME, engine.load_tensors(folder / NAME), None
+        return folder / NAME, tensor_files.load_tensors(folder / NAME), None
     except FileError as problem:
         if not (folder / NAME).exists() or not (folder / PREVIOUS).exists():
             raise
         try:
-            return folder / PREVIOUS, engine.load_tensors(folder / PREVIOUS), problem
+            return folder / PREVIOUS, tensor_files.load_tensors(folder / PREVIOUS), problem
         except FileError as further:
             raise FileError(f"{problem} Nor is the one before it whole: {further}") from further
 
@@ -93,7 +95,7 @@ def _circumstances(model: nn.Module) -> dict[str, str | int]:
     """What else must be the same for a run to go on as if it had never stopped."""
     shapes = sorted(f"{name} {list(value.shape)}" for name, value in model.state_dict().items())
     architecture = hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16]
-    return {"version": __version__, "architecture": architecture, "processes": ranks.here().world}
+    return {"version": __version__, "architecture": architecture, "processes": distributed.here().world}
 
 
 def _refuse_another(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from soap import engine, validate
+from soap import validate
+from soap._files import tensor_files
 from soap.auxiliary import JointModel
 from soap.auxiliary.keeping import metadata
 from soap.data import Dataset
@@ -66,7 +67,7 @@ def fit(
         raise InputError("got inputs without labels; give y, or a Dataset.")
     else:
         data = as_dataset(x, y, classes=model.classes)
-    engine.check_keepable(model.state_dict())
+    tensor_files.check_keepable(model.state_dict())
     facts = metadata(model)
     there = (out / checkpoint.NAME).exists()
     if there and not resume:
@@ -74,9 +75,7 @@ def fit(
     if resume and not there:
         raise InputError(f"{out} holds no checkpoint to go on from; leave out resume, or name the folder of the run.")
     device = next(model.parameters()).device
-    return train(
-        model, data, schedule, out=out, device=device, resume=resume, metadata=facts, watch=watch, stop=stop
-    )
+    return train(model, data, schedule, out=out, device=device, resume=resume, metadata=facts, watch=watch, stop=stop)
 
 
 def as_dataset(x: Array, y: Array, *, classes: int, name: str = "arrays", split: str = "train") -> Dataset:

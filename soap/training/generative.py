@@ -8,10 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from soap import engine, ranks, validate
+from soap import validate
+from soap._runtime import devices, distributed
+from soap._runtime.isolation import preserved_random_state
 from soap.data import Dataset
 from soap.errors import InputError
-from soap.isolation import same_random_state
 from soap.shapes import Tensor
 from soap.training.run import SAVE_EVERY, Run, Standing, Trained, check_finite
 from soap.training.schedule import AUGMENTATIONS
@@ -100,9 +101,9 @@ def train_generative(
     ten seconds, on a stop and at the end; the product's weights to `last.safetensors` at the end; and one line an
     epoch to `metrics.jsonl` (TensorBoard too where it is installed).
     """
-    if ranks.here().many:
+    if distributed.here().many:
         raise InputError(
-            f"label-free models are trained by one process, got {ranks.here().world}; start it without a launcher."
+            f"label-free models train in one process, got {distributed.here().world}; start it without a launcher."
         )
     run = _Run(objective, data, schedule, out, device or data.x.device, precision, metadata or {})
     if compiled:
@@ -110,7 +111,7 @@ def train_generative(
             raise InputError(f"{type(objective).__name__} cannot be compiled; train without --compile.")
         for network in objective.networks.children():
             network.compile()
-    with same_random_state(), engine.timed_convolutions():
+    with preserved_random_state(), devices.cudnn_benchmark():
         objective.networks.train()
         done = run.go(resume, watch, stop)
         objective.networks.eval()
@@ -131,7 +132,7 @@ class _Run(Run[GenerativeProgress]):
         metadata: Mapping[str, str],
     ) -> None:
         objective.networks.to(device)
-        with engine.autocast(device, precision):  # a choice that cannot be had is refused before any work
+        with devices.autocast(device, precision):  # a choice that cannot be had is refused before any work
             validate.inputs(data.x[:1].to(device), objective.product())
         self.objective, self.schedule, self.precision = objective, schedule, precision
         super().__init__(
@@ -155,7 +156,7 @@ class _Run(Run[GenerativeProgress]):
         x = self.x[rows]
         for name in self.schedule.augment:
             x = AUGMENTATIONS[name](x, self.generator)
-        with engine.autocast(x.device, self.precision):
+        with devices.autocast(x.device, self.precision):
             metrics = self.objective.step(x, self.generator, self.step / self.total)
         for name, value in metrics.items():
             value = value.detach().float()

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from soap import engine, validate
+from soap import validate
+from soap._runtime import devices
+from soap._runtime.isolation import isolated, preserved_random_state
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.errors import InputError
-from soap.isolation import same_random_state, untouched
 from soap.shapes import Tensor
 from soap.training.run import SAVE_EVERY, Run, Standing, Trained
 from soap.training.schedule import Schedule
@@ -58,7 +59,7 @@ def train(
     `nonfinite.safetensors` to reproduce it; on a GPU it is noticed within half a second or at the end of the epoch.
     """
     run = _Run(model, data, schedule, out, attack, device or data.x.device, precision, compiled, metadata or {})
-    with same_random_state(), engine.timed_convolutions():
+    with preserved_random_state(), devices.cudnn_benchmark():
         model.train()
         done = run.go(resume, watch, stop)
         model.eval()
@@ -82,7 +83,7 @@ class _Run(Run[Progress]):
     ) -> None:
         if schedule.holdout >= len(data):
             raise InputError(f"holdout is {schedule.holdout} but there are only {len(data)} training images.")
-        with engine.autocast(device, precision):  # a choice that cannot be had is refused before any work
+        with devices.autocast(device, precision):  # a choice that cannot be had is refused before any work
             validate.inputs(data.x[:1].to(device), model.to(device))
         validate.labels(data.y, data.x, model.classes)
         self.model, self.schedule, self.attack, self.precision = model, schedule, attack, precision
@@ -177,7 +178,7 @@ class _Run(Run[Progress]):
         x, y = self.held
         if not len(x):
             return None
-        with untouched(self.model), torch.no_grad():
+        with isolated(self.model), torch.no_grad():
             right = torch.cat([self.model(part).argmax(1) for part in x.chunk(-(-len(x) // 1000))]) == y
         return float(right.float().mean())
 

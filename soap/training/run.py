@@ -19,7 +19,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from soap import engine, files, ranks
+from soap._files import atomic, tensor_files
+from soap._runtime import distributed, seeding
 from soap.errors import SoapError
 from soap.shapes import Tensor
 from soap.training import checkpoint
@@ -83,7 +84,7 @@ class Run(ABC, Generic[Shown]):
         self.networks, self.optimisers, self.x = networks, optimisers, x
         self.epochs, self.seed, self.out, self.metadata = epochs, seed, out, metadata
         self.batch = min(batch, len(x))
-        self.ranks = ranks.here()
+        self.ranks = distributed.here()
         self.ranks.part(self.batch)  # refused before any work where it cannot be shared out
         self.steps_per_epoch = len(x) // self.batch  # the ragged rest waits for the next epoch's order
         self.total = epochs * self.steps_per_epoch
@@ -129,7 +130,7 @@ class Run(ABC, Generic[Shown]):
 
     def go(self, resume: bool, watch: Callable[[Shown], None], stop: Callable[[], bool]) -> Trained:
         """All epochs from where the checkpoint stands, with the folder for itself alone."""
-        with files.alone_in(self.out) if self.ranks.first else nullcontext():
+        with atomic.alone_in(self.out) if self.ranks.first else nullcontext():
             return self._go(resume, watch if self.ranks.first else _blind, stop)
 
     def _go(self, resume: bool, watch: Callable[[Shown], None], stop: Callable[[], bool]) -> Trained:
@@ -143,7 +144,7 @@ class Run(ABC, Generic[Shown]):
             if place == 0 or self.step == first:
                 order = self._order(epoch)
             rows = order[place * self.batch : (place + 1) * self.batch]
-            self.advance(rows, engine.seed_for(self.seed, 1, self.step))
+            self.advance(rows, seeding.seed_for(self.seed, 1, self.step))
             self.step += 1
             speed = (self.step - first) / max(time.monotonic() - began, 1e-9)
             if place + 1 == self.steps_per_epoch:
@@ -162,8 +163,8 @@ class Run(ABC, Generic[Shown]):
 
     def _open_folder(self) -> Any:
         """The run's folder, cleared of what a kill left half-written; a TensorBoard writer or None."""
-        with files.explained(self.out):
-            files.remove_unfinished(self.out)
+        with atomic.explained(self.out):
+            atomic.remove_unfinished(self.out)
         return _tensorboard(self.out / "tensorboard")
 
     def _agreed(self, wanted: bool) -> bool:
@@ -180,11 +181,11 @@ class Run(ABC, Generic[Shown]):
         """
         epoch, place = divmod(step, self.steps_per_epoch)
         rows = self._order(epoch)[place * self.batch : (place + 1) * self.batch].tolist()
-        seed = engine.seed_for(self.seed, 1, step)
+        seed = seeding.seed_for(self.seed, 1, step)
         facts = {"step": step, "epoch": epoch + 1, "seed": seed, "images": rows, "identity": self.identity()}
         tensors = {name: value for name, value in self.networks.state_dict().items() if torch.isfinite(value).all()}
         if self.ranks.first:
-            engine.save_tensors(self.out / NONFINITE, tensors, {**self.metadata, "state": json.dumps(facts)})
+            tensor_files.save_tensors(self.out / NONFINITE, tensors, {**self.metadata, "state": json.dumps(facts)})
         self.ranks.wait()  # a launcher ends all processes when one does
         shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
         return SoapError(
@@ -195,7 +196,7 @@ class Run(ABC, Generic[Shown]):
 
     def _order(self, epoch: int) -> Tensor:
         """This epoch's random order of the images, drawn on the CPU: the same on every device."""
-        generator = torch.Generator().manual_seed(engine.seed_for(self.seed, 0, epoch))
+        generator = torch.Generator().manual_seed(seeding.seed_for(self.seed, 0, epoch))
         return torch.randperm(len(self.x), generator=generator).to(self.x.device)
 
     def _at(self, epoch: int, speed: float) -> Standing:
@@ -214,7 +215,7 @@ class Run(ABC, Generic[Shown]):
         row = self.row(shown)
         self.history.append(row)
         if self.ranks.first:
-            files.write_text(self.out / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in self.history))
+            atomic.write_text(self.out / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in self.history))
         if tensorboard is not None:
             for name, value in row.items():
                 if isinstance(value, float):
@@ -230,7 +231,7 @@ class Run(ABC, Generic[Shown]):
     def _save_weights(self, which: str, weights: Mapping[str, Tensor], epoch: int) -> None:
         if self.ranks.first:
             metadata = {**self.metadata, "epoch": str(epoch), "weights": which}
-            engine.save_tensors(self.out / f"{which}.safetensors", weights, metadata)
+            tensor_files.save_tensors(self.out / f"{which}.safetensors", weights, metadata)
 
     def _save(self) -> None:
         if self.ranks.first:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from soap import engine, ranks
+from soap._runtime import devices, distributed, seeding
+from soap._runtime.isolation import frozen
 from soap.auxiliary import JointLosses, JointModel, accuracy
-from soap.isolation import borrowed
 from soap.shapes import Tensor
 from soap.training.schedule import AUGMENTATIONS, Schedule
 
@@ -61,7 +61,7 @@ class Stepper:
         self.model, self.x, self.y = model, x, y
         self.schedule, self.attack, self.precision = schedule, attack, precision
         self.device = x.device
-        self.ranks = ranks.here()
+        self.ranks = distributed.here()
         self._statistics = [
             value
             for module in model.modules()
@@ -96,7 +96,7 @@ class Stepper:
         self._asked += 1
         self.generator.manual_seed(seed)
         # Dropout draws from the global state.
-        torch.manual_seed(seed if self.ranks.first else engine.seed_for(seed, self.ranks.rank))
+        torch.manual_seed(seed if self.ranks.first else seeding.seed_for(seed, self.ranks.rank))
         if isinstance(self.rate, Tensor):
             self.rate.fill_(rate)
         else:
@@ -137,11 +137,11 @@ class Stepper:
         if self.ranks.many:
             part = self.ranks.part(len(x))
             x, y = x[part], y[part]
-        with engine.autocast(self.device, self.precision):
+        with devices.autocast(self.device, self.precision):
             if self.attack is not None:
-                with borrowed(self.model):
+                with frozen(self.model):
                     x = self.attack.perturb(self.model, x, y)
-            with ranks.sharing(self.ranks, len(x)):
+            with distributed.sharing(self.ranks, len(x)):
                 losses = self.losses(x, y)
         loss = losses.classification + self.model.alpha * losses.auxiliary
         self.optimiser.zero_grad(set_to_none=True)

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from soap import engine, validate
+from soap import validate
+from soap._runtime import seeding
+from soap._runtime.isolation import preserved_random_state
 from soap.errors import InputError
-from soap.isolation import same_random_state
 from soap.models.wgan import Critic, Generator
 from soap.shapes import Float, Tensor
 from soap.training.generative import GenerativeSchedule
@@ -60,8 +61,8 @@ class WganGp:
             raise InputError(
                 f"batch is {schedule.batch}, want at least critic_steps ({critic_steps}): one image an update."
             )
-        with same_random_state():
-            torch.manual_seed(engine.seed_for(schedule.seed, 2))
+        with preserved_random_state():
+            torch.manual_seed(seeding.seed_for(schedule.seed, 2))
             critic = Critic(width=generator.width, inputs=generator.input_shape)
         # The layout of the weights, not their values: convolutions are faster so.
         critic.to(next(generator.parameters()).device, memory_format=torch.channels_last)  # type: ignore[call-overload]

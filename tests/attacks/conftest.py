@@ -27,9 +27,7 @@ SHAPE, CLASSES = (1, 6, 6), 4
 
 def small_network() -> Network:
     encoder = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Tanh(), nn.Dropout(0.5), nn.Flatten())
-    return Network(
-        encoder=encoder, classifier=nn.Linear(144, CLASSES), inputs=SHAPE, features=(144,), classes=CLASSES
-    )
+    return Network(encoder=encoder, classifier=nn.Linear(144, CLASSES), inputs=SHAPE, features=(144,), classes=CLASSES)
 
 
 def seeded_joint_model(seed: int = 0) -> JointModel:

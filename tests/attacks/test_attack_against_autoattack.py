@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import soap
+from soap._runtime.isolation import isolated
 from soap.attacks import APGD, Square, fooled
-from soap.isolation import untouched
 
 base = pytest.importorskip("pyautoattack.autopgd_base")
 square = pytest.importorskip("pyautoattack.square")
@@ -27,7 +27,7 @@ def bundled() -> Bundled:
 def robust_accuracies(bundled: Bundled, ours: APGD | Square, theirs: object) -> tuple[float, float]:
     """In per cent, after our attack and after theirs, which seeds the global random state."""
     model, x, y = bundled
-    with untouched(model):
+    with isolated(model):
         points = theirs.perturb(x, y)
     return tuple(100 * float((~fooled(model, x_adv, y)).double().mean()) for x_adv in (ours(model, x, y), points))
 
@@ -45,7 +45,7 @@ def test_apgd_fools_the_same_digits_from_the_same_starts(
     starts = recorded.asked[2]  # after the door and the clean digits
     theirs = base.APGDAttack(model, norm=NORMS[norm], eps=eps, n_iter=50, loss=loss, device="cpu")
     theirs.init_hyperparam(x)
-    with untouched(model):
+    with isolated(model):
         _, stands, height, _ = theirs.attack_single_run(x, y, x_init=starts)
     # Their first checkpoint counts one rise more or less, which turns some walks by a little.
     assert 200 < stands.sum() < 350

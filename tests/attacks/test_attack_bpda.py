@@ -34,9 +34,9 @@ def digits():
 @pytest.mark.parametrize("loss", [cross_entropy, margin])
 def test_bpda_is_autograd_through_the_defended_digits(digits, loss):
     model, x, y = digits
-    purify = soap.Purifier(model)
+    purify = soap.SOAP(model)
     point = x.clone().requires_grad_()
-    logits = soap.Defended(model, purify)(point)
+    logits = soap.Defence(model, purify)(point)
     (expected,) = torch.autograd.grad(loss(logits, y).sum(), point)
     seen, direction = look(Bpda(model, purify), x, of(loss, y))
     assert torch.equal(seen, logits)
@@ -50,7 +50,7 @@ def test_bpda_is_autograd_through_the_defended_digits(digits, loss):
 def test_the_trajectory_is_the_mean_of_a_slow_loop_over_its_iterates(task, eps):
     """In float64, so that rounding does not flip the sign of a purifier's gradient near zero."""
     model, y = tiny_model(task, dtype=torch.float64), torch.tensor([0, 1, 2])
-    x, purify = noise_images(3, dtype=torch.float64), soap.Purifier(model, eps)
+    x, purify = noise_images(3, dtype=torch.float64), soap.SOAP(model, eps)
     iterates = purify.trajectory(x, purify(x).eps)
     total = torch.zeros_like(x)
     for points in iterates:
@@ -58,7 +58,7 @@ def test_the_trajectory_is_the_mean_of_a_slow_loop_over_its_iterates(task, eps):
             total[row] += gradient_at(model, image[None], of(cross_entropy, y[row : row + 1]))[0]
     logits, direction = look(TrajectoryBpda(model, purify), x, of(cross_entropy, y))
     torch.testing.assert_close(direction, total / len(iterates))
-    assert torch.equal(logits, soap.Defended(model, purify)(x))
+    assert torch.equal(logits, soap.Defence(model, purify)(x))
 
 
 class Towards(nn.Module):
@@ -96,9 +96,9 @@ def test_on_a_known_purifier_and_a_known_criterion_the_directions_are_closed_for
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_nothing_else_changes_in_any_context(sight, context):
     model = tiny_model(dtype=torch.float64)
-    expected = soap.Defended(model, soap.Purifier(model))(noise_images(3, dtype=torch.float64)).detach()
+    expected = soap.Defence(model, soap.SOAP(model))(noise_images(3, dtype=torch.float64)).detach()
     model.train().requires_grad_(True)
-    seen, y = sight(model, soap.Purifier(model)), torch.tensor([0, 1, 2])
+    seen, y = sight(model, soap.SOAP(model)), torch.tensor([0, 1, 2])
     before = state_of(model)
     with context():
         x = noise_images(3, dtype=torch.float64)
@@ -116,7 +116,7 @@ def test_nothing_else_changes_in_any_context(sight, context):
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_an_image_alone_and_in_a_batch_gives_the_same(sight):
     model, y = tiny_model("rotation", dtype=torch.float64), torch.tensor([0, 1, 2])
-    x, seen = noise_images(3, dtype=torch.float64), sight(model, soap.Purifier(model))
+    x, seen = noise_images(3, dtype=torch.float64), sight(model, soap.SOAP(model))
     together = seen.look(x, of(cross_entropy, y))
     for row in range(3):
         alone = seen.look(x[row : row + 1], of(cross_entropy, y[row : row + 1]))
@@ -162,7 +162,7 @@ def test_a_path_of_ones_own():
 def test_an_attack_that_knows_the_purifier_breaks_more_than_one_that_does_not(digits):
     model = digits[0]
     images = soap.data.load("mnist-mini").take(40)
-    robust, attack = Bpda(model, soap.Purifier(model)), PGD(eps=0.3, step_size=0.03, steps=20, keep="best")
+    robust, attack = Bpda(model, soap.SOAP(model)), PGD(eps=0.3, step_size=0.03, steps=20, keep="best")
     adversarial = [attack(target, images.x, images.y) for target in (model, robust)]
     transfer, adaptive = ((robust(x).argmax(1) == images.y).float().mean() for x in adversarial)
     assert adaptive < transfer - 0.1
@@ -201,7 +201,7 @@ def test_a_look_costs_one_purification_and_the_classifiers_passes(digits, sight,
     model, x, y = digits
     losses, logits = Meter(x.device), Meter(x.device)
     twin = counting_logits(counting_losses(model, losses), logits)
-    sight(twin, soap.Purifier(twin)).look(x, of(cross_entropy, y))
+    sight(twin, soap.SOAP(twin)).look(x, of(cross_entropy, y))
     purification, classifier = losses.passes(len(x)), logits.passes(len(x))
     assert (purification.forward, purification.backward) == (16, 11)
     assert (classifier.forward, classifier.backward) == passes
@@ -218,11 +218,11 @@ BAD = [
     (lambda m, x, c: Bpda(m, lambda x: None).look(x, c), "the purifier returned NoneType None, want purified images"),
     (lambda m, x, c: Bpda(m, lambda x: x[:1])(x), r"float32 tensor of shape \[1, 1, 8, 8\].*of shape \[2, 1, 8, 8\]"),
     (lambda m, x, c: Bpda(m, lambda x: SimpleNamespace(x=3))(x), "the purifier returned int 3"),
-    (lambda m, x, c: Bpda(m, soap.Purifier(m, "oracle")).look(x, c), "needs the labels"),
+    (lambda m, x, c: Bpda(m, soap.SOAP(m, "oracle")).look(x, c), "needs the labels"),
     (lambda m, x, c: TrajectoryBpda(m, lambda x: x), r"want one with a method path\(x\).*use Bpda"),
-    (lambda m, x, c: TrajectoryBpda(m, soap.Purifier(m, "oracle")).look(x, c), "no defence and has no path"),
+    (lambda m, x, c: TrajectoryBpda(m, soap.SOAP(m, "oracle")).look(x, c), "no defence and has no path"),
     (lambda m, x, c: TrajectoryBpda(m, Strays(x)).look(x, c), r"path is a float32.*want \[T \+ 1, 2, 1, 8, 8\]"),
-    (lambda m, x, c: Bpda(m, soap.Purifier(m)).look(x * 255, c), "divide by 255"),
+    (lambda m, x, c: Bpda(m, soap.SOAP(m)).look(x * 255, c), "divide by 255"),
     (lambda m, x, c: Bpda(m, lambda x: x).look(x, lambda logits: logits.detach().sum(1)), "carries no gradient"),
 ]
 
@@ -242,7 +242,7 @@ def test_bad_input_is_one_clear_error(call, message):
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_on_a_gpu_a_replayed_purifier_gives_the_same(sight, task):
     model, x, y = tiny_model(task).cuda(), noise_images(8).cuda(), torch.arange(8, device="cuda") % 4
-    seen = sight(model, soap.Purifier(model))
+    seen = sight(model, soap.SOAP(model))
     model.recordable = True
     fast = seen.look(x, of(cross_entropy, y))
     model.recordable = False

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soap._runtime.seeding import streams, uniform
 from soap.attacks import APGD, Attack, Square
 from soap.auxiliary import JointModel
-from soap.draws import streams, uniform
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -69,9 +69,7 @@ def test_sign_attacks_gain_eps_times_the_l1_norm_on_two_classes(linear_problem: 
 
 
 @pytest.mark.parametrize(("norm", "dual", "eps"), [("linf", 1, 0.02), ("l2", 2, 0.05)])
-def test_targeted_apgd_finds_the_best_class_of_all(
-    linear_problem: Problem, norm: str, dual: float, eps: float
-) -> None:
+def test_targeted_apgd_finds_the_best_class_of_all(linear_problem: Problem, norm: str, dual: float, eps: float) -> None:
     model, x, y = linear_problem
     x_adv = APGD(eps=eps, steps=40, norm=norm, loss="targeted-margin")(model, x, y)
     highest, _ = highest_margin(linear_problem, dual, eps)

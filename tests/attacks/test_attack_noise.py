@@ -73,8 +73,8 @@ def test_autoattack_finds_what_lies_in_the_ball():
     x_adv = AutoAttack(eps=reach * 1.05)(model, x, y)
     assert (model(x_adv).argmax(1) != y).all()
     assert ((x_adv - x).abs() <= reach * 1.05 + 1e-6).all()
-    untouched = AutoAttack(eps=reach * 0.95)(model, x, y)
-    assert (model(untouched).argmax(1) == y).all()
+    isolated = AutoAttack(eps=reach * 0.95)(model, x, y)
+    assert (model(isolated).argmax(1) == y).all()
 
 
 TRIAL = """

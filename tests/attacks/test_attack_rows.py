@@ -52,9 +52,7 @@ def test_deepfool_lets_fooled_rows_go(digits: tuple[nn.Module, Tensor, Tensor], 
         assert len(survivors) == after
 
 
-def test_carlini_wagner_lets_rows_without_progress_go(
-    digits: tuple[nn.Module, Tensor, Tensor], recording: Any
-) -> None:
+def test_carlini_wagner_lets_rows_without_progress_go(digits: tuple[nn.Module, Tensor, Tensor], recording: Any) -> None:
     model, x, y = digits
     patient = CarliniWagner(steps=60, search_steps=2, lr=0.1, initial_c=1.0, abort_early=False)
     recorded = recording(model)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from soap.attacks import FGSM, Substitute, Transfer, fooled
 from soap.attacks.substitute import augment
 from soap.auxiliary import JointModel
+from soap.defence import Defence
 from soap.errors import InputError
 from soap.models import Network
-from soap.purify import Defended, Purifier
+from soap.purifiers import SOAP
 
 
 def linear_network(classes: int = 2, features: int = 12) -> Network:
@@ -42,9 +43,7 @@ class Target(nn.Module):
 
 
 SEEDS = torch.rand(20, 12, generator=torch.Generator().manual_seed(1))
-SETTINGS = Substitute(
-    network=linear_network, attack=FGSM(eps=0.2), seeds=20, rounds=3, epochs=30, lr=0.05, batch=16
-)
+SETTINGS = Substitute(network=linear_network, attack=FGSM(eps=0.2), seeds=20, rounds=3, epochs=30, lr=0.05, batch=16)
 
 
 def test_the_target_is_asked_about_seeds_times_two_to_the_rounds() -> None:
@@ -158,7 +157,7 @@ def test_the_substitute_is_ready_to_be_attacked() -> None:
 
 def test_a_defended_model_may_be_the_target(new_model: Callable[..., JointModel], recording: Any) -> None:
     joint = new_model().eval()
-    robust = Defended(joint, Purifier(joint, eps=0.1, step_size=0.05, steps=2))
+    robust = Defence(joint, SOAP(joint, eps=0.1, step_size=0.05, steps=2))
     x = torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     settings = Substitute(network="cnn", seeds=4, rounds=1, epochs=1, batch=4)
     recorded = recording(robust)

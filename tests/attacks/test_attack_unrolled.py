@@ -28,7 +28,7 @@ def double(task="reconstruction", gradient=None, **settings):
     model = tiny_model(task, dtype=torch.float64)
     if gradient is not None:
         model.auxiliary.gradient = gradient
-    return model, soap.Purifier(model, **settings), noise_images(3, dtype=torch.float64), torch.tensor([0, 1, 2])
+    return model, soap.SOAP(model, **settings), noise_images(3, dtype=torch.float64), torch.tensor([0, 1, 2])
 
 
 def plain_steps(loss, x, eps, gamma, steps, scale, *, smooth, widths=None):
@@ -137,8 +137,8 @@ def test_memory_does_not_grow_with_the_number_of_steps():
 def test_a_stand_in_of_any_width_gives_a_finite_gradient_for_digits():
     model = soap.load("mnist-fcn-dr")
     x, y = attacked_digits(model, 20)
-    purify = soap.Purifier(model)
-    expected = soap.Defended(model, purify)(x)
+    purify = soap.SOAP(model)
+    expected = soap.Defence(model, purify)(x)
     for scale in SCALES:
         logits, direction = look(Unrolled(model, purify, scale=scale), x, of(y))
         assert torch.equal(logits, expected)
@@ -158,7 +158,7 @@ def test_so_wide_a_stand_in_that_it_is_flat_leaves_bpda_where_no_pixel_leaves_th
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_nothing_else_changes_in_any_context(context, smooth):
     model, purify, _, y = double("consistency")
-    expected = soap.Defended(model, purify)(noise_images(3, dtype=torch.float64)).detach()
+    expected = soap.Defence(model, purify)(noise_images(3, dtype=torch.float64)).detach()
     model.train().requires_grad_(True)
     seen = Unrolled(model, purify, smooth=smooth)
     before = state_of(model)
@@ -209,18 +209,18 @@ def test_a_look_costs_one_purification_and_goes_back_through_each_step_twice():
     meter = Meter(x.device)
     twin = counting_features(model, meter)
     meter.restart()
-    Unrolled(twin, soap.Purifier(twin)).look(x, of(y))
+    Unrolled(twin, soap.SOAP(twin)).look(x, of(y))
     passes = meter.passes(len(x))
     assert (passes.forward, passes.backward) == (16 + 1 + 5, 11 + 1 + 5 * 2)
 
 
 BAD = [
     (lambda m: Unrolled(m, lambda x: x), r"want one with step_size, steps, bounds, loss\(x\).*use Bpda"),
-    (lambda m: Unrolled(m, soap.Purifier(m), scale=0.0), "scale is 0.0, want a number above 0"),
-    (lambda m: Unrolled(m, soap.Purifier(m), scale=float("nan")), "scale is nan"),
-    (lambda m: Unrolled(m, soap.Purifier(m, "oracle")).look(noise_images(2), squares), "no defence and has no path"),
-    (lambda m: Unrolled(m, soap.Purifier(m)).look(noise_images(2) * 255, squares), "divide by 255"),
-    (lambda m: Unrolled(m, soap.Purifier(m)).look(noise_images(2), lambda z: z.detach().sum(1)), "no gradient"),
+    (lambda m: Unrolled(m, soap.SOAP(m), scale=0.0), "scale is 0.0, want a number above 0"),
+    (lambda m: Unrolled(m, soap.SOAP(m), scale=float("nan")), "scale is nan"),
+    (lambda m: Unrolled(m, soap.SOAP(m, "oracle")).look(noise_images(2), squares), "no defence and has no path"),
+    (lambda m: Unrolled(m, soap.SOAP(m)).look(noise_images(2) * 255, squares), "divide by 255"),
+    (lambda m: Unrolled(m, soap.SOAP(m)).look(noise_images(2), lambda z: z.detach().sum(1)), "no gradient"),
 ]
 
 
@@ -238,7 +238,7 @@ def test_bad_input_is_one_clear_error(call, message):
 @pytest.mark.parametrize("task", TASKS)
 def test_on_a_gpu_a_replayed_purifier_gives_the_same(task):
     model, x, y = tiny_model(task).cuda(), noise_images(8).cuda(), torch.arange(8, device="cuda") % 4
-    seen = Unrolled(model, soap.Purifier(model))
+    seen = Unrolled(model, soap.SOAP(model))
     model.recordable = True
     fast = seen.look(x, of(y))
     model.recordable = False

@@ -173,9 +173,9 @@ def test_fused_norms_are_differentiated_twice_as_separate_ones_are(device):
     with torch.random.fork_rng():
         ours, theirs = rotation(True), rotation(False)
     x = noise_images(3, dtype=dtype).to(device)
-    purify = soap.Purifier(theirs)
+    purify = soap.SOAP(theirs)
     again = copy.copy(purify)  # the same walk, differentiated through the fused layers
-    again.loss = soap.Purifier(ours).loss
+    again.loss = soap.SOAP(ours).loss
     again.route = purify.route
     logits, direction = Unrolled(ours, again).look(x, squares)
     expected = Unrolled(theirs, purify).look(x, squares)

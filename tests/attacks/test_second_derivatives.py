@@ -94,5 +94,5 @@ def test_a_step_back_computes_no_gradient_of_weights(plain, monkeypatch):
         monkeypatch.setattr(unrolled, "FixedConvolutions", torch.enable_grad)
     model, x = tiny_model("rotation"), noise_images(2)
     with Kernels() as seen:
-        Unrolled(model, soap.Purifier(model)).look(x, lambda logits: logits.logsumexp(1))
+        Unrolled(model, soap.SOAP(model)).look(x, lambda logits: logits.logsumexp(1))
     assert (seen.largest > 3) is plain  # the network's own kernels are of 3 x 3

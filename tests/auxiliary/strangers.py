@@ -25,7 +25,7 @@ class Stranger(nn.Module):
 
 
 def stranger(channels: int = 1, classes: int = 4) -> Stranger:
-    with soap.isolation.same_random_state():
+    with soap._runtime.isolation.preserved_random_state():
         torch.manual_seed(0)
         return Stranger(channels, classes)
 

@@ -89,7 +89,7 @@ def test_any_size_colour_and_number_of_classes(channels, height, width, classes,
     model = wrap(stranger(channels, classes), task, shape=(channels, height, width), purification=SETTINGS)
     assert model.classes == classes
     x = images(3, channels, height, width)
-    out = soap.Purifier(model)(x)
+    out = soap.SOAP(model)(x)
     assert out.x.shape == x.shape
     assert (out.loss_after <= out.loss_before * (1 + 1e-5)).all()
     assert (out.x - x).abs().max() <= 0.2 + 1e-6
@@ -97,10 +97,10 @@ def test_any_size_colour_and_number_of_classes(channels, height, width, classes,
 
 
 def test_label_consistency_takes_a_network_without_any_linear_layer_and_purifies_at_once():
-    with soap.isolation.same_random_state():
+    with soap._runtime.isolation.preserved_random_state():
         torch.manual_seed(0)  # of 300 untrained networks 3 had no better point in reach: images rightly stayed
         network = nn.Sequential(nn.Conv2d(1, 3, 5, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    out = soap.Purifier(wrap(network, shape=(1, 12, 12)))(images(4, 1, 12, 12))
+    out = soap.SOAP(wrap(network, shape=(1, 12, 12)))(images(4, 1, 12, 12))
     assert out.loss_after.mean() < out.loss_before.mean()
 
 
@@ -110,7 +110,7 @@ def test_what_is_no_image_is_reconstructed(shape):
     model = wrap(network, "reconstruction", shape=shape)
     x = images(4, *shape)
     assert model.auxiliary.reconstruct(model, x).shape == x.shape
-    assert soap.Purifier(model)(x).x.shape == x.shape
+    assert soap.SOAP(model)(x).x.shape == x.shape
 
 
 def test_a_split_of_one_s_own():
@@ -120,7 +120,7 @@ def test_a_split_of_one_s_own():
         model = wrap(classifier, task, shape=(3, 6, 6), encoder=encoder)
         assert model.encoder is encoder
         assert model.classifier is classifier
-        assert soap.Purifier(model)(images(2, 3, 6, 6)).x.shape == (2, 3, 6, 6)
+        assert soap.SOAP(model)(images(2, 3, 6, 6)).x.shape == (2, 3, 6, 6)
 
 
 def test_heads_are_drawn_from_the_seed_alone_and_one_of_one_s_own_is_taken():
@@ -153,6 +153,8 @@ class Twice(nn.Module):
 FLAT = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
 AFTER = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh())
 CONVS = nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten())
+
+
 class Tempered(nn.Module):
     """Divides its logits by a temperature that is 1 so far."""
 
@@ -213,5 +215,5 @@ def test_a_wrapped_model_moves_to_the_gpu_with_its_module():
     network = stranger()
     model = wrap(network, "reconstruction", shape=(1, 8, 8)).cuda().eval()
     x = images(3, 1, 8, 8).cuda()
-    assert soap.Purifier(model)(x).x.is_cuda
+    assert soap.SOAP(model)(x).x.is_cuda
     assert torch.equal(network(x), model(x))

@@ -35,7 +35,7 @@ def test_it_comes_back_from_its_file(tmp_path, task):
     model = wrap(stranger(), task, shape=(1, 8, 8), noise=0.3, purification=SETTINGS, name="mine").eval()
     path = tmp_path / "kept.safetensors"
     save(path, model)
-    with soap.isolation.same_random_state():
+    with soap._runtime.isolation.preserved_random_state():
         torch.manual_seed(9)
         fresh = Stranger()
     again = restore(path, fresh)
@@ -95,8 +95,8 @@ def test_another_module_or_file_is_refused_and_nothing_is_changed(tmp_path):
 def test_a_short_file_cannot_ask_for_a_large_trial(tmp_path):
     path = tmp_path / "kept.safetensors"
     save(path, wrap(stranger(), "rotation", shape=(1, 8, 8)))
-    tensors, facts = soap.engine.load_tensors(path)
+    tensors, facts = soap._files.tensor_files.load_tensors(path)
     about = {**json.loads(facts["adopted"]), "shape": [1, 2048, 2048]}
-    soap.engine.save_tensors(path, tensors, {**facts, "adopted": json.dumps(about)})
+    soap._files.tensor_files.save_tensors(path, tensors, {**facts, "adopted": json.dumps(about)})
     with pytest.raises(FileError, match=r"more than 3,145,728 numbers.*if you trust the file"):
         restore(path, stranger())

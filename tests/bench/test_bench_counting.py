@@ -28,7 +28,7 @@ def test_the_papers_grid_takes_55_and_11_the_plain_way_and_11_and_5_ours(task):
     model, before = tiny_model(task), state_of(tiny_model(task))
     plain, ours = Meter(CPU), Meter(CPU)
     plain_walks.purify_min_aux(counting_losses(model, plain), x, GRID, gamma=GAMMA, T=T)
-    soap.Purifier(counting_losses(model, ours), step_size=GAMMA, steps=T, grid=GRID)(x)
+    soap.SOAP(counting_losses(model, ours), step_size=GAMMA, steps=T, grid=GRID)(x)
     assert passes(plain, len(x)) == (55 + 11, 55)
     assert passes(ours, len(x)) == (11 + 5, 11)
     assert state_of(model)["weights"] == before["weights"]  # the copy was counted, not the model
@@ -45,7 +45,7 @@ def test_what_is_needed_is_what_ours_takes(grid, fine, steps):
     gradients, losses = needed(radii, gamma=GAMMA, T=steps)
     meter = Meter(CPU)
     x = noise_images(2)
-    soap.Purifier(counting_losses(tiny_model(), meter), step_size=GAMMA, steps=steps, grid=radii)(x)
+    soap.SOAP(counting_losses(tiny_model(), meter), step_size=GAMMA, steps=steps, grid=radii)(x)
     assert passes(meter, len(x)) == (sum(gradients) + losses, sum(gradients))
 
 
@@ -103,7 +103,7 @@ def test_a_replayed_graph_counts_as_what_it_replaces():
     device = torch.device("cuda")
     meter = Meter(device)
     model = counting_losses(tiny_model().to(device), meter)
-    purifier = soap.Purifier(model, step_size=GAMMA, steps=T, grid=GRID)
+    purifier = soap.SOAP(model, step_size=GAMMA, steps=T, grid=GRID)
     x = noise_images(8).to(device)
     for _ in range(3):
         meter.restart()

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 import soap
+from soap._runtime.isolation import frozen
 from soap.bench.floor import Rates, Work, cost_of, floor, measure_rates
 from soap.bench.purify import least_work
-from soap.isolation import borrowed
 
 
 def test_a_linear_layer_by_hand():
     layer = nn.Linear(10, 20)
-    with borrowed(layer):  # the gradient of the input alone
+    with frozen(layer):  # the gradient of the input alone
         cost = cost_of(layer, layer, torch.rand(3, 10).requires_grad_())
     assert cost.forward.operations == 2 * 10 * 20
     assert cost.backward.operations == 2 * 20 * 10

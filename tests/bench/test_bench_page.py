@@ -7,11 +7,11 @@ import render_performance as tool
 import torch
 
 from soap import recipes
+from soap._runtime.cuda_graphs import REPEATABLE
 from soap.bench import Rates, append, load_subject
 from soap.bench.purify import bench_purify
 from soap.bench.row import SCHEMA
 from soap.bench.train import bench_train
-from soap.graphs import REPEATABLE
 from soap.report.drawing import png
 
 CPU = torch.device("cpu")

@@ -10,12 +10,12 @@ from tiny import GRID, attacked_digits, noise_images, tiny_model
 
 import soap
 from soap import recipes
+from soap._runtime.isolation import preserved_random_state
 from soap.attacks import FGSM, PGD, DeepFool
 from soap.bench import plain_walks
 from soap.bench.agreement import attacked_alike, purified_alike, same_pixels
 from soap.bench.plain_deepfool import deepfool
 from soap.bench.plain_training import PlainTraining
-from soap.isolation import same_random_state
 
 _spec = importlib.util.spec_from_file_location("plain_reading", Path(__file__).parents[1] / "purify" / "plain.py")
 reading = importlib.util.module_from_spec(_spec)
@@ -37,7 +37,7 @@ def test_plain_purification_is_the_tests_own_reading(task):
 def test_ours_and_plain_purify_digits_alike():
     model = soap.load("mnist-fcn-dr")
     x, _ = attacked_digits(model, 20)
-    purifier = soap.Purifier(model)
+    purifier = soap.SOAP(model)
     plain = plain_walks.purify_min_aux(model, x, purifier.grid, gamma=purifier.step_size, T=purifier.steps)
     out = purifier(x)
     alike = purified_alike(model, (out.x, out.eps), plain)
@@ -54,9 +54,7 @@ def digits():
 def test_ours_and_plain_attack_digits_alike(digits):
     model, x, y = digits
     attack = PGD(eps=0.3, step_size=0.03, steps=10)
-    alike = attacked_alike(
-        model, x, y, attack(model, x, y), plain_walks.pgd(model, x, y, eps=0.3, gamma=0.03, T=10)
-    )
+    alike = attacked_alike(model, x, y, attack(model, x, y), plain_walks.pgd(model, x, y, eps=0.3, gamma=0.03, T=10))
     assert alike["pixels"] >= 0.999
     assert alike["labels"] == 1
     assert alike["fooled_ours"] == alike["fooled_theirs"] > 0.5
@@ -87,7 +85,7 @@ def test_ours_and_plain_training_have_the_same_first_losses(tmp_path, attack):
     data = soap.data.load("mnist-mini", "train").take(96)
     schedule = replace(recipe.training, epochs=1, batch=32)
     plain = PlainTraining(recipes.build(recipe), data, schedule, attack=attack, precision="fp32")
-    with same_random_state():
+    with preserved_random_state():
         losses = plain.epoch()
     model = recipes.build(recipe)
     done = soap.training.train(model, data, schedule, out=tmp_path, attack=attack)

@@ -19,7 +19,7 @@ from tiny import noise_images, tiny_model  # noqa: E402
 from torch import nn  # noqa: E402
 
 import soap  # noqa: E402
-from soap import engine  # noqa: E402
+from soap._files import tensor_files  # noqa: E402
 from soap.data import Dataset  # noqa: E402
 from soap.evaluation.transfer import transfer  # noqa: E402
 from soap.results import Store  # noqa: E402
@@ -90,7 +90,7 @@ def evaluate(out: Path) -> None:
     """Rows of the transfer protocol, one after the other."""
     model = tiny_model()
     attacks = {f"pgd-{n}": soap.attacks.PGD(eps=0.05, step_size=0.01, steps=n) for n in (5, 10, 15)}
-    purifiers = [soap.Purifier(model, eps) for eps in ("min-aux", 0.1)]
+    purifiers = [soap.SOAP(model, eps) for eps in ("min-aux", 0.1)]
     transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch=10)
 
 
@@ -98,7 +98,7 @@ def trained(out: Path) -> dict[str, Any]:
     """Tensors and texts of a run's files."""
     found: dict[str, Any] = {}
     for path in sorted(out.glob("*.safetensors")):
-        tensors, metadata = engine.load_tensors(path)
+        tensors, metadata = tensor_files.load_tensors(path)
         state = _timeless(json.loads(metadata.pop("state", "{}")))
         numbers = {name: (str(value.dtype), value.numpy().tobytes()) for name, value in sorted(tensors.items())}
         found[path.name] = (numbers, metadata, state)
@@ -110,7 +110,7 @@ def trained(out: Path) -> dict[str, Any]:
 def training_is_whole(out: Path) -> None:
     """Every file that is there can be read, and a checkpoint that was there is there still."""
     for path in out.glob("*.safetensors"):
-        engine.load_tensors(path)
+        tensor_files.load_tensors(path)
     _lines(out / "metrics.jsonl")
     if (out / checkpoint.PREVIOUS).exists() and not (out / checkpoint.NAME).exists():
         raise AssertionError(f"{out}: the checkpoint is gone")

@@ -12,7 +12,7 @@ from damage import cut_off, flipped
 from rehearsals import EPOCHS, evaluate, images, train, trained
 
 from soap import data as library
-from soap import engine
+from soap._files import tensor_files
 from soap.data.dataset import fingerprint
 from soap.data.sources import SOURCES
 from soap.errors import FileError
@@ -71,7 +71,7 @@ def copied(runs, tmp_path):
 @pytest.mark.parametrize("name", ["last.safetensors", checkpoint.NAME])
 def test_weights_and_checkpoints(copied, name, damages):
     path = copied / "training" / name
-    trials, failures = refused(path, lambda: engine.load_tensors(path), name, damages)
+    trials, failures = refused(path, lambda: tensor_files.load_tensors(path), name, damages)
     count(f"{name} {damages.__name__.replace('_', ' ')}: refused by name", trials, failures)
 
 

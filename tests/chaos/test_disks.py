@@ -18,7 +18,7 @@ from tiny import tiny_model
 from torch import nn
 
 import soap
-from soap import engine
+from soap._files import tensor_files
 from soap.errors import FileError
 from soap.evaluation.adaptive.folder import Attacked, RunFolder
 from soap.evaluation.transfer import transfer
@@ -62,7 +62,7 @@ def values(folder: Path) -> dict[str, float]:
     """Which checkpoints there are, and the value that all their weights have."""
     found = {}
     for path in sorted(folder.iterdir()):
-        tensors, _ = engine.load_tensors(path)
+        tensors, _ = tensor_files.load_tensors(path)
         (value,) = {float(number) for tensor in tensors.values() for number in (tensor.min(), tensor.max())}
         found[path.name] = value
     return found

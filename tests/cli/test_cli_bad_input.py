@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from soap import engine, recipes, zoo
+from soap import recipes, zoo
+from soap._files import tensor_files
 
 MODEL = "mnist-fcn-dr"
 
@@ -44,9 +45,9 @@ def mess(tmp_path):
     weights = zoo.weights_path(MODEL).read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(weights[:1000])
     (tmp_path / "text.safetensors").write_text("no weights")
-    tensors, metadata = engine.load_tensors(zoo.weights_path(MODEL))
-    engine.save_tensors(tmp_path / "bare.safetensors", tensors, {})
-    engine.save_tensors(
+    tensors, metadata = tensor_files.load_tensors(zoo.weights_path(MODEL))
+    tensor_files.save_tensors(tmp_path / "bare.safetensors", tensors, {})
+    tensor_files.save_tensors(
         tmp_path / "wrong.safetensors", tensors, {**metadata, "recipe": recipes.read("mnist-cnn-dr").text}
     )
     text = recipes.read(MODEL).text

@@ -9,7 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 import soap
-from soap import engine, recipes
+from soap import recipes
+from soap._files import tensor_files
 from soap.cli import demo
 from soap.report import UPPER_BOUND, percent
 from soap.results import from_json
@@ -51,7 +52,7 @@ def test_the_rows_are_those_of_the_library(measured):
     model, data = soap.load("mnist-fcn-dr"), soap.data.load("mnist-mini").take(20)
     paper = soap.evaluation.PAPER["mnist-mini"]
     attacks = {name: paper[name] for name in ("none", "fgsm", "pgd")}
-    plain = soap.evaluation.transfer(model, data, attacks, [soap.Purifier(model)])
+    plain = soap.evaluation.transfer(model, data, attacks, [soap.SOAP(model)])
     assert [row["correct"] for row in answer["rows"]] == [row.correct for row in plain]
     assert [row["key"] for row in answer["rows"]] == [row.key for row in plain]
 
@@ -116,7 +117,7 @@ def bare_model(folder: Path) -> Path:
     """Weights of a network without an auxiliary task."""
     path = folder / "bare.safetensors"
     recipe = recipes.read("mnist-fcn-no-def")
-    engine.save_tensors(path, recipes.build(recipe).state_dict(), {"recipe": recipe.text})
+    tensor_files.save_tensors(path, recipes.build(recipe).state_dict(), {"recipe": recipe.text})
     return path
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import soap
-from soap import engine, recipes
+from soap import recipes
+from soap._files import tensor_files
 from soap.attacks import FGSM, PGD
 from soap.evaluation import PAPER
 from soap.report import UPPER_BOUND
@@ -21,7 +22,7 @@ QUICK = ("evaluate", MODEL, "--data", "mnist-mini", "--limit", "12")
 def plain_counts(attack, data):
     """How many are right, bare and purified, one image at a time."""
     model = soap.load(MODEL)
-    purify = soap.Purifier(model)
+    purify = soap.SOAP(model)
     bare = purified = 0
     for x, y in zip(data.x.split(1), data.y.split(1), strict=True):
         x_adv = attack(model, x, y)
@@ -111,7 +112,7 @@ def test_l2_attacks_show_how_often_they_succeeded(run):
 
 
 def save(path, recipe):
-    engine.save_tensors(path, recipes.build(recipe).state_dict(), {"recipe": recipe.text})
+    tensor_files.save_tensors(path, recipes.build(recipe).state_dict(), {"recipe": recipe.text})
 
 
 def test_a_model_without_a_task_is_measured_bare(run, tmp_path):
@@ -155,10 +156,10 @@ def test_the_gradient_of_a_loaded_model_is_the_one_asked_for(tmp_path):
     chosen = soap.load(tmp_path / "lc.safetensors", gradient="exact")
     assert chosen.auxiliary.gradient == "exact"
     x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    exact = soap.Purifier(chosen, 8 / 255)(x).x
+    exact = soap.SOAP(chosen, 8 / 255)(x).x
     own = soap.recipes.build(replace(recipe, auxiliary={**recipe.auxiliary, "gradient": "exact"})).eval()
-    assert torch.equal(exact, soap.Purifier(own, 8 / 255)(x).x)
-    assert not torch.equal(exact, soap.Purifier(soap.load(tmp_path / "lc.safetensors"), 8 / 255)(x).x)
+    assert torch.equal(exact, soap.SOAP(own, 8 / 255)(x).x)
+    assert not torch.equal(exact, soap.SOAP(soap.load(tmp_path / "lc.safetensors"), 8 / 255)(x).x)
 
 
 @pytest.mark.parametrize("names", [("cw",), ("none", "fgsm")])

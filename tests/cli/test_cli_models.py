@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from soap import engine, recipes, zoo
+from soap import recipes, zoo
+from soap._files import tensor_files
 from soap.evaluation import fingerprint
 from soap.results import Store
 
@@ -58,9 +59,9 @@ def test_figures_are_those_of_the_papers_attacks_on_the_models_data(run, own_zoo
     card = run("models", "mnist-fcn-dr", "--json").json
     assert len(card["rows"]) == 6
     # Weights whose recipe names mnist-mini have them as headlines.
-    tensors, metadata = engine.load_tensors(own_zoo / "mnist-fcn-dr.safetensors")
+    tensors, metadata = tensor_files.load_tensors(own_zoo / "mnist-fcn-dr.safetensors")
     text = recipes.revised(recipes.parse(metadata["recipe"], "test"), data="mnist-mini").text
-    engine.save_tensors(own_zoo / "mnist-fcn-dr.safetensors", tensors, {**metadata, "recipe": text})
+    tensor_files.save_tensors(own_zoo / "mnist-fcn-dr.safetensors", tensors, {**metadata, "recipe": text})
     figures = run("models", "--json").json["models"][0]["figures"]
     stored = {(row.attack, row.eps_pfy, row.settings): row for row in Store(rows).read()}
     assert figures["fgsm"]["correct"] == stored["fgsm", "min-aux", "FGSM(eps=0.3)"].correct
@@ -73,9 +74,9 @@ def test_figures_are_those_of_the_papers_attacks_on_the_models_data(run, own_zoo
 def test_rows_of_other_weights_are_left_out(run, own_zoo, tmp_path):
     rows = own_zoo / "mnist-fcn-dr.jsonl"
     measure(run, rows, "--attack", "none")
-    tensors, metadata = engine.load_tensors(own_zoo / "mnist-fcn-dr.safetensors")
+    tensors, metadata = tensor_files.load_tensors(own_zoo / "mnist-fcn-dr.safetensors")
     key = next(iter(tensors))
-    engine.save_tensors(own_zoo / "mnist-fcn-dr.safetensors", {**tensors, key: tensors[key] * 2}, metadata)
+    tensor_files.save_tensors(own_zoo / "mnist-fcn-dr.safetensors", {**tensors, key: tensors[key] * 2}, metadata)
     card = run("models", "mnist-fcn-dr", "--json")
     assert card.json["rows"] == []
     assert "2 rows" in card.err

@@ -30,7 +30,7 @@ def labels(paths):
 def test_predict_says_what_the_model_and_the_purifier_say(run, digits, some):
     done = run("predict", MODEL, digits, "--json")
     model = soap.load(MODEL)
-    purified = soap.Purifier(model)(some.x[:3])
+    purified = soap.SOAP(model)(some.x[:3])
     logits = model(some.x[:3]).detach()
     for k, image in enumerate(done.json["images"]):
         assert image["file"] == str(digits / str(k) / "digit.png")
@@ -98,7 +98,7 @@ def test_an_npz_stays_an_npz_of_floats(run, archive, some, tmp_path):
     assert np.allclose(made["x"], expected.numpy(), atol=1e-6)
     assert np.array_equal(made["y"], some.y[:4].numpy())
     assert run("purify", MODEL, "adv/four.npz", "--out", "pure").code == 0
-    purified = soap.Purifier(soap.load(MODEL))(expected).x
+    purified = soap.SOAP(soap.load(MODEL))(expected).x
     assert np.allclose(np.load(tmp_path / "pure" / "four.npz")["x"], purified.numpy(), atol=1e-6)
     assert np.array_equal(np.load(tmp_path / "pure" / "four.npz")["y"], made["y"])
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from soap import engine, recipes
+from soap import recipes
+from soap._files import tensor_files
 from soap.attacks import APGD
 from soap.cli import demo, main
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER
@@ -222,7 +223,7 @@ def test_verify_says_what_does_not(run, copied):
 
 def test_verify_notices_other_weights(run, copied, tmp_path):
     recipe = recipes.read(MODEL)
-    engine.save_tensors(
+    tensor_files.save_tensors(
         tmp_path / "other.safetensors", recipes.build(recipe).state_dict(), {"recipe": recipe.text}
     )
     done = run("verify", "run", "--model", "other.safetensors")

@@ -8,14 +8,15 @@ import pytest
 import torch
 
 import soap
-from soap import engine, recipes, zoo
+from soap import recipes, zoo
+from soap._files import tensor_files
 from soap.auxiliary import Reconstruction
 
 TRIAL = ("train", "mnist-fcn-dr", "--data", "mnist-mini", "--limit", "256", "--epochs", "2")
 
 
 def weights(path):
-    return engine.load_tensors(path)[0]
+    return tensor_files.load_tensors(path)[0]
 
 
 def same(one, two):
@@ -114,7 +115,7 @@ def test_an_attack_of_the_recipe_is_trained_with(run, tmp_path):
     done = run("train", "own.toml", "--data", "mnist-mini", "--limit", "128", "--epochs", "1", "--json", "-q")
     assert done.code == 0
     assert done.json["recipe"] == "own"
-    checkpoint = engine.load_tensors(tmp_path / "runs" / "own" / "checkpoint.safetensors")[1]
+    checkpoint = tensor_files.load_tensors(tmp_path / "runs" / "own" / "checkpoint.safetensors")[1]
     assert json.loads(checkpoint["state"])["identity"]["attack"] == "FGSM(eps=0.3)"
 
 
@@ -135,4 +136,4 @@ def test_a_compiler_that_is_missing_is_told(run, monkeypatch):
 @pytest.mark.gpu
 def test_precision_is_kept_with_the_weights(run, tmp_path):
     assert run(*TRIAL, "--precision", "bf16", "--device", "cuda", "--out", "low").code == 0
-    assert engine.load_tensors(tmp_path / "low" / "last.safetensors")[1]["precision"] == "bf16"
+    assert tensor_files.load_tensors(tmp_path / "low" / "last.safetensors")[1]["precision"] == "bf16"

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import soap
-from soap import engine, recipes, zoo
+from soap import recipes, zoo
+from soap._files import tensor_files
 from soap.cli.runs import asked
 from soap.evaluation import PAPER
 from soap.evaluation.adaptive import RunFolder
-from soap.purify import AntiAdversary, DefenseGAN, Hedge
+from soap.purifiers import AntiAdversary, DefenseGAN, Hedge
 from soap.recipes import generative
 from soap.results import Store
 
@@ -51,7 +52,7 @@ eps = "2/255"
 
 def save(path, text):
     recipe = generative.parse(text, "test")
-    engine.save_tensors(path, generative.build(recipe).state_dict(), {"recipe": text})
+    tensor_files.save_tensors(path, generative.build(recipe).state_dict(), {"recipe": text})
     return path
 
 
@@ -104,7 +105,7 @@ def test_another_prior_of_the_same_name_is_another_figure(run, tmp_path):
     recipe = generative.parse(PIXELS.replace("SIDE", "28"), "test")
     model = generative.build(recipe)
     weights = {key: value + 0.1 for key, value in model.state_dict().items()}
-    engine.save_tensors(tmp_path / "pixels.safetensors", weights, {"recipe": recipe.text})
+    tensor_files.save_tensors(tmp_path / "pixels.safetensors", weights, {"recipe": recipe.text})
     second = run(*arguments, "--prior", "pixels.safetensors", "--eps-pfy", "1/255", "--json").json["rows"]
     assert first[0]["key"] == second[0]["key"]
     assert first[1]["key"] != second[1]["key"]
@@ -135,7 +136,7 @@ def test_a_suite_behind_a_prior_keeps_both_networks_fingerprints(run, tmp_path):
     with torch.no_grad():
         built = generative.build(recipe).state_dict()
         weights = {key: value + 0.1 if value.is_floating_point() else value for key, value in built.items()}
-    engine.save_tensors(tmp_path / "gan.safetensors", weights, {"recipe": recipe.text})
+    tensor_files.save_tensors(tmp_path / "gan.safetensors", weights, {"recipe": recipe.text})
     other = run("verify", "behind")
     assert other.code == 1
     assert "the weights of the run" in other.out
@@ -194,7 +195,7 @@ def test_bad_usage_is_one_line_and_nothing_is_written(run, tmp_path, line, said)
 def test_a_prior_that_is_not_bundled_says_how_to_make_it(run, tmp_path, monkeypatch):
     plain = recipes.read("mnist-fcn-no-def")
     weights = recipes.build(plain).state_dict()
-    engine.save_tensors(tmp_path / "bare.safetensors", weights, {"recipe": plain.text})
+    tensor_files.save_tensors(tmp_path / "bare.safetensors", weights, {"recipe": plain.text})
     monkeypatch.setattr(zoo, "folder", lambda: tmp_path / "none")
     done = run("evaluate", "bare.safetensors", *QUICK, "--attack", "none", "--purifier", "defense-gan")
     assert done.code == 2

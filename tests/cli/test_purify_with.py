@@ -8,10 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from soap import engine, zoo
+from soap import zoo
+from soap._files import tensor_files
 from soap.cli import main
 from soap.cli.pictures import SHEET
-from soap.purify import DefenseGAN
+from soap.purifiers import DefenseGAN
 from soap.recipes import generative
 from soap.training import WganGp
 
@@ -76,7 +77,7 @@ def test_training_is_the_same_command_and_goes_on_where_it_was_stopped(run, trai
     stopped = run(*TRAIN, "--out", "cut")
     assert stopped.code == 130
     assert run(*TRAIN, "--out", "cut", "--resume", "--json").json["weights"] == {"last": "cut/last.safetensors"}
-    one, two = (engine.load_tensors(tmp_path / name / "last.safetensors")[0] for name in ("straight", "cut"))
+    one, two = (tensor_files.load_tensors(tmp_path / name / "last.safetensors")[0] for name in ("straight", "cut"))
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 

@@ -29,7 +29,7 @@ def images(n: int = 41) -> Dataset:
 def test_rows_are_the_figures_computed_by_hand():
     model, data = tiny_model(), images()
     before = state_of(model)
-    purifiers = [soap.Purifier(model), soap.Purifier(model, eps="oracle")]
+    purifiers = [soap.SOAP(model), soap.SOAP(model, eps="oracle")]
     rows = black_box(model, data, BOTH, purifiers, batch=10, seed=7)
     assert state_of(model) == before
     assert [(row.attack, row.eps_pfy) for row in rows] == [
@@ -66,31 +66,37 @@ def test_the_attackers_images_do_not_score_and_the_scored_ones_do_not_teach():
 
 def test_rows_already_in_the_store_train_no_substitute(tmp_path, monkeypatch):
     model, data, store = tiny_model(), images(), Store(tmp_path / "rows.jsonl")
-    first = black_box(model, data, FCN, [soap.Purifier(model)], store=store)
+    first = black_box(model, data, FCN, [soap.SOAP(model)], store=store)
     assert store.read() == first
     content = store.path.read_bytes()
     trained = []
     train = Substitute.train
     monkeypatch.setattr(Substitute, "train", lambda self, *given: trained.append(self.network) or train(self, *given))
-    assert black_box(model, data, FCN, [soap.Purifier(model)], store=store) == first
+    assert black_box(model, data, FCN, [soap.SOAP(model)], store=store) == first
     assert (trained, store.path.read_bytes()) == ([], content)
-    more = black_box(model, data, BOTH, [soap.Purifier(model)], store=store)
+    more = black_box(model, data, BOTH, [soap.SOAP(model)], store=store)
     assert (trained, len(more), len(store.read())) == (["cnn"], 4, 4)
 
 
 def test_a_stop_is_heard_while_the_substitute_learns_and_the_next_run_goes_on(tmp_path):
     model, data = tiny_model(), images()
-    whole = black_box(model, data, FCN, [soap.Purifier(model)], batch=10)
+    whole = black_box(model, data, FCN, [soap.SOAP(model)], batch=10)
     lengths = []
     for asked in range(16):
         store = Store(tmp_path / f"{asked}.jsonl")
         calls = iter(range(1000))
         part = black_box(
-            model, data, FCN, [soap.Purifier(model)], batch=10, store=store, stop=lambda: next(calls) >= asked  # noqa: B023
+            model,
+            data,
+            FCN,
+            [soap.SOAP(model)],
+            batch=10,
+            store=store,
+            stop=lambda: next(calls) >= asked,  # noqa: B023
         )
         assert part == store.read()
         lengths.append(len(part))
-        done = black_box(model, data, FCN, [soap.Purifier(model)], batch=10, store=store)
+        done = black_box(model, data, FCN, [soap.SOAP(model)], batch=10, store=store)
         assert [(r.key, r.correct) for r in done] == [(r.key, r.correct) for r in whole]
     assert lengths[0] == 0
     assert lengths == sorted(lengths)

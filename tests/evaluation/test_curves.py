@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import GRID, TASKS, noise_images, state_of, tiny_model
 
-from soap import FileError, InputError, Purifier
+from soap import SOAP, FileError, InputError
 from soap.attacks import PGD
 from soap.data import Dataset
 from soap.evaluation import gathered
@@ -47,7 +47,7 @@ def test_against_a_plain_loop(task):
     assert got.radii == GRID
     assert got.purified[0] == got.adversarial
     for radius, mean in zip(got.radii, got.purified, strict=True):
-        assert mean == pytest.approx(Purifier(model, eps=radius)(x_adv).loss_after.mean().item(), rel=1e-3)
+        assert mean == pytest.approx(SOAP(model, eps=radius)(x_adv).loss_after.mean().item(), rel=1e-3)
     assert got.eps_adv == pytest.approx(0.25, abs=1e-6)
     assert (got.n, got.model, got.attack) == (11, model.name, repr(ATTACK))
     assert got.provenance["weights_sha256"] == fingerprint(model)

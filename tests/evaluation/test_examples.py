@@ -8,7 +8,7 @@ import torch
 from tiny import noise_images, state_of, tiny_model
 
 import soap
-from soap import FileError, InputError, Purifier
+from soap import SOAP, FileError, InputError
 from soap.attacks import FGSM, PGD
 from soap.data import Dataset
 from soap.evaluation import gathered
@@ -38,7 +38,7 @@ def test_against_the_same_by_hand(task):
     stages = {("clean", False): x}
     for name, attack in ATTACKS.items():
         stages[name, False] = attack(model, x, y)
-        stages[name, True] = Purifier(model)(stages[name, False]).x
+        stages[name, True] = SOAP(model)(stages[name, False]).x
     assert len(stages) == len(shown.columns)
     for (name, purified), stage in stages.items():
         k = shown.column(name, purified=purified)

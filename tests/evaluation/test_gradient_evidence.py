@@ -9,7 +9,7 @@ import torch
 from tiny import noise_images, state_of, tiny_model
 from torch.nn import functional as F
 
-from soap import InputError, Purifier, recipes
+from soap import SOAP, InputError, recipes
 from soap.attacks import FGSM, PGD
 from soap.auxiliary import second_view
 from soap.auxiliary.consistency import GRADIENTS
@@ -149,7 +149,7 @@ def test_rows_are_those_of_the_transfer_protocol_and_are_found_again():
     for name in GRADIENTS:
         usual = tiny_model("consistency")
         usual.auxiliary.gradient = name
-        for row in transfer(usual, data, QUICK, [Purifier(usual)])[1::2]:
+        for row in transfer(usual, data, QUICK, [SOAP(usual)])[1::2]:
             ours = found[row.attack, name]
             assert (ours.key, ours.correct) == (row.key, row.correct)
     x_adv = QUICK["pgd"](model, data.x, data.y)
@@ -158,7 +158,7 @@ def test_rows_are_those_of_the_transfer_protocol_and_are_found_again():
         losses = variant(name).loss(model, x_adv).detach()
         assert row.measures["mean_loss_before"] == pytest.approx(losses.mean().item(), rel=1e-5)
         assert row.measures["mean_loss_after"] < row.measures["mean_loss_before"]
-        purifier = Purifier(model)
+        purifier = SOAP(model)
         purifier.task = variant(name)
         with torch.no_grad():
             assert row.correct == int((model(purifier(x_adv).x).argmax(1) == data.y).sum())
@@ -186,7 +186,7 @@ def test_the_attacks_are_the_papers_and_rows_are_measured_once(tmp_path, monkeyp
 def test_other_purifiers_are_not_taken_for_variants():
     model, data = tiny_model("consistency"), sample(3)
     rows = gradient_evidence(model, data, attacks=QUICK)
-    others = transfer(model, data, QUICK, [Purifier(model, eps="oracle"), Purifier(model, eps=0.1)])
+    others = transfer(model, data, QUICK, [SOAP(model, eps="oracle"), SOAP(model, eps=0.1)])
     changes = (
         {"protocol": "auxiliary-aware"},
         {"attack": "df"},
@@ -225,7 +225,7 @@ def test_an_unknown_variant():
 def test_every_variant_replays_as_it_runs():
     model = tiny_model("consistency").cuda()
     x = noise_images(16).cuda()
-    purifier = Purifier(model)
+    purifier = SOAP(model)
     for name in VARIANTS:
         purifier.task = variant(name)
         ends = []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny import GRID, noise_images, state_of, tiny_model
 from torch.nn import functional as F
 
-from soap import InputError, Purifier
+from soap import SOAP, InputError
 from soap.attacks import FGSM, PGD, AuxiliaryAwarePGD
 from soap.auxiliary import all_turns
 from soap.data import Dataset
@@ -23,7 +23,7 @@ from soap.evaluation.sweeps import (
     rotation_losses,
     steps_heat_map,
 )
-from soap.purify.soap import label
+from soap.purifiers.soap import label
 from soap.results import Store
 
 ATTACK = PGD(eps=0.2, step_size=0.1, steps=3)
@@ -54,8 +54,8 @@ def test_auxiliary_aware_rows_are_those_computed_by_hand():
     for beta in (-10.0, 0.0, 1.5):
         x_adv = AuxiliaryAwarePGD(eps=0.2, step_size=0.1, steps=3, beta=beta)(model, data.x, data.y)
         assert found[beta, False].correct == right(model, x_adv, data.y)
-        assert found[beta, True].correct == right(model, Purifier(model)(x_adv).x, data.y)
-    plain = transfer(model, data, {"pgd": ATTACK}, [Purifier(model)])
+        assert found[beta, True].correct == right(model, SOAP(model)(x_adv).x, data.y)
+    plain = transfer(model, data, {"pgd": ATTACK}, [SOAP(model)])
     assert [found[0.0, False].correct, found[0.0, True].correct] == [row.correct for row in plain]
 
 
@@ -108,7 +108,7 @@ def test_the_heat_map_varies_gamma_and_steps_alone():
     assert set(found) == {(0.05, 1), (0.05, 4), (0.2, 1), (0.2, 4)}
     x_adv = ATTACK(model, data.x, data.y)
     for (gamma, steps), row in found.items():
-        assert row.correct == right(model, Purifier(model, step_size=gamma, steps=steps)(x_adv).x, data.y)
+        assert row.correct == right(model, SOAP(model, step_size=gamma, steps=steps)(x_adv).x, data.y)
         assert swept.settings_of(row.defence).grid == ", ".join(map(str, GRID))
 
 
@@ -118,9 +118,9 @@ def test_fixed_radii_are_halves_of_gamma_up_to_the_farthest_reach():
     assert [key for key in found if key is not None] == pytest.approx([0.05 * k for k in range(11)])
     x_adv = ATTACK(model, data.x, data.y)
     assert found[0.0].correct == right(model, x_adv, data.y)
-    assert found[None].correct == right(model, Purifier(model)(x_adv).x, data.y)
+    assert found[None].correct == right(model, SOAP(model)(x_adv).x, data.y)
     for radius in (0.1, 0.25):
-        assert found[radius].correct == right(model, Purifier(model, eps=radius)(x_adv).x, data.y)
+        assert found[radius].correct == right(model, SOAP(model, eps=radius)(x_adv).x, data.y)
 
 
 def test_rotation_is_purified_by_either_loss():

@@ -25,7 +25,7 @@ def images(n: int = 23) -> Dataset:
 def test_rows_are_the_figures_computed_by_hand():
     model, data = tiny_model(), images()
     before = state_of(model)
-    purifiers = [soap.Purifier(model), soap.Purifier(model, eps="oracle"), soap.Purifier(model, eps=0.2)]
+    purifiers = [soap.SOAP(model), soap.SOAP(model, eps="oracle"), soap.SOAP(model, eps=0.2)]
     rows = transfer(model, data, ATTACKS, purifiers, batch=10)
     assert state_of(model) == before
     assert [(row.attack, row.eps_pfy) for row in rows] == [
@@ -82,7 +82,7 @@ def test_no_batch_is_larger_than_asked_for():
 
 def test_rows_already_in_the_store_are_not_measured_again(tmp_path):
     model, data, store = tiny_model(), images(), Store(tmp_path / "rows.jsonl")
-    first = transfer(model, data, ATTACKS, [soap.Purifier(model)], store=store)
+    first = transfer(model, data, ATTACKS, [soap.SOAP(model)], store=store)
     content = store.path.read_bytes()
 
     class Explodes(FGSM):
@@ -92,25 +92,31 @@ def test_rows_already_in_the_store_are_not_measured_again(tmp_path):
         def __repr__(self) -> str:
             return repr(ATTACKS["fgsm"])
 
-    again = transfer(model, data, {"fgsm": Explodes(eps=0.1)}, [soap.Purifier(model)], store=store)
+    again = transfer(model, data, {"fgsm": Explodes(eps=0.1)}, [soap.SOAP(model)], store=store)
     assert again == [row for row in first if row.attack == "fgsm"]
     assert store.path.read_bytes() == content
-    more = transfer(model, data, ATTACKS, [soap.Purifier(model), soap.Purifier(model, eps=0.3)], store=store)
+    more = transfer(model, data, ATTACKS, [soap.SOAP(model), soap.SOAP(model, eps=0.3)], store=store)
     assert len(more) == 9
     assert len(store.read()) == 9
 
 
 def test_a_stop_keeps_what_is_done_and_the_next_run_goes_on(tmp_path):
     model, data = tiny_model(), images()
-    whole = transfer(model, data, ATTACKS, [soap.Purifier(model)], batch=10)
+    whole = transfer(model, data, ATTACKS, [soap.SOAP(model)], batch=10)
     for asked in range(12):
         store = Store(tmp_path / f"{asked}.jsonl")
         calls = iter(range(1000))
         part = transfer(
-            model, data, ATTACKS, [soap.Purifier(model)], batch=10, store=store, stop=lambda: next(calls) >= asked  # noqa: B023
+            model,
+            data,
+            ATTACKS,
+            [soap.SOAP(model)],
+            batch=10,
+            store=store,
+            stop=lambda: next(calls) >= asked,  # noqa: B023
         )
         assert part == store.read()
-        done = transfer(model, data, ATTACKS, [soap.Purifier(model)], batch=10, store=store)
+        done = transfer(model, data, ATTACKS, [soap.SOAP(model)], batch=10, store=store)
         assert [(r.key, r.correct) for r in done] == [(r.key, r.correct) for r in whole]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny import TASKS, noise_images, state_of, tiny_model
 
 import soap
-from soap import InputError, Purifier
+from soap import SOAP, InputError
 from soap.attacks import PGD
 from soap.data import Dataset
 from soap.evaluation.elbows import elbow
@@ -95,12 +95,12 @@ def test_every_candidate_against_the_purifier_itself(task):
     for one in found.candidates:
         settings = {"step_size": one.step_size, "steps": one.steps}
         for k in (0, 2, 5, 12):
-            fixed = Purifier(model, eps=found.radii[k], **settings)
+            fixed = SOAP(model, eps=found.radii[k], **settings)
             for x, losses in ((data.x, one.clean), (attacked, one.attacked)):
                 assert losses[k] == pytest.approx(fixed(x).loss_after.mean().item(), rel=1e-3)
         assert one.elbow == elbow(found.radii, one.attacked)
         assert one.grid == tuple(radius for radius in found.radii if radius <= 2 * one.elbow + 1e-9)
-        chosen = Purifier(model, grid=one.grid, **settings)
+        chosen = SOAP(model, grid=one.grid, **settings)
         assert one.clean_accuracy == pytest.approx(right(chosen(data.x).x))
         assert one.attacked_accuracy == pytest.approx(right(chosen(attacked).x))
     assert found.best.score == max(one.score for one in found.candidates)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import soap
-from soap import files
+from soap._files import atomic
 from soap.errors import FileError, InputError
 from soap.export import ENOUGH, MANIFEST, Agreement, Opened, check, checking, opened
 
@@ -35,7 +35,7 @@ def swapped(folder, target, part, donor):
     shutil.copytree(folder, target)
     shutil.copy(donor, target / f"{part}.onnx")
     manifest = json.loads((target / MANIFEST).read_text())
-    manifest["parts"][part]["sha256"] = files.sha256(target / f"{part}.onnx")
+    manifest["parts"][part]["sha256"] = atomic.sha256(target / f"{part}.onnx")
     (target / MANIFEST).write_text(json.dumps(manifest))
     return target
 
@@ -54,7 +54,7 @@ def test_losses_must_be_alike(fcn_files, some, monkeypatch):
     task = type(other.auxiliary)
     loss = task.loss
     monkeypatch.setattr(task, "loss", lambda self, model, x: 1.01 * loss(self, model, x))
-    other_purifier = soap.Purifier(other, steps=2, step_size=0.2)
+    other_purifier = soap.SOAP(other, steps=2, step_size=0.2)
     spoilt = {one.part: one for one in check(other, fcn_files.folder, some, purifier=other_purifier)}
     assert (spoilt["loss"].agree, spoilt["loss"].double_torch, spoilt["loss"].double_onnx) == (0, 1, 0)
     assert spoilt["whole"].holds  # the walk down 1.01 times a loss is the walk down the loss
@@ -66,7 +66,7 @@ def test_double_precision_tells_rounding_from_a_wrong_graph(fcn_files, some, mon
     task = type(other.auxiliary)
     loss = task.loss
     monkeypatch.setattr(task, "loss", lambda self, model, x: (loss(self, model, x) + 1e6) - 1e6)
-    other_purifier = soap.Purifier(other, steps=2, step_size=0.2)
+    other_purifier = soap.SOAP(other, steps=2, step_size=0.2)
     rounded = {one.part: one for one in check(other, fcn_files.folder, some, purifier=other_purifier)}["loss"]
     assert rounded.agree < 0.5
     assert rounded.double_torch < 0.5
@@ -88,7 +88,7 @@ def test_too_few_labels_are_held_against_double_precision(fcn, fcn_files, some, 
     monkeypatch.setattr(checking, "opened", lambda folder: coarse)
     (found,) = check(fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch=16)
     assert not found.holds
-    exact = soap.Purifier(soap.load("mnist-fcn-dr").double(), steps=2, step_size=0.2)
+    exact = soap.SOAP(soap.load("mnist-fcn-dr").double(), steps=2, step_size=0.2)
     grid, labels = fcn_files.purifier.grid, []
     for number, image in enumerate(some[:, None]):
         eps = torch.tensor([grid[number % len(grid)]])
@@ -119,4 +119,4 @@ def test_other_weights_and_settings_are_refused(fcn, fcn_files, some):
     with pytest.raises(InputError, match="give the purifier"):
         check(fcn, fcn_files.folder, some)
     with pytest.raises(InputError, match="was exported with SOAP"):
-        check(fcn, fcn_files.folder, some, purifier=soap.Purifier(fcn, steps=3, step_size=0.2))
+        check(fcn, fcn_files.folder, some, purifier=soap.SOAP(fcn, steps=3, step_size=0.2))

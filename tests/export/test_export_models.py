@@ -41,7 +41,7 @@ def compare(model, files, purifier, rows):
     inputs = {"step": (x, x0, torch.tensor(0.03), torch.linspace(0.01, 0.05, rows))}
     for name in files.sessions:
         given = inputs.get(name, (x0,))
-        with soap.isolation.borrowed(model), torch.no_grad():
+        with soap._runtime.isolation.frozen(model), torch.no_grad():
             want = by_torch(name, model, purifier, given)
         got = [torch.from_numpy(out) for out in files.run(name, *(one.numpy() for one in given))]
         for output, one, two in zip(files.manifest["parts"][name]["outputs"], got, want, strict=True):
@@ -104,7 +104,7 @@ def test_a_step_walks_from_x_and_stays_around_x0(fcn_files):
 
 def test_a_network_of_one_s_own(tmp_path):
     """Layers that no bundled model has: pooling of three kinds, a transposed convolution, groups."""
-    with soap.isolation.same_random_state():
+    with soap._runtime.isolation.preserved_random_state():
         torch.manual_seed(0)
         encoder = nn.Sequential(
             nn.Conv2d(2, 8, 3, padding=1),

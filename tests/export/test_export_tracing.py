@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import soap
+from soap._runtime.isolation import frozen
 from soap.auxiliary import Consistency, JointModel
 from soap.descent import slope
 from soap.errors import InputError
 from soap.export import parts
 from soap.export.tracing import traced
-from soap.isolation import borrowed
 from soap.models import Network
 
 
@@ -19,7 +19,7 @@ def uniform(*shape, seed=0):
 
 
 def network(*layers, inputs=(2, 8, 8), classes=4):
-    with soap.isolation.same_random_state():
+    with soap._runtime.isolation.preserved_random_state():
         torch.manual_seed(0)
         made = [layer() for layer in layers]
         encoder = nn.Sequential(*made, nn.Flatten())
@@ -44,7 +44,7 @@ LAYERS = {
 def test_a_step_by_the_graph_is_a_step(layers):
     model = JointModel(network(*layers), Consistency()).eval()
     step = parts.step(model)
-    with borrowed(model):
+    with frozen(model):
         graph = traced(step.function, step.examples)
         for rows in (1, 5):
             x0 = uniform(rows, 2, 8, 8)
@@ -80,7 +80,7 @@ def test_what_a_model_keeps_for_later_is_real():
     inputs = (1, 11, 11)  # a size that no other test has
     model = JointModel(network(lambda: nn.Conv2d(1, 2, 3), inputs=inputs), Consistency()).eval()
     step = parts.step(model)
-    with borrowed(model):
+    with frozen(model):
         traced(step.function, step.examples)
         losses, gradient = slope(lambda x: model.auxiliary.loss(model, x), uniform(2, *inputs))
     assert type(losses) is torch.Tensor

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from soap import intact
+from soap._files import checksums
 from soap.results import Provenance, Row
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -87,7 +87,7 @@ def _signed_line(line: bytes) -> bytes:
         row = json.loads(line)
         for field in ("key", "accuracy"):
             row[field] = _right(row, field)
-        return intact.as_text({name: value for name, value in row.items() if name != intact.FIELD}).encode()
+        return checksums.as_text({name: value for name, value in row.items() if name != checksums.FIELD}).encode()
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError, ZeroDivisionError, OverflowError):
         return line
 

@@ -23,7 +23,8 @@ from PIL import Image
 from readers import IDENTITY, PACKED, small_classifier, small_run
 from targets import TARGETS
 
-from soap import intact, recipes
+from soap import recipes
+from soap._files import checksums
 from soap.auxiliary import wrap
 from soap.auxiliary.keeping import metadata
 from soap.evaluation.adaptive.folder import Attacked, RunFolder
@@ -124,7 +125,7 @@ def weights() -> dict[str, bytes]:
     for text, model in models.items():
         tensors = {key: _half(value) for key, value in model.state_dict().items()}
         made[model.name] = packed(tensors, {"recipe": text})
-    checked = packed(models[WGAN].state_dict(), {"recipe": WGAN, intact.FIELD: intact.BLANK})
+    checked = packed(models[WGAN].state_dict(), {"recipe": WGAN, checksums.FIELD: checksums.BLANK})
     return {**made, "checked": checked, "small-gan.toml": WGAN.encode()}  # to be mended into small-gan
 
 
@@ -139,7 +140,7 @@ def packed(tensors: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> byt
     # The library writes metadata in any order; seeds are the same every time.
     header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
     whole = struct.pack("<Q", len(header)) + header + content[8 + length :]
-    return intact.filled(whole) if intact.FIELD in about else whole
+    return checksums.filled(whole) if checksums.FIELD in about else whole
 
 
 def saved_checkpoint(folder: Path) -> dict[str, bytes]:

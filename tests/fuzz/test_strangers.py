@@ -10,7 +10,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from soap import engine, recipes, zoo
+from soap import recipes, zoo
+from soap._files import tensor_files
 from soap.errors import FileError, InputError
 from soap.recipes import generative
 from soap.recipes.bounds import at_most
@@ -138,14 +139,14 @@ def test_numbers_that_cannot_be_looked_through_are_refused(tmp_path, kind):
     path = tmp_path / "own.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
     with pytest.raises(FileError, match=r"own\.safetensors: tensor 'a' is torch\..*; want real numbers"):
-        engine.load_tensors(path)
+        tensor_files.load_tensors(path)
 
 
 def test_a_header_is_capped(tmp_path):
     path = tmp_path / "own.safetensors"
     path.write_bytes(struct.pack("<Q", 2**24 + 1) + b"{}" + b" " * (2**24 - 1))
     with pytest.raises(FileError, match="its header is said to have 16,777,217 bytes, want at most 16,777,216"):
-        engine.load_tensors(path)
+        tensor_files.load_tensors(path)
 
 
 def test_the_count_of_parameters_holds_here_and_now_only():

@@ -41,7 +41,7 @@ class Room:
     """Address space taken: what is only reserved counts as well, and so does memory that is given back at once.
 
     The system keeps the highest mark of a process (VmPeak on Linux; elsewhere nothing is measured). Where more than
-    `allowed` lies free below that mark, the rest is filled, untouched: whoever takes more then moves the mark.
+    `allowed` lies free below that mark, the rest is filled, isolated: whoever takes more then moves the mark.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from soap.isolation import borrowed
+from soap._runtime.isolation import frozen
 from soap.models.norm import Norm, RectifiedNorm
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
@@ -47,7 +47,7 @@ def test_a_frozen_layer_is_its_separate_layers(kind, with_summand, layout, devic
     inputs = [tensor.clone().requires_grad_() for tensor in (x, summand) if tensor is not None]
     mine = [tensor.clone().requires_grad_() for tensor in (x, summand) if tensor is not None]
     expected = separate(norm, inputs[0], inputs[1] if with_summand else None)
-    with borrowed(norm):
+    with frozen(norm):
         out = norm(mine[0], mine[1] if with_summand else None)
         gradients = torch.autograd.grad(out, mine, upstream)
     if device == "cuda" and layout is torch.channels_last:  # how the networks run there: not a bit may differ
@@ -71,7 +71,7 @@ def test_its_gradient_can_be_differentiated(kind, device):
         return torch.autograd.grad(sum(g.square().sum() for g in first), points[2])[0]
 
     expected = second(lambda x, summand: separate(norm, x, summand))
-    with borrowed(norm):
+    with frozen(norm):
         torch.testing.assert_close(second(norm), expected)
 
 
@@ -90,7 +90,7 @@ def test_a_layer_that_learns_gets_gradients_and_statistics(training):
 def test_inputs_are_not_changed():
     norm, x, summand = trained(RectifiedNorm), images(2), images(3)
     kept = x.clone(), summand.clone()
-    with borrowed(norm):
+    with frozen(norm):
         norm(x, summand)
     assert torch.equal(x, kept[0])
     assert torch.equal(summand, kept[1])

@@ -17,7 +17,7 @@ from soap.models.causal import GatedBlock
 from soap.models.logistic_mixture import LogisticMixture
 from soap.models.pixel_walk import PixelChoice, fill
 from soap.models.pixelcnn import PixelCNN
-from soap.purify.pixel_defend import PixelDefend
+from soap.purifiers.pixel_defend import PixelDefend
 from soap.recipes import generative
 from soap.shapes import Tensor
 

@@ -17,7 +17,7 @@ from soap.paper import TABLES, Table, Wanted
 from soap.paper.figures import TASKS
 from soap.paper.verdicts import Findings
 from soap.paper.verdicts.numbers import Printed
-from soap.purify.soap import label
+from soap.purifiers.soap import label
 
 ACCURACY = {
     "no-def": {"none": 99.0, "fgsm": 2.0, "pgd": 1.0, "cw": 1.0, "df": 1.0},
@@ -157,7 +157,7 @@ def digits(back=range(10)):
 
 def findings(folder, *, numbers=None, rows=None, seconds=SECONDS, curves_of=None, pictures=None):
     """All of the made-up world, or what is given in its place."""
-    for made in ([curve(model) for model in TASKS] if curves_of is None else curves_of):
+    for made in [curve(model) for model in TASKS] if curves_of is None else curves_of:
         gathered.save(folder / curves.file_name(made.model), made)
     for made in [digits()] if pictures is None else pictures:
         gathered.save(folder / examples.file_name(made.model), made)

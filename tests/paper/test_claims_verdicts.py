@@ -69,9 +69,7 @@ def test_claims_of_tables_both_ways_and_open(name):
     assert bad.held is False, bad.evidence
     assert bad.against
     left = {
-        place: value
-        for place, value in whole.items()
-        if not any(place[: len(gone)] == gone for gone in LACKING[name])
+        place: value for place, value in whole.items() if not any(place[: len(gone)] == gone for gone in LACKING[name])
     }
     lacking = check.judge(as_tables(left))
     assert lacking.held is None, lacking.evidence

@@ -1,6 +1,5 @@
 """Tables 5 to 7, rendered from the code."""
 
-
 import pytest
 import torch
 from torch import nn

@@ -110,7 +110,7 @@ def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, q
     assert FIGURES["figure-8"].missing(material) == ["no images of mnist-cnn-dr yet"]
 
     other = soap.load(MODEL)
-    with soap.isolation.same_random_state():
+    with soap._runtime.isolation.preserved_random_state():
         next(other.parameters()).data.mul_(1.01)
     again = FIGURES["figure-3"].gather({MODEL: other}, folder=tmp_path, store=store, limit=20)
     assert again == ["auxiliary losses of mnist-fcn-dr against the radius"]
@@ -140,9 +140,7 @@ def test_a_sweep_cut_off_tells_how_far_it_came(tmp_path, digits, model):
 def test_views_need_no_model(tmp_path, monkeypatch):
     seen = soap.data.load("mnist-mini").take(20)
     classes = (*seen.classes[:7], "horse", *seen.classes[8:])
-    monkeypatch.setattr(
-        soap.data, "load", lambda name, *_, **__: dataclasses.replace(seen, name=name, classes=classes)
-    )
+    monkeypatch.setattr(soap.data, "load", lambda name, *_, **__: dataclasses.replace(seen, name=name, classes=classes))
     store = Store(tmp_path / "rows.jsonl")
     assert FIGURES["figure-6"].gather({}, folder=tmp_path, store=store) == ["an image of cifar10 as the tasks see it"]
     assert FIGURES["figure-6"].missing(Material(folder=tmp_path)) == []

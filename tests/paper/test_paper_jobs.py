@@ -7,7 +7,8 @@ import pytest
 import torch
 from tiny_recipes import OWN, cells, own_recipes  # noqa: F401
 
-from soap import engine, recipes, zoo
+from soap import recipes, zoo
+from soap._files import tensor_files
 from soap.auxiliary import Reconstruction
 from soap.errors import InputError
 from soap.evaluation import fingerprint
@@ -162,15 +163,17 @@ def test_weights_of_a_trial_are_refused(tmp_path):
     wanted = cells("none", choices=("none",))
     go(tmp_path, wanted)
     folder = tmp_path / "runs/tiny-dr"
-    tensors, metadata = engine.load_tensors(folder / "last.safetensors")
+    tensors, metadata = tensor_files.load_tensors(folder / "last.safetensors")
     other = metadata["recipe"].replace("alpha = 100.0", "alpha = 1.0")
-    engine.save_tensors(folder / "last.safetensors", tensors, {**metadata, "recipe": other})
+    tensor_files.save_tensors(folder / "last.safetensors", tensors, {**metadata, "recipe": other})
     (tmp_path / "rows.jsonl").unlink()
     with pytest.raises(InputError, match=r"was not trained by the recipe tiny-dr .* move its folder away"):
         go(tmp_path, wanted)
     # On some of the images only: the recipe is the same, the data are not.
     published = OWN["tiny-mnist"]
-    engine.save_tensors(tmp_path / "runs/tiny-mnist/last.safetensors", tensors, {"recipe": published, "data": "c" * 64})
+    tensor_files.save_tensors(
+        tmp_path / "runs/tiny-mnist/last.safetensors", tensors, {"recipe": published, "data": "c" * 64}
+    )
     with pytest.raises(InputError, match="on all of mnist;"):
         go(tmp_path, cells("none", recipe="tiny-mnist"))
 

@@ -36,9 +36,7 @@ def test_a_model_is_trained_once_and_each_attack_is_made_once_cheap_ones_first()
         *(Evaluation(recipe=lc, seed=0, attack=attack, purifiers=both, n=10_000) for attack in ("df", "cw")),
         Training(recipe="mnist-fcn-no-def", seed=0, epochs=100),
         Evaluation(recipe="mnist-fcn-no-def", seed=0, attack="fgsm", purifiers=(), n=10_000),
-        Evaluation(
-            recipe="mnist-fcn-dr", seed=0, attack="substitute-cnn", purifiers=(("oracle", None),), n=9_850
-        ),
+        Evaluation(recipe="mnist-fcn-dr", seed=0, attack="substitute-cnn", purifiers=(("oracle", None),), n=9_850),
     ]
     assert isinstance(pgd, Evaluation)
     assert (pgd.attack, [choice for choice, _ in pgd.purifiers]) == ("pgd", ["min-aux", "oracle", "min-aux"])

@@ -8,13 +8,15 @@ import pytest
 import torch
 from tiny_recipes import PRIORS, cells, nowhere, own_recipes, row_for  # noqa: F401
 
-from soap import data, engine, zoo
+from soap import data, zoo
+from soap._files import tensor_files
+from soap.defence import Defence
 from soap.errors import InputError
 from soap.evaluation import PAPER, fingerprint
 from soap.paper.jobs import Evaluation, Training, plan, run
 from soap.paper.wanted import Wanted
 from soap.paper.workshop import WEIGHTS
-from soap.purify import Defended, DefenseGAN
+from soap.purifiers import DefenseGAN
 
 pytestmark = pytest.mark.usefixtures("own_recipes", "few_digits")
 BARE = cells("fgsm", recipe="tiny-no-def", choices=("none",))
@@ -69,7 +71,7 @@ def test_rows_are_a_plain_count_and_tell_of_both_networks(tmp_path):
     right = [int(model(purify(x[None]).x).argmax() == y) for x, y in zip(attacked, images.y, strict=True)]
     assert behind.correct == sum(right)
     assert bare.provenance.weights_sha256 == fingerprint(model)
-    assert behind.provenance.weights_sha256 == fingerprint(Defended(model, purify)) != fingerprint(model)
+    assert behind.provenance.weights_sha256 == fingerprint(Defence(model, purify)) != fingerprint(model)
     assert behind.provenance.training == "1 epochs, seed 0, fp32; prior tiny-prior, 1 epochs, seed 0"
     assert go(tmp_path, [*BARE, BEHIND]).jobs == 0
     # Another training of the classifier stands behind the same prior.
@@ -96,10 +98,10 @@ def test_bundled_weights_are_taken_and_those_of_a_trial_refused(tmp_path, monkey
     shutil.rmtree(folder)
     again = go(tmp_path, [BEHIND], results=tmp_path / "other.jsonl")
     assert (again.jobs, again.done, len(again.rows), folder.exists()) == (1, 1, 2, False)
-    tensors, metadata = engine.load_tensors(tmp_path / "zoo/tiny-prior.safetensors")
+    tensors, metadata = tensor_files.load_tensors(tmp_path / "zoo/tiny-prior.safetensors")
     (tmp_path / "zoo/tiny-prior.safetensors").unlink()
     text = metadata["recipe"].replace("lr = 1e-3", "lr = 1e-2")
-    engine.save_tensors(folder / WEIGHTS, tensors, {**metadata, "recipe": text})
+    tensor_files.save_tensors(folder / WEIGHTS, tensors, {**metadata, "recipe": text})
     with pytest.raises(InputError, match=r"was not trained by the recipe tiny-prior .* move its folder away"):
         go(tmp_path, [BEHIND], results=tmp_path / "third.jsonl")
 

@@ -1,6 +1,5 @@
 """The paper's tables as data: their shape, numbers that must agree with one another, and what fills each cell."""
 
-
 import pytest
 
 from soap import recipes
@@ -154,6 +153,7 @@ def test_rows_of_our_own_gradients(name):
 
 
 # --- What fills a cell --------------------------------------------------------------------------------------------
+
 
 def places():
     for name, table in FIGURES.items():

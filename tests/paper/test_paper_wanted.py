@@ -10,7 +10,7 @@ from soap import zoo
 from soap.attacks.substitute import Substitute
 from soap.errors import FileError
 from soap.paper import TABLES, Wanted, committed_rows, rows
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.results import Store
 
 WANTED = Wanted(recipe="mnist-fcn-dr", attack="pgd", eps_pfy="min-aux")
@@ -30,7 +30,7 @@ def test_the_bundled_rows_fill_their_cells():
 
 
 def test_the_purifier_is_named_as_it_names_itself():
-    assert repr(Purifier(zoo.load("mnist-fcn-dr"), "min-aux")) == WANTED.defence
+    assert repr(SOAP(zoo.load("mnist-fcn-dr"), "min-aux")) == WANTED.defence
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from soap.evaluation.gathered import Material
 from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
 from soap.evaluation.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
 from soap.evaluation.views import TaskViews
-from soap.purify.soap import label
+from soap.purifiers.soap import label
 from soap.results import Row
 
 TASKS = ("mnist-fcn-dr", "cifar10-resnet18-rp", "cifar10-resnet18-lc")
@@ -109,9 +109,7 @@ def sample_examples(model: str) -> Examples:
     digits = model.startswith("mnist")
     columns = ("clean", *(f"{a}{p}" for a in ("fgsm", "pgd", "cw", "df") for p in ("", ", purified")))
     truth = tuple(range(10))
-    answers = tuple(
-        truth if k == 0 else (1, 0, *[1] * 8) if k % 2 else (1, *truth[1:]) for k in range(9)
-    )
+    answers = tuple(truth if k == 0 else (1, 0, *[1] * 8) if k % 2 else (1, *truth[1:]) for k in range(9))
     shape = (9, 10, 28, 28, 1) if digits else (9, 10, 32, 32, 3)
     images = np.random.default_rng(len(model)).integers(0, 256, shape, dtype=np.uint8)
     return Examples(

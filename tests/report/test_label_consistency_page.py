@@ -11,7 +11,7 @@ from report_samples import PROVENANCE
 from soap.auxiliary.consistency import GRADIENTS
 from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
 from soap.paper import TABLES, committed_rows
-from soap.purify.soap import label
+from soap.purifiers.soap import label
 from soap.report import UPPER_BOUND
 
 BARE = ("none", *VARIANTS)

@@ -11,7 +11,8 @@ import torch
 from paper_rows import row_for
 
 import soap
-from soap import engine, zoo
+from soap import zoo
+from soap._files import tensor_files
 from soap.evaluation import fingerprint
 from soap.evaluation.adaptive.verdict import NOTHING
 from soap.paper import Wanted, committed_rows
@@ -136,7 +137,7 @@ def test_the_lines_with_a_prior_run(tmp_path, monkeypatch):
     for name, model in PRIORS.items():
         text = f'name = "{name}"\ndata = "mnist"\n[training]\nepochs = 1\nlr = 1e-3\n[model]\n{model}\n'
         weights = generative.build(generative.parse(text, name)).state_dict()
-        engine.save_tensors(tmp_path / f"{name}.safetensors", weights, {"recipe": text})
+        tensor_files.save_tensors(tmp_path / f"{name}.safetensors", weights, {"recipe": text})
     monkeypatch.setattr(zoo, "folder", lambda: tmp_path)
     told = [" ".join(words.split()) for words in re.findall(r"`((?:prior|purify) = [^`]+)`", PAGE)]
     assert len(told) == 2

@@ -7,7 +7,7 @@ from tiny import noise_images, state_of, tiny_model
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.showcase import STAGES, first_of_each_class, showcase
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 
 N = 11
 
@@ -29,7 +29,7 @@ def test_the_first_of_each_class_and_nothing_else():
 @pytest.mark.parametrize("batch", [1, 4, 500])
 def test_against_a_plain_loop(sample, batch):
     model, data, x_adv = sample
-    purifier = Purifier(model)
+    purifier = SOAP(model)
     seen: list[tuple[str, int, int]] = []
     show = showcase(model, data, x_adv, purifier, batch=batch, watch=lambda *call: seen.append(call))
     loss = lambda x: model.auxiliary.loss(model, x).detach()  # noqa: E731
@@ -52,7 +52,7 @@ def test_against_a_plain_loop(sample, batch):
     assert show.loss_by_step[-1] == pytest.approx(sum(one.loss_after.item() for one in purified) / N, rel=1e-4)
     assert show.radii == purifier.grid
     for radius, mean in zip(show.radii, show.loss_by_radius, strict=True):
-        plain = Purifier(model, eps=radius)(x_adv)
+        plain = SOAP(model, eps=radius)(x_adv)
         assert mean == pytest.approx(plain.loss_after.mean().item(), rel=1e-4), radius
     assert seen[-1][1:] == (N, N)
 
@@ -61,7 +61,7 @@ def test_everything_is_left_as_it_was(sample):
     _, data, x_adv = sample
     model = tiny_model().train()
     before, inputs = state_of(model), (data.x.clone(), x_adv.clone())
-    showcase(model, data, x_adv, Purifier(model), batch=4)
+    showcase(model, data, x_adv, SOAP(model), batch=4)
     assert state_of(model) == before
     assert torch.equal(data.x, inputs[0])
     assert torch.equal(x_adv, inputs[1])
@@ -71,10 +71,10 @@ def test_bad_input(sample, unchecked_shapes):
     model, data, x_adv = sample
     rotation = tiny_model("rotation")
     with pytest.raises(InputError, match="Rotation, want Reconstruction"):
-        showcase(rotation, data, x_adv, Purifier(rotation))
+        showcase(rotation, data, x_adv, SOAP(rotation))
     with pytest.raises(InputError, match="want the same ones"):
-        showcase(model, data, x_adv[:5], Purifier(model))
+        showcase(model, data, x_adv[:5], SOAP(model))
     with pytest.raises(InputError, match="batch is 0"):
-        showcase(model, data, x_adv, Purifier(model), batch=0)
+        showcase(model, data, x_adv, SOAP(model), batch=0)
     with pytest.raises(InputError, match="NaN"):
-        showcase(model, data, x_adv * torch.nan, Purifier(model))
+        showcase(model, data, x_adv * torch.nan, SOAP(model))

@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 from soap.attacks import FGSM, PGD
 from soap.evaluation import PAPER
-from soap.purify import Purifier
+from soap.purifiers import SOAP
 from soap.serve.operations import climbed
 
 KIND = {"Content-Type": "image/png"}
@@ -71,7 +71,7 @@ def test_purify_walks_as_the_purifier_does(client, model, digits, eps):
     for row in range(2):
         one = (x[row : row + 1] * 255).round() / 255
         answer = client.post(f"/v1/purify?eps_pfy={eps}&pictures=true", content=png(one[0]), headers=KIND).json()
-        purifier = Purifier(model, eps)
+        purifier = SOAP(model, eps)
         wanted, path = purifier(one), purifier.path(one)[:, 0]
         assert answer["eps"] == pytest.approx(wanted.eps.item())
         assert answer["class"] == int(labels(model, wanted.x))

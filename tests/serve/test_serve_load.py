@@ -19,7 +19,6 @@ from soap.serve import Limits
 ROOT = Path(__file__).parents[2]
 
 
-
 @pytest.fixture
 def row():
     figures = {"requests": 1000, "errors": 0, "requests_per_second": 123.4, "p50_ms": 12.3, "p99_ms": 45.6}

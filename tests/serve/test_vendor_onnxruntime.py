@@ -82,7 +82,7 @@ def target(tmp_path):
     return folder
 
 
-def untouched(target):
+def isolated(target):
     return [path.name for path in target.parent.iterdir()] == ["vendor"] and (
         [path.name for path in target.iterdir()] == ["earlier"]
     )
@@ -117,7 +117,7 @@ def test_another_package_than_the_pinned_one_is_refused(gives, target, monkeypat
     monkeypatch.setattr(tool, "INTEGRITY", f"sha512-{base64.b64encode(bytes(64)).decode()}")
     with pytest.raises(FileError, match=r"checksum sha512-.*, want sha512-AAAA.*not the published package"):
         tool.vendor(target)
-    assert untouched(target)
+    assert isolated(target)
 
 
 def test_a_changed_byte_is_noticed(package):
@@ -146,21 +146,21 @@ def test_a_link_in_place_of_a_file_is_refused(gives, target, tmp_path, name):
     gives(archive(tmp_path / "links.tgz", rest, links=[(name, "/etc/passwd")]))
     with pytest.raises(FileError, match="no regular file"):
         tool.vendor(target)
-    assert untouched(target)
+    assert isolated(target)
 
 
 def test_a_package_that_lacks_a_file_is_refused(gives, target, tmp_path):
     gives(archive(tmp_path / "lacking.tgz", dict(list(CONTENTS.items())[1:])))
     with pytest.raises(FileError, match=f"lacks {next(iter(tool.WANTED))}"):
         tool.vendor(target)
-    assert untouched(target)
+    assert isolated(target)
 
 
 def test_a_missing_npm_is_told(tmp_path, target, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="npm is not on the PATH"):
         tool.vendor(target)
-    assert untouched(target)
+    assert isolated(target)
 
 
 def test_what_npm_complains_of_is_told(npm, target, monkeypatch, capsys):
@@ -171,7 +171,7 @@ def test_what_npm_complains_of_is_told(npm, target, monkeypatch, capsys):
     npm("pass")
     with pytest.raises(FileError, match="it said nothing"):
         tool.vendor(target)
-    assert untouched(target)
+    assert isolated(target)
 
 
 def test_an_npm_that_hangs_is_given_up(npm, target, monkeypatch):
@@ -179,7 +179,7 @@ def test_an_npm_that_hangs_is_given_up(npm, target, monkeypatch):
     monkeypatch.setattr(tool, "PATIENCE", 0.5)
     with pytest.raises(FileError, match=r"longer than 0\.5 s"):
         tool.vendor(target)
-    assert untouched(target)
+    assert isolated(target)
 
 
 def test_an_export_that_fails_leaves_what_was_there(gives, target, monkeypatch):
@@ -187,7 +187,7 @@ def test_an_export_that_fails_leaves_what_was_there(gives, target, monkeypatch):
     monkeypatch.setattr(tool, "MODELS", ("no-such-model",))
     with pytest.raises(InputError, match="no-such-model"):
         tool.vendor(target)
-    assert untouched(target)
+    assert isolated(target)
 
 
 def test_it_takes_no_arguments(capsys):

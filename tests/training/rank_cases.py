@@ -20,7 +20,8 @@ from tiny import noise_images, tiny_model
 from torch import nn
 
 import soap
-from soap import ranks, recipes
+from soap import recipes
+from soap._runtime import distributed
 from soap.attacks import PGD, DeepFool
 from soap.auxiliary import Consistency, JointModel, Rotation
 from soap.data import Dataset
@@ -88,7 +89,7 @@ def losses_seen() -> Iterator[list[list[float]]]:
 
 def bytes_of(path: Path) -> str:
     """The tensors of a file, as a short text."""
-    tensors, _ = soap.engine.load_tensors(path)
+    tensors, _ = soap._files.tensor_files.load_tensors(path)
     return hashlib.sha256(b"".join(value.numpy().tobytes() for _, value in sorted(tensors.items()))).hexdigest()
 
 
@@ -109,18 +110,18 @@ class Interruption:
 
     def __call__(self) -> bool:
         self.left -= 1
-        return self.left <= 0 and ranks.here().rank == ranks.here().world - 1
+        return self.left <= 0 and distributed.here().rank == distributed.here().world - 1
 
 
 def stopped_and_resumed(out: Path) -> dict[str, Any]:
     """A training with dropout and batch norm that one process stops half-way, taken up again; and one left alone."""
     schedule = Schedule(epochs=4, lr=0.05, batch=8, augment=("flip",))
     first = train(tiny_model(), noise(34), schedule, out=out / "shared", stop=Interruption(7))
-    wrong = tiny_model(seed=9 + ranks.here().rank)  # what it begins with does not matter
+    wrong = tiny_model(seed=9 + distributed.here().rank)  # what it begins with does not matter
     train(wrong, noise(34), schedule, out=out / "shared", resume=True)
-    train(tiny_model(seed=ranks.here().rank), noise(34), schedule, out=out / f"of-{ranks.here().rank}")
+    train(tiny_model(seed=distributed.here().rank), noise(34), schedule, out=out / f"of-{distributed.here().rank}")
     ends = {"resumed": out / "shared", "whole": out / "of-0"}
-    ranks.here().wait()  # until the first has written
+    distributed.here().wait()  # until the first has written
     return {"step": first.step, **{name: bytes_of(place / "checkpoint.safetensors") for name, place in ends.items()}}
 
 
@@ -132,7 +133,7 @@ class Poison:
     def perturb(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The images, or none."""
         self.calls += 1
-        here = ranks.here()
+        here = distributed.here()
         return x * (math.nan if self.calls == BAD_STEP and here.rank == here.world - 1 else 1.0)
 
 
@@ -158,7 +159,7 @@ def refusals(out: Path) -> dict[str, str]:
         "no number": lambda: train(plain_model(None), noise(20), plan, out=out / "nan", attack=Poison()),
         "another world": lambda: resume_another(out.parent / "single"),
     }
-    if ranks.here().many:
+    if distributed.here().many:
         cases["uneven"] = lambda: train(tiny_model(), noise(20), uneven, out=out / "uneven")
         free = GenerativeSchedule(epochs=1, lr=0.1)
         cases["label-free"] = lambda: train_generative(Mean(), noise(9), free, out=out / "free")
@@ -186,7 +187,7 @@ def evaluations(out: Path) -> dict[str, Any]:
     """Rows of the transfer protocol without times, for several numbers of images, measured and read again."""
     found: dict[str, Any] = {}
     model = tiny_model()
-    purifiers = [soap.Purifier(model, eps) for eps in ("min-aux", "min-aux-batch", "oracle", 0.1)]
+    purifiers = [soap.SOAP(model, eps) for eps in ("min-aux", "min-aux-batch", "oracle", 0.1)]
     for n in COUNTS:
         data, store = noise(n), Store(out / f"{n}.jsonl")
         shown: set[tuple[int, int]] = set()
@@ -230,7 +231,7 @@ class Failure:
 
     def __call__(self) -> bool:
         self.steps += 1
-        if self.steps == 3 and ranks.here().rank == ranks.here().world - 1:
+        if self.steps == 3 and distributed.here().rank == distributed.here().world - 1:
             raise ArithmeticError("the last process fails")
         return False
 
@@ -242,7 +243,7 @@ def one_fails(folder: Path) -> None:
 
 def everything(folder: Path) -> dict[str, Any]:
     """All cases, in a folder of this process's own where that can be."""
-    own = folder / f"of-{ranks.here().rank}"
+    own = folder / f"of-{distributed.here().rank}"
     seen: dict[str, Any] = {"losses": {}}
     for name, go in trainings().items():
         with losses_seen() as seen["losses"][name]:
@@ -257,7 +258,7 @@ def everything(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with ranks.joined(torch.device("cpu")) as group:
+    with distributed.joined(torch.device("cpu")) as group:
         place = Path(sys.argv[1])
         if sys.argv[2:] == ["fail"]:
             one_fails(place)

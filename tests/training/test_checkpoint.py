@@ -9,7 +9,7 @@ from test_training import SCHEDULE, StopAfter, images, weights
 from tiny import tiny_model
 
 import soap
-from soap import engine
+from soap._files import tensor_files
 from soap.training import checkpoint, train
 
 
@@ -20,7 +20,7 @@ def stopped(out, *steps):
 
 
 def step_of(path):
-    return json.loads(engine.load_tensors(path)[1]["state"])["step"]
+    return json.loads(tensor_files.load_tensors(path)[1]["state"])["step"]
 
 
 @pytest.fixture
@@ -81,10 +81,10 @@ def test_a_run_of_another_version_data_or_architecture_is_refused_by_name(tmp_pa
 def test_checkpoints_of_before_know_of_no_version_and_still_load(tmp_path, whole):
     out = tmp_path / "run"
     stopped(out, 5)
-    tensors, metadata = engine.load_tensors(out / checkpoint.NAME)
+    tensors, metadata = tensor_files.load_tensors(out / checkpoint.NAME)
     state = json.loads(metadata["state"])
     del state["identity"]["version"], state["identity"]["architecture"]
-    engine.save_tensors(out / checkpoint.NAME, tensors, {"state": json.dumps(state)})
+    tensor_files.save_tensors(out / checkpoint.NAME, tensors, {"state": json.dumps(state)})
     model = tiny_model(seed=9)
     assert train(model, images(), SCHEDULE, out=out, resume=True).finished
     assert weights(model) == whole
@@ -92,6 +92,6 @@ def test_checkpoints_of_before_know_of_no_version_and_still_load(tmp_path, whole
 
 def test_a_checkpoint_that_is_none_is_a_file_error(tmp_path):
     for metadata in ({}, {"state": "[]"}, {"state": '{"identity": 3}'}, {"state": "{"}):
-        engine.save_tensors(tmp_path / checkpoint.NAME, {"w": torch.ones(1)}, metadata)
+        tensor_files.save_tensors(tmp_path / checkpoint.NAME, {"w": torch.ones(1)}, metadata)
         with pytest.raises(soap.FileError, match="not a training checkpoint"):
             train(tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True)

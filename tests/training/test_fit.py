@@ -8,9 +8,9 @@ from torch import nn
 
 import soap
 from soap import InputError
+from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import restore, wrap
 from soap.data.dataset import dataset
-from soap.isolation import same_random_state
 from soap.training import Schedule, train
 from soap.training.fitting import as_dataset, fit
 
@@ -18,7 +18,7 @@ SHORT = {"epochs": 2, "lr": 0.05, "batch": 8}
 
 
 def network() -> nn.Module:
-    with same_random_state():
+    with preserved_random_state():
         torch.manual_seed(0)
         return nn.Sequential(
             nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.1), nn.Linear(12, 4)

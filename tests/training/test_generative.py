@@ -11,9 +11,9 @@ from tiny import noise_images
 from torch import nn
 
 import soap
-from soap import engine
+from soap._files import tensor_files
+from soap._runtime.isolation import preserved_random_state
 from soap.data import Dataset
-from soap.isolation import same_random_state
 from soap.models import Generator
 from soap.training import GenerativeProgress, GenerativeSchedule, Objective, WganGp, checkpoint, train_generative
 
@@ -26,7 +26,7 @@ def images(n: int = 35) -> Dataset:
 
 
 def wgan(seed: int = 0, schedule: GenerativeSchedule = SCHEDULE) -> WganGp:
-    with same_random_state():
+    with preserved_random_state():
         torch.manual_seed(seed)
         generator = Generator(latent=3, width=2, inputs=(1, 8, 8)).to(memory_format=torch.channels_last)
     return WganGp(generator, schedule, critic_steps=2)
@@ -85,7 +85,7 @@ def test_a_run_stopped_at_any_step_resumes_as_if_it_had_not(make, tmp_path):
     full = train_generative(whole, images(), SCHEDULE, out=tmp_path / "whole")
     assert full.finished
     assert full.step == 6
-    kept = engine.load_tensors(tmp_path / "whole" / "last.safetensors")
+    kept = tensor_files.load_tensors(tmp_path / "whole" / "last.safetensors")
     for steps in range(1, 6):
         out = tmp_path / str(steps)
         first = train_generative(make(), images(), SCHEDULE, out=out, stop=StopAfter(steps))
@@ -96,7 +96,7 @@ def test_a_run_stopped_at_any_step_resumes_as_if_it_had_not(make, tmp_path):
         assert done.finished
         assert weights(resumed) == weights(whole), f"stopped after {steps} steps"
         assert told(done.history) == told(full.history)
-        tensors, metadata = engine.load_tensors(out / "last.safetensors")
+        tensors, metadata = tensor_files.load_tensors(out / "last.safetensors")
         assert metadata == kept[1]
         assert all(torch.equal(tensors[name], kept[0][name]) for name in kept[0])
 
@@ -114,7 +114,7 @@ def test_one_seed_gives_one_set_of_weights(tmp_path):
 def test_the_product_is_kept_alone_with_its_metadata(tmp_path):
     objective = wgan()
     done = train_generative(objective, images(), SCHEDULE, out=tmp_path, metadata={"recipe": "text"})
-    tensors, metadata = engine.load_tensors(tmp_path / "last.safetensors")
+    tensors, metadata = tensor_files.load_tensors(tmp_path / "last.safetensors")
     product = objective.product().state_dict()
     assert tensors.keys() == product.keys()
     assert all(torch.equal(tensors[name], product[name]) for name in product)
@@ -162,8 +162,8 @@ def test_progress_tells_where_the_run_stands(tmp_path):
 
 def test_short_epochs_are_not_all_saved_but_the_end_is(tmp_path, monkeypatch):
     saved = []
-    keep = engine.save_tensors
-    monkeypatch.setattr(engine, "save_tensors", lambda path, *rest: (saved.append(path.name), keep(path, *rest)))
+    keep = tensor_files.save_tensors
+    monkeypatch.setattr(tensor_files, "save_tensors", lambda path, *rest: (saved.append(path.name), keep(path, *rest)))
     train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path / "short")
     assert saved == ["last.safetensors", "checkpoint.safetensors"]
     saved.clear()
@@ -174,7 +174,7 @@ def test_short_epochs_are_not_all_saved_but_the_end_is(tmp_path, monkeypatch):
 
 def test_adams_state_survives_in_the_layout_of_its_weights(tmp_path):
     train_generative(wgan(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(3))
-    tensors, metadata = engine.load_tensors(tmp_path / checkpoint.NAME)
+    tensors, metadata = tensor_files.load_tensors(tmp_path / checkpoint.NAME)
     again = wgan(seed=4)
     identity = json.loads(metadata["state"])["identity"]
     checkpoint.restore(tmp_path, again.networks, *again.optimisers, identity=identity)

@@ -9,7 +9,8 @@ from test_training import SCHEDULE, StopAfter, images
 from tiny import tiny_model
 
 import soap
-from soap import engine
+from soap._files import tensor_files
+from soap._runtime import seeding
 from soap.auxiliary import JointModel
 from soap.models import Network
 from soap.training import checkpoint, train
@@ -46,7 +47,7 @@ def plain_model() -> JointModel:
 
 def rows_of(step: int) -> list[int]:
     """The images of a step, as the run draws them."""
-    generator = torch.Generator().manual_seed(engine.seed_for(0, 0, step // 4))
+    generator = torch.Generator().manual_seed(seeding.seed_for(0, 0, step // 4))
     return torch.randperm(34, generator=generator).tolist()[step % 4 * 8 :][:8]
 
 
@@ -65,10 +66,10 @@ def test_the_run_stops_before_the_update_and_tells_step_images_and_weights(tmp_p
     # On a GPU the order of sums may differ from run to run.
     for name, value in good.named_parameters():
         torch.testing.assert_close(dict(model.named_parameters())[name], value, rtol=1e-4, atol=1e-6)
-    tensors, metadata = engine.load_tensors(tmp_path / "bad" / NONFINITE)
+    tensors, metadata = tensor_files.load_tensors(tmp_path / "bad" / NONFINITE)
     state = json.loads(metadata["state"])
     assert (state["step"], state["epoch"], state["images"]) == (BAD_STEP, 2, rows_of(BAD_STEP))
-    assert state["seed"] == engine.seed_for(0, 1, BAD_STEP)
+    assert state["seed"] == seeding.seed_for(0, 1, BAD_STEP)
     assert {name for name, _ in model.named_parameters()} <= {*tensors}
     for name, value in model.named_parameters():
         assert torch.equal(tensors[name], value.detach().cpu())
@@ -78,7 +79,7 @@ def test_the_run_stops_before_the_update_and_tells_step_images_and_weights(tmp_p
 def test_the_dump_reproduces_the_loss(tmp_path):
     with pytest.raises(soap.SoapError, match="stopped before the update"):
         go(plain_model(), tmp_path)
-    tensors, metadata = engine.load_tensors(tmp_path / NONFINITE)
+    tensors, metadata = tensor_files.load_tensors(tmp_path / NONFINITE)
     state, data, again = json.loads(metadata["state"]), images(), plain_model()
     again.load_state_dict(tensors, strict=False)
     poison = Poison(data.x[state["images"][0]], math.nan)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from launching import PATIENCE, launched
 
+from soap._files.tensor_files import load_tensors
 from soap.cli import main
-from soap.engine import load_tensors
 from soap.training import checkpoint
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGTERM")

@@ -11,7 +11,7 @@ from launching import PATIENCE, launched
 from rank_cases import BAD_STEP, COUNTS, STEPS, begin_alone, everything, noise, resume_another
 from tiny import tiny_model
 
-from soap.engine import seed_for
+from soap._runtime.seeding import seed_for
 from soap.errors import InputError
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_shared_out_is_refused_by_all(two):
     for found in two:
         refused = found["refused"]
         assert "batch of 7 cannot be shared out evenly among 2 processes" in refused["uneven"]
-        assert "trained by one process, got 2" in refused["label-free"]
+        assert "train in one process, got 2" in refused["label-free"]
 
 
 def test_a_run_is_taken_up_by_as_many_processes_as_began_it(folder, alone, two):

@@ -10,7 +10,8 @@ import torch
 from tiny import TASKS, noise_images, state_of, tiny_model
 
 import soap
-from soap import engine, recipes
+from soap import recipes
+from soap._files import tensor_files
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.models import Network
@@ -85,18 +86,20 @@ def test_training_learns_both_tasks(tmp_path):
 def test_weights_carry_their_metadata_and_are_those_of_the_model(tmp_path):
     model = tiny_model()
     train(model, images(), SCHEDULE, out=tmp_path, metadata={"recipe": "text"})
-    tensors, metadata = engine.load_tensors(tmp_path / "last.safetensors")
+    tensors, metadata = tensor_files.load_tensors(tmp_path / "last.safetensors")
     assert {name: value.numpy().tobytes() for name, value in tensors.items()} == weights(model)
     assert metadata == {"recipe": "text", "data": "0" * 64, "epoch": "3", "weights": "last"}
     history = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     best = min(history, key=lambda row: row["classification"] + 10.0 * row["auxiliary"])
-    assert engine.load_tensors(tmp_path / "best.safetensors")[1]["epoch"] == str(best["epoch"])
+    assert tensor_files.load_tensors(tmp_path / "best.safetensors")[1]["epoch"] == str(best["epoch"])
 
 
 def test_best_is_chosen_on_the_holdout_where_there_is_one(tmp_path):
     done = train(tiny_model(), images(100), dataclasses.replace(SCHEDULE, holdout=30, epochs=6), out=tmp_path)
     accuracies = [row["holdout"] for row in done.history]
-    assert engine.load_tensors(tmp_path / "best.safetensors")[1]["epoch"] == str(accuracies.index(max(accuracies)) + 1)
+    assert tensor_files.load_tensors(tmp_path / "best.safetensors")[1]["epoch"] == str(
+        accuracies.index(max(accuracies)) + 1
+    )
 
 
 def test_adversarial_training_sees_the_attacked_images(tmp_path):
@@ -156,8 +159,8 @@ def test_compiled_training_gives_the_same_losses(tmp_path, monkeypatch):
 
 def test_short_epochs_are_not_all_saved_but_a_stop_and_the_end_are(tmp_path, monkeypatch):
     saved = []
-    keep = engine.save_tensors
-    monkeypatch.setattr(engine, "save_tensors", lambda path, *rest: (saved.append(path.name), keep(path, *rest)))
+    keep = tensor_files.save_tensors
+    monkeypatch.setattr(tensor_files, "save_tensors", lambda path, *rest: (saved.append(path.name), keep(path, *rest)))
     train(tiny_model(), images(), SCHEDULE, out=tmp_path / "short")
     assert saved == ["last.safetensors", "best.safetensors", "checkpoint.safetensors"]
     saved.clear()
@@ -203,7 +206,7 @@ def test_a_channels_last_network_resumes(device, tmp_path):
     go(recipes.build(recipe), stop=StopAfter(2))
     again = recipes.build(recipe).to(device)
     optimiser = torch.optim.SGD(again.parameters(), lr=0.1, momentum=0.9)
-    tensors, metadata = engine.load_tensors(tmp_path / checkpoint.NAME)
+    tensors, metadata = tensor_files.load_tensors(tmp_path / checkpoint.NAME)
     checkpoint.restore(tmp_path, again, optimiser, identity=json.loads(metadata["state"])["identity"])
     assert any(not parameter.is_contiguous() for parameter in again.parameters())
     for name, parameter in again.named_parameters():

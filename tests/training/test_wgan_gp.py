@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import soap
-from soap.isolation import same_random_state
+from soap._runtime.isolation import preserved_random_state
 from soap.models import Generator
 from soap.training import GenerativeSchedule, WganGp
 from soap.training.wgan import gradient_penalty
@@ -18,7 +18,7 @@ SHAPE = (1, 8, 8)
 
 
 def tiny_generator(seed: int = 0) -> Generator:
-    with same_random_state():
+    with preserved_random_state():
         torch.manual_seed(seed)
         return Generator(latent=4, width=4, inputs=SHAPE)
 

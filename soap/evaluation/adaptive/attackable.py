@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from soap import validate
+from soap._runtime.isolation import isolated
 from soap.attacks.sight import look
 from soap.errors import InputError
-from soap.isolation import untouched
 from soap.shapes import Float, Tensor
 
 
@@ -37,7 +37,7 @@ def attackable(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> nn.Module:
     """The model itself, or `Attackable` where attacks would refuse it at `x` (a few rows are tried)."""
     few = x[:8]
     try:
-        with untouched(model):
+        with isolated(model):
             logits, _ = look(model, few, lambda logits: logits.amax(1))
             validate.logits(logits, len(few))
     except InputError:

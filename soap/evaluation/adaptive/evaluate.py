@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from soap import engine, files, validate
+from soap import validate
+from soap._files import atomic
+from soap._runtime import devices
 from soap.data import Dataset
 from soap.errors import FileError, SoapError
 from soap.evaluation.adaptive.attempts import Threat, attempts
@@ -74,7 +76,7 @@ def evaluate(
         folder.go_on(made["provenance"])
     if asked is not None:
         folder.note(ASKED, dict(asked))
-    with engine.repeatable():
+    with devices.cudnn_deterministic():
         done = run_attempts(
             target, data, threat, planned, suite=suite, out=out, batch=batch, seed=seed, watch=watch, stop=stop
         )
@@ -90,7 +92,7 @@ def evaluate(
         if (row.attack, row.defence) not in known:
             store.append(row)
     content = {"verdict": asdict(report.verdict), "findings": [asdict(finding) for finding in report.findings]}
-    files.write_text(out / FINDINGS, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    atomic.write_text(out / FINDINGS, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return report
 
 

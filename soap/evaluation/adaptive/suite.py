@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from soap import engine, validate
+from soap import validate
+from soap._runtime import seeding
+from soap._runtime.isolation import isolated
 from soap.attacks import Attack
 from soap.data import Dataset
 from soap.evaluation.adaptive.attackable import attackable
@@ -24,7 +26,6 @@ from soap.evaluation.adaptive.folder import Attacked, RunFolder
 from soap.evaluation.adaptive.target import Target
 from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import Watch
-from soap.isolation import untouched
 from soap.shapes import Tensor
 
 Labels = npt.NDArray[np.int64]
@@ -67,7 +68,7 @@ def run_attempts(
     folder.begin(plan(target, data, threat, planned, suite=suite, batch=batch, seed=seed))
     count = -(-len(data) // batch)
     standing = np.zeros(len(data), bool)
-    with untouched(target.defended):
+    with isolated(target.defended):
         for number in range(count):
             if stop():
                 return None
@@ -86,7 +87,7 @@ def run_attempts(
                 return None
             done = folder.batch(index, number)
             if done is None:
-                done = _attacked(target, data, attempt, alive, number, batch, engine.seed_for(seed, index, number))
+                done = _attacked(target, data, attempt, alive, number, batch, seeding.seed_for(seed, index, number))
                 folder.keep(index, number, done)
             alive[done.rows] &= done.defended == data.y.cpu().numpy()[done.rows]
             watch(f"{attempt.protocol}, {attempt.name}", min((number + 1) * batch, len(data)), len(data))
@@ -111,9 +112,7 @@ def plan(
         "suite": suite,
         "data": {"name": data.name, "split": data.split, "n": len(data), "sha256": data.sha256},
         "classes": list(data.classes),
-        "attempts": [
-            {"protocol": one.protocol, "name": one.name, "settings": one.settings} for one in planned
-        ],
+        "attempts": [{"protocol": one.protocol, "name": one.name, "settings": one.settings} for one in planned],
         "left_out": left_out(target, threat, planned, images=data.x.ndim == 4),
         "separable": target.bare is not None,
         "purifies": target.purifies,
@@ -194,7 +193,7 @@ def _attacked(
     x, y = data.x[index], data.y[index]
     began = time.monotonic()
     x_adv = seeded(attempt.attack, seed)(attackable(model, x), x, y)
-    with untouched(target.defended):
+    with isolated(target.defended):
         defended, bare = target.answers(x_adv)
     return _scored(rows, x_adv.cpu().numpy(), defended, bare, time.monotonic() - began)
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from soap._runtime.isolation import isolated
 from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda, Walks
 from soap.attacks.unrolled import Unrollable, Unrolled
 from soap.auxiliary import JointModel
+from soap.defence import Defence
 from soap.errors import InputError
-from soap.isolation import untouched
-from soap.purify import Defended, Purifies
-from soap.purify.purifies import radius_of
+from soap.purifiers import Purifier
+from soap.purifiers.purifier import radius_of
 from soap.shapes import Float, Tensor
 from soap.validate import describe
 
@@ -36,17 +37,15 @@ class Target:
     eps_pfy: str = "none"
 
     @classmethod
-    def of_model(cls, model: JointModel, purifier: Purifies | None = None) -> "Target":
+    def of_model(cls, model: JointModel, purifier: Purifier | None = None) -> "Target":
         """A joint model behind a purifier, or alone, as one that was trained adversarially stands."""
         if purifier is None:
             return cls(name=model.name, defended=model, bare=model)
         eps = radius_of(purifier)
         if eps == "oracle":
             raise InputError("eps='oracle' needs the true label, so nobody can deploy it; evaluate eps='min-aux'.")
-        defended = Defended(model, purifier)
-        return cls(
-            name=model.name, defended=defended, bare=model, purify=purifier, label=repr(purifier), eps_pfy=eps
-        )
+        defended = Defence(model, purifier)
+        return cls(name=model.name, defended=defended, bare=model, purify=purifier, label=repr(purifier), eps_pfy=eps)
 
     @classmethod
     def of_parts(cls, classifier: nn.Module, purify: Callable[[Tensor], object], *, name: str) -> "Target":
@@ -86,7 +85,7 @@ class Target:
 
     def classes(self, x: Float[Tensor, "batch *shape"]) -> int:
         """How many classes the defence tells apart, by what it says of the first image."""
-        with untouched(self.defended), torch.no_grad():
+        with isolated(self.defended), torch.no_grad():
             logits = self.defended(x[:1])
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             raise InputError(f"{self.name} returned {describe(logits)}, want float logits of shape [1, classes].")

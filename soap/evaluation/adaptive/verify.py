@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from soap import engine
+from soap._runtime import devices
+from soap._runtime.isolation import isolated
 from soap.data import Dataset
 from soap.evaluation.adaptive.folder import Attacked, RunFolder
 from soap.evaluation.adaptive.opened import fits, opened
@@ -22,7 +23,6 @@ from soap.evaluation.adaptive.summary import rows, summarise
 from soap.evaluation.adaptive.target import Target
 from soap.evaluation.provenance import fingerprint
 from soap.evaluation.transfer import Watch
-from soap.isolation import untouched
 from soap.results import Row, Store
 
 ROUNDING = 0.005
@@ -163,7 +163,7 @@ def _scored(target: Target, batch: Attacked, data: Dataset, *, clean: bool) -> A
     if len(batch.rows) == 0:
         return batch
     x = data.x[torch.from_numpy(batch.rows)] if clean else torch.from_numpy(batch.x).to(data.x.device)
-    with untouched(target.defended), engine.repeatable():
+    with isolated(target.defended), devices.cudnn_deterministic():
         defended, bare = target.answers(x)
     return replace(batch, defended=defended.cpu().numpy(), bare=bare.cpu().numpy())
 

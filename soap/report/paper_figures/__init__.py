@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from soap import files
+from soap._files import atomic
 from soap.errors import unknown
 from soap.evaluation.gathered import Material
 from soap.report.drawing import LIGHT, Palette, png, svg
@@ -59,7 +59,7 @@ def draw(name: str, material: Material, out: Path, *, palette: Palette = LIGHT) 
     paths = []
     for kind, content in contents.items():
         path = out / f"{name}.{kind}"
-        with files.replacing(path) as temporary:
+        with atomic.replacing(path) as temporary:
             temporary.write_bytes(content)
         paths.append(path)
     return paths

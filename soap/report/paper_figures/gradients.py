@@ -67,9 +67,7 @@ def _draw_group(axes: Axes, at: int, rows: list[Row | None], palette: Palette) -
             _write(axes, 0, place, "not measured yet", palette, style="italic")
             continue
         (value,), ends = panels.shares([row])
-        axes.barh(
-            place, value, HEIGHT * 0.92, label=label, xerr=ends, capsize=2, ecolor=palette.ink, zorder=2, **look
-        )
+        axes.barh(place, value, HEIGHT * 0.92, label=label, xerr=ends, capsize=2, ecolor=palette.ink, zorder=2, **look)
         _write(axes, value + ends[1][0], place, f"{value:.1f}", palette)
 
 

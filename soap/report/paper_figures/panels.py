@@ -20,17 +20,17 @@ TASKS = ("mnist-fcn-dr", "cifar10-resnet18-rp", "cifar10-resnet18-lc")
 
 
 def network_of(model: str) -> str:
-    """"cifar10-resnet18-lc" -> "ResNet-18"."""
+    """ "cifar10-resnet18-lc" -> "ResNet-18"."""
     return NETWORKS[model.removeprefix(f"{model.split('-')[0]}-").removesuffix(f"-{_method(model)}")]
 
 
 def method_of(model: str) -> str:
-    """"cifar10-resnet18-lc" -> "SOAP-LC"."""
+    """ "cifar10-resnet18-lc" -> "SOAP-LC"."""
     return METHODS[_method(model)]
 
 
 def data_of(model: str) -> str:
-    """"cifar10-resnet18-lc" -> "CIFAR-10"."""
+    """ "cifar10-resnet18-lc" -> "CIFAR-10"."""
     return "MNIST" if model.startswith("mnist") else "CIFAR-10"
 
 

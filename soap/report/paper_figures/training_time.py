@@ -120,6 +120,6 @@ def _how(timings: Sequence[Timing]) -> str:
 
 
 def _range(numbers: Sequence[float]) -> str:
-    """"30", or "3 to 30" where they differ."""
+    """ "30", or "3 to 30" where they differ."""
     least, most = min(numbers), max(numbers)
     return f"{least:.0f}" if least == most else f"{least:.0f} to {most:.0f}"

@@ -23,7 +23,7 @@ EFFORT = {"steps": 2, "queries": 5, "batch": 6}
 
 def target() -> Target:
     model = tiny_model()
-    return Target.of_model(model, soap.Purifier(model, 0.1))
+    return Target.of_model(model, soap.SOAP(model, 0.1))
 
 
 def images(n: int = 11) -> Dataset:

@@ -32,7 +32,7 @@ def images(n: int = 17) -> Dataset:
 @pytest.fixture
 def target():
     model = tiny_model()
-    return Target.of_model(model, soap.Purifier(model))
+    return Target.of_model(model, soap.SOAP(model))
 
 
 def test_every_protocol_is_tried_on_a_purifier(target):
@@ -77,7 +77,7 @@ def test_a_suite_that_is_not_known_is_refused(target):
     with pytest.raises(soap.InputError, match="full"):
         attempts(target, THREAT, "fuller")
     with pytest.raises(soap.InputError, match="oracle"):
-        Target.of_model(target.bare, soap.Purifier(target.bare, eps="oracle"))
+        Target.of_model(target.bare, soap.SOAP(target.bare, eps="oracle"))
 
 
 def test_a_run_against_a_plain_loop(target, tmp_path):

@@ -149,9 +149,7 @@ def test_probabilities_are_no_robustness_number(tmp_path):
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Softmax(1))
     with torch.no_grad():
         data.y.copy_(network(data.x).argmax(1))
-    report = evaluate(
-        Target.of_module(network, name="softmax"), data, THREAT, suite="transfer", out=tmp_path, **EFFORT
-    )
+    report = evaluate(Target.of_module(network, name="softmax"), data, THREAT, suite="transfer", out=tmp_path, **EFFORT)
     assert report.verdict.name == NOTHING
     assert "no figure" in headline(report.summary, report.verdict)
 

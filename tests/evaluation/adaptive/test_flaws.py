@@ -9,8 +9,8 @@ import torch
 from flaws import FLAWS, Flaw
 from small_nets import Judged, judge, quick_and
 
+from soap._runtime.isolation import preserved_random_state
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER, verdict
-from soap.isolation import same_random_state
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Flaw], Judged]
     def of(flaw: Flaw) -> Judged:
         target, out = flaw.target(), Path(tmp_path_factory.mktemp("run"))
         planned, probes = flaw.planned(target), quick_and(flaw.check)
-        with same_random_state():
+        with preserved_random_state():
             torch.manual_seed(0)  # one of the flaws draws from the global state
             return judge(target, out, planned=planned, probes=probes, data=flaw.data())
 

@@ -71,7 +71,7 @@ def test_somebodys_purifier_is_judged_by_what_it_allows(tmp_path):
 
 def test_a_soap_model_under_the_quick_suite(tmp_path):
     model = soap.load("mnist-fcn-dr")
-    target, data = Target.of_model(model, soap.Purifier(model)), digits(10)
+    target, data = Target.of_model(model, soap.SOAP(model)), digits(10)
     planned = attempts(target, Threat(eps=0.3), "quick", steps=3)
     run = judge(target, tmp_path, planned=planned, threat=Threat(eps=0.3), data=data)
     said = {finding.number: finding for finding in run.findings()}
@@ -86,12 +86,10 @@ def test_a_soap_model_under_the_quick_suite(tmp_path):
 
 def test_transfer_alone_on_a_purifier_is_an_upper_bound_only(tmp_path):
     model = soap.load("mnist-fcn-dr")
-    target = Target.of_model(model, soap.Purifier(model))
+    target = Target.of_model(model, soap.SOAP(model))
     threat = Threat(eps=0.3)
     planned = attempts(target, threat, "transfer", steps=2)[:1]
-    run = judge(
-        target, tmp_path, planned=planned, probes=PROBES[2:3], suite="transfer", threat=threat, data=digits(10)
-    )
+    run = judge(target, tmp_path, planned=planned, probes=PROBES[2:3], suite="transfer", threat=threat, data=digits(10))
     assert verdict(run.findings(), run.summary).name == UPPER
     assert 4 in run.flagged()
 

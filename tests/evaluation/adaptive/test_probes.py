@@ -256,7 +256,7 @@ def test_probes_on_a_gpu_find_what_they_find_elsewhere(tmp_path):
     found = {}
     for device in ("cpu", "cuda"):
         model = soap.load("mnist-fcn-dr", device=device)
-        target, threat = Target.of_model(model, soap.Purifier(model)), Threat(eps=0.3)
+        target, threat = Target.of_model(model, soap.SOAP(model)), Threat(eps=0.3)
         planned = attempts(target, threat, "bpda", steps=4)[:1]
         run = judge(target, tmp_path / device, planned=planned, probes=PROBES, suite="bpda", threat=threat,
                     data=digits(20).to(device))  # fmt: skip

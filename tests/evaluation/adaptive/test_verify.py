@@ -134,7 +134,7 @@ def test_a_better_row_is_noticed(out):
 
 def test_other_weights_are_noticed_and_not_scored(out):
     model = tiny_model(seed=1)
-    found = verify(Target.of_model(model, soap.Purifier(model, 0.1)), images(), out)
+    found = verify(Target.of_model(model, soap.SOAP(model, 0.1)), images(), out)
     assert not found.holds
     assert found.figures == ()
     assert "the weights of the run" in found.problems[0]
@@ -142,7 +142,7 @@ def test_other_weights_are_noticed_and_not_scored(out):
 
 def test_another_defence_is_noticed(out):
     model = tiny_model()
-    found = verify(Target.of_model(model, soap.Purifier(model, 0.2)), images(), out)
+    found = verify(Target.of_model(model, soap.SOAP(model, 0.2)), images(), out)
     assert ["defence" in problem for problem in found.problems] == [True]
 
 

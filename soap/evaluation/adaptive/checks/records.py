@@ -63,4 +63,3 @@ def provenance(evidence: Evidence) -> Answer:
     if not stated.get("commit"):
         return warned(figure, "The commit is not known: run from a checkout, or set SOAP_COMMIT.")
     return passed(figure, "The command soap verify scores the stored images again.")
-

@@ -104,9 +104,7 @@ class Check:
             answer = not_run(str(missing))
         except UnmeasurableError as problem:
             answer = warned("could not be measured", f"The probe met an error: {problem}")
-        return Finding(
-            number=self.number, name=self.name, state=answer.state, figure=answer.figure, said=answer.said
-        )
+        return Finding(number=self.number, name=self.name, state=answer.state, figure=answer.figure, said=answer.said)
 
 
 CHECKS: dict[int, Check] = {}

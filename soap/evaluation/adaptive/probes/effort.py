@@ -3,12 +3,12 @@
 from functools import partial
 from typing import Any
 
+from soap._runtime.isolation import isolated
 from soap.attacks import Attack
 from soap.attacks.losses import cross_entropy
 from soap.attacks.sight import look
 from soap.evaluation.adaptive.attackable import attackable
 from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject, varied
-from soap.isolation import untouched
 
 
 def doubled_steps(subject: Subject) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def single_step(subject: Subject) -> dict[str, Any]:
     for start in range(0, len(x), subject.batch):
         part, labels = x[start : start + subject.batch], y[start : start + subject.batch]
         model = attackable(subject.model, part)
-        with untouched(model):
+        with isolated(model):
             _, direction = look(model, part, partial(cross_entropy, y=labels))
         step = subject.ball.project(subject.threat.eps * subject.ball.steepest(direction.nan_to_num()))
         kept += int(subject.right((part + step).clamp(0, 1), labels).sum())

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from soap._runtime.isolation import isolated
 from soap.attacks.losses import cross_entropy, margin
 from soap.attacks.sight import Sighted, look
 from soap.balls import row_norms
@@ -14,7 +15,6 @@ from soap.errors import InputError
 from soap.evaluation.adaptive.probes.outputs import Fixed
 from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject
 from soap.evaluation.adaptive.target import BPDA, START, TRAJECTORY, UNROLLED
-from soap.isolation import untouched
 from soap.shapes import Float, Tensor
 
 DIRECTIONS = 32
@@ -46,7 +46,7 @@ def _directions(subject: Subject, model: nn.Module) -> dict[str, Any]:
     none, bad, flat = 0, 0, 0
     for x, y in zip(torch.split(subject.x, subject.batch), torch.split(subject.y, subject.batch), strict=True):
         try:
-            with untouched(model):
+            with isolated(model):
                 seen = [look(model, x, partial(loss, y=y))[1] for loss in (cross_entropy, margin)]
         except InputError:
             return {"missing": len(subject.x), "not_finite": 0, "cross_entropy_zero": len(subject.x), "cut": True}
@@ -71,11 +71,11 @@ def differences(subject: Subject) -> dict[str, Any]:
     x = x.clamp(0.01, 0.99)
     try:
         twin, points = copy.deepcopy(model).double(), x.double()
-        with untouched(twin), torch.no_grad():
+        with isolated(twin), torch.no_grad():
             twin(points)
     except Exception:  # whatever a foreign model raises when it is copied or converted
         twin, points = model, x
-    with untouched(twin):
+    with isolated(twin):
         compared = _compare(Fixed(twin, subject.seed), points, y, subject.seed)
     precision = str(points.dtype).removeprefix("torch.")
     return {"rule": rule, "whole": part is None, "precision": precision, "images": len(x), **compared}

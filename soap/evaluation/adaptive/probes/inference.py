@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from soap._runtime.isolation import isolated
 from soap.evaluation.adaptive.probes.subject import Subject
-from soap.isolation import untouched
 from soap.shapes import Tensor
 
 IMAGES = 16
@@ -24,7 +24,7 @@ def optimisation(subject: Subject) -> dict[str, Any]:
     x, _ = subject.few(IMAGES)
     defended = subject.target.defended
     before = copy.deepcopy(defended.state_dict())
-    with eager(defended), untouched(defended), watched() as seen, torch.no_grad():
+    with eager(defended), isolated(defended), watched() as seen, torch.no_grad():
         defended(x)
     after = defended.state_dict()
     changed = [name for name, value in before.items() if not torch.equal(value, after[name])]
@@ -41,10 +41,10 @@ def cost(subject: Subject) -> dict[str, Any]:
     x, _ = subject.few(IMAGES)
     target = subject.target
     alone = target.bare if target.bare is not None else target.defended
-    with eager(target.defended), eager(alone), untouched(target.defended), torch.no_grad():
+    with eager(target.defended), eager(alone), isolated(target.defended), torch.no_grad():
         layer = first_layer(alone, x)
         whole, bare = passes(layer, target.defended, x), passes(layer, alone, x)
-    with untouched(target.defended), torch.no_grad():
+    with isolated(target.defended), torch.no_grad():
         times = [_seconds(target.defended, x), _seconds(alone, x)]
     return {
         "defended": {"forward": whole.forward, "backward": whole.backward, "seconds": times[0]},

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from soap import engine
+from soap._runtime import seeding
 from soap.attacks import APGD
 from soap.attacks.apgd import Trace
 from soap.attacks.sight import Criterion, look
@@ -98,10 +98,8 @@ def _walked(subject: Subject) -> Walked:
     if subject not in _walks:
         x, y = subject.few(IMAGES)
         witness = Witness(attackable(subject.model, x), Nearest(x=x, norm=subject.threat.norm), y)
-        attack = seeded(subject.strongest.attack, engine.seed_for(subject.seed, 7))
+        attack = seeded(subject.strongest.attack, seeding.seed_for(subject.seed, 7))
         trace = attack.trace(witness, x, y) if isinstance(attack, APGD) else None
         found = attack(witness, x, y) if trace is None else trace.x
-        _walks[subject] = Walked(
-            broken=witness.broken, breaking=witness.breaking, found=found, trace=trace
-        )
+        _walks[subject] = Walked(broken=witness.broken, breaking=witness.breaking, found=found, trace=trace)
     return _walks[subject]

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from soap import engine
+from soap._runtime import seeding
+from soap._runtime.isolation import isolated, preserved_random_state
 from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject
-from soap.isolation import same_random_state, untouched
 from soap.shapes import Tensor
 
 IMAGES = 64
@@ -20,7 +20,7 @@ ROUNDING = 1e-4
 def output_kind(subject: Subject) -> dict[str, Any]:
     """Range and row sums of the outputs on a few images."""
     x, _ = subject.few(IMAGES)
-    with untouched(subject.target.defended), torch.no_grad():
+    with isolated(subject.target.defended), torch.no_grad():
         logits = subject.target.defended(x)
     finite = bool(torch.isfinite(logits).all())
     sums = bool(((logits.sum(1) - 1).abs() < 1e-3).all()) if finite else False
@@ -37,7 +37,7 @@ def determinism(subject: Subject) -> dict[str, Any]:
     """How far the outputs of several calls differ; where they do, accuracy against the two attacks that it takes."""
     x, _ = subject.few(IMAGES)
     defended = subject.target.defended
-    with untouched(defended), torch.no_grad():
+    with isolated(defended), torch.no_grad():
         calls = torch.stack([defended(x) for _ in range(CALLS)]).double().nan_to_num()
     apart = float((calls - calls[0]).abs().amax() / calls[0].abs().amax().clamp_min(1e-30))
     flips = int((calls.argmax(2) != calls[0].argmax(1)).any(0).sum())
@@ -59,11 +59,11 @@ def _both(subject: Subject) -> dict[str, Any]:
         return {"expectation": None, "fixed": None}
     x, y = subject.few(IMAGES)
     attacked = subject.strike(attack, Expected(model), x, y)
-    with untouched(subject.target.defended), torch.no_grad():
+    with isolated(subject.target.defended), torch.no_grad():
         right = [(subject.target.defended(attacked).argmax(1) == y).double().mean() for _ in range(CALLS)]
     fixed = Fixed(model, subject.seed)
     attacked = subject.strike(attack, fixed, x, y)
-    with untouched(fixed), torch.no_grad():
+    with isolated(fixed), torch.no_grad():
         stands = (fixed(attacked).argmax(1) == y).double().mean()
     return {"expectation": float(torch.stack(right).mean()), "fixed": float(stands), "draws": DRAWS}
 
@@ -90,7 +90,7 @@ class Fixed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits after seeding; the global random state is put back."""
-        with same_random_state():
-            torch.manual_seed(engine.seed_for(self.seed))
+        with preserved_random_state():
+            torch.manual_seed(seeding.seed_for(self.seed))
             logits: Tensor = self.model(x)
         return logits

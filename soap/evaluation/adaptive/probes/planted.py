@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from soap._runtime.isolation import isolated
 from soap.attacks.bpda import Bpda
 from soap.attacks.noise import Noise
 from soap.balls import Ball
 from soap.evaluation.adaptive.probes.nearest import Nearest
 from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject, by_margin, seen
 from soap.evaluation.adaptive.target import Target
-from soap.isolation import untouched
 from soap.shapes import Float, Tensor
 
 INSIDE, SURFACE = 8, 16
@@ -148,7 +148,7 @@ def _planted(target: Target, plant: Plant) -> Target:
 
 def _logits(subject: Subject, x: Tensor) -> Tensor:
     """What the true defence answers, finite."""
-    with untouched(subject.target.defended), torch.no_grad():
+    with isolated(subject.target.defended), torch.no_grad():
         parts: list[Tensor] = [subject.target.defended(part).float() for part in torch.split(x, subject.batch)]
     return torch.cat(parts).nan_to_num()
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from soap import engine
+from soap._runtime import seeding
+from soap._runtime.isolation import isolated
 from soap.attacks import APGD, Attack
 from soap.attacks.losses import TARGETED
 from soap.attacks.pgd import BALLS
@@ -21,7 +22,6 @@ from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.suite import seeded
 from soap.evaluation.adaptive.summary import summarise
 from soap.evaluation.adaptive.target import Target
-from soap.isolation import untouched
 from soap.results import wilson
 from soap.shapes import Float, Int, Tensor
 
@@ -74,7 +74,7 @@ class Subject:
     def strike(self, attack: Attack, model: nn.Module, x: Tensor, y: Tensor, *, salt: int = 0) -> Tensor:
         """What the attack makes of the images, batch by batch."""
         parts = [
-            seeded(attack, engine.seed_for(self.seed, salt, start))(
+            seeded(attack, seeding.seed_for(self.seed, salt, start))(
                 attackable(model, x[start : start + self.batch]),
                 x[start : start + self.batch],
                 y[start : start + self.batch],
@@ -85,7 +85,7 @@ class Subject:
 
     def right(self, x: Tensor, y: Tensor) -> Tensor:
         """Which images the whole defence classifies as `y`."""
-        with untouched(self.target.defended):
+        with isolated(self.target.defended):
             parts = [self.target.answers(part)[0] for part in torch.split(x, self.batch)] if len(x) else [y]
         return torch.cat(parts) == y
 

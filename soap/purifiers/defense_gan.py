@@ -9,13 +9,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from soap import engine, validate
-from soap.chunks import by_rows, bytes_kept
+from soap import validate
+from soap._runtime import devices, seeding
+from soap._runtime.cuda_graphs import forget, replayed, row_by_row
+from soap._runtime.isolation import isolated
+from soap._runtime.splitting import by_rows, bytes_kept
 from soap.descent import pull_back
 from soap.errors import InputError
-from soap.graphs import forget, replayed, row_by_row
-from soap.isolation import untouched
-from soap.purify.soap import Purified
+from soap.purifiers.soap import Purified
 from soap.shapes import Float, Tensor
 
 SIDE_BY_SIDE = {"cpu": 1, "cuda": 8}
@@ -66,7 +67,7 @@ class DefenseGAN:
             )
         self.generator, self.max_memory = generator, max_memory
         self.steps, self.starts, self.step_size, self.momentum, self.seed = steps, starts, step_size, momentum, seed
-        draws = torch.Generator().manual_seed(engine.seed_for(seed, 0))  # on the CPU: the same on every device
+        draws = torch.Generator().manual_seed(seeding.seed_for(seed, 0))  # on the CPU: the same on every device
         self._starts = torch.randn(starts, latent, generator=draws, dtype=torch.float64)
 
     def __repr__(self) -> str:
@@ -84,7 +85,7 @@ class DefenseGAN:
         """
         validate.inputs(x, self.generator)
         starts = self._starts.to(x).expand(len(x), -1, -1)
-        with untouched(self.generator), torch.no_grad():
+        with isolated(self.generator), torch.no_grad():
             replay = partial(replayed, self.generator, repr(self), self._project)
             rows = self._rows_at_once(x, starts)
             parts = by_rows(replay, x.detach(), starts, most=rows, free=partial(forget, self.generator))
@@ -92,7 +93,7 @@ class DefenseGAN:
 
     def _project(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         """Images, largest changes, errors before and after, all [batch, ...]; nothing in it waits for the host."""
-        with engine.repeatable():
+        with devices.cudnn_deterministic():
             return row_by_row(self._project_one, x, starts)
 
     def _project_one(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:

@@ -11,8 +11,8 @@ import soap
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_defended_classifies_the_purified_image_in_any_context(context):
     model = tiny_model()
-    purify = soap.Purifier(model)
-    robust = soap.Defended(model, purify)
+    purify = soap.SOAP(model)
+    robust = soap.Defence(model, purify)
     x = noise_images(3)
     expected = model(purify(x).x)
     with context():
@@ -21,8 +21,8 @@ def test_defended_classifies_the_purified_image_in_any_context(context):
 
 def test_defended_passes_gradients_straight_through_and_stays_in_evaluation_mode():
     model = tiny_model()
-    purify = soap.Purifier(model)
-    robust = soap.Defended(model, purify).train()
+    purify = soap.SOAP(model)
+    robust = soap.Defence(model, purify).train()
     assert not any(module.training for module in robust.modules())
     x = noise_images(3).requires_grad_()
     robust(x).square().sum().backward()
@@ -34,7 +34,7 @@ def test_defended_passes_gradients_straight_through_and_stays_in_evaluation_mode
 def test_whoever_switches_the_model_to_training_later_gets_the_same_answers():
     """Its batch norms took the batch's statistics and counted it."""
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5), nn.Linear(64, 3))
-    robust, x = soap.Defended(model, soap.purify.AntiAdversary(model)), noise_images(4)
+    robust, x = soap.Defence(model, soap.purifiers.AntiAdversary(model)), noise_images(4)
     wanted, state = robust(x), {name: value.clone() for name, value in model.state_dict().items()}
     model.train()
     assert torch.equal(robust(x), wanted)
@@ -47,9 +47,9 @@ def test_whoever_switches_the_model_to_training_later_gets_the_same_answers():
 def test_a_purifier_may_be_any_network_and_is_passed_straight_through():
     model, blur = tiny_model(), nn.AvgPool2d(3, stride=1, padding=1)
     x = noise_images(3).requires_grad_()
-    soap.Defended(model, blur)(x).square().sum().backward()
+    soap.Defence(model, blur)(x).square().sum().backward()
     point = blur(x).detach().requires_grad_()
     model(point).square().sum().backward()
     torch.testing.assert_close(x.grad, point.grad)
     with pytest.raises(soap.InputError, match=r"the purifier returned .*, want purified images of shape"):
-        soap.Defended(model, lambda x: x[:1])(x)
+        soap.Defence(model, lambda x: x[:1])(x)

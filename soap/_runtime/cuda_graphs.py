@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from soap.chunks import padded_to
+from soap._runtime.splitting import padded_to
 from soap.shapes import Tensor
 
 Function = Callable[..., tuple[Tensor, ...]]

@@ -1,7 +1,7 @@
 """What a public call promises to leave alone.
 
 Attacks and purifiers need a network in evaluation mode and gradients of the input only. They borrow the
-network inside `untouched` and give it back as it was: mode of every submodule, which parameters take
+network inside `isolated` and give it back as it was: mode of every submodule, which parameters take
 gradients, and the global random state.
 """
 
@@ -16,18 +16,18 @@ from soap.shapes import Tensor
 
 _lock = threading.Lock()
 _lent: dict[int, tuple[int, bool]] = {}
-"""Of every module and parameter that is borrowed now, by its `id`: by how many, and its flag when the first came."""
+"""Of every module and parameter that is frozen now, by its `id`: by how many, and its flag when the first came."""
 
 
 @contextmanager
-def untouched(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """What every public call runs in: the model `borrowed`, the global random state restored on leaving."""
-    with borrowed(model), same_random_state():
+def isolated(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """What every public call runs in: the model `frozen`, the global random state restored on leaving."""
+    with frozen(model), preserved_random_state():
         yield
 
 
 @contextmanager
-def borrowed(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
+def frozen(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Evaluation mode and frozen parameters inside; modes and flags as before once the last of several has left.
 
     A callable that is not an `nn.Module` is taken as it is: only its owner can prepare it.
@@ -39,7 +39,7 @@ def borrowed(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def answering(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode alone; parameters may get gradients."""
     with _cleared(list(model.modules()), "training"):
         yield
@@ -69,7 +69,7 @@ def _cleared(things: Sequence[nn.Module] | Sequence[nn.Parameter], flag: str) ->
 
 
 @contextmanager
-def same_random_state() -> Iterator[None]:
+def preserved_random_state() -> Iterator[None]:
     """Restore torch's global generators on leaving (a stochastic model may draw from them inside)."""
     on_cuda = torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
     cpu = torch.get_rng_state()

@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import soap
+from soap._runtime.seeding import streams, uniform
 from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda, Walks
 from soap.attacks.sight import look
 from soap.attacks.unrolled import Unrollable, Unrolled
-from soap.draws import streams, uniform
-from soap.purify import AntiAdversary, Hedge, Purifies
+from soap.purifiers import AntiAdversary, Hedge, Purifier
 
 BOTH = pytest.mark.parametrize("kind", [AntiAdversary, Hedge])
 SHORT = {AntiAdversary: {"step_size": 0.05, "steps": 3}, Hedge: {"eps": 0.1, "step_size": 0.04, "steps": 6, "seed": 3}}
@@ -116,7 +116,7 @@ def test_hedge_starts_anywhere_in_its_ball_by_its_seed_and_the_image():
 def test_the_path_is_the_way_it_went_and_the_attackers_of_this_package_take_it(kind):
     model, x, y = tiny_model(), noise_images(4), torch.arange(4)
     purify = kind(model, **SHORT[kind])
-    assert isinstance(purify, Purifies)
+    assert isinstance(purify, Purifier)
     assert isinstance(purify, Walks)
     assert isinstance(purify, Unrollable)
     path, eps = purify.route(x)
@@ -165,7 +165,7 @@ def test_everything_is_left_as_it_was_in_any_context(kind, context):
         assert torch.equal(out.x, expected.x)
         assert torch.equal(x, images)
         assert not out.x.requires_grad
-    assert torch.equal(soap.Defended(model.eval(), purify)(images), model(out.x))
+    assert torch.equal(soap.Defence(model.eval(), purify)(images), model(out.x))
     assert state_of(model)["weights"] == before["weights"]
     assert state_of(model.train()) == before
 

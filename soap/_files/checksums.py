@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from soap import files
+from soap._files import atomic
 from soap.errors import FileError
 
 FIELD = "checksum"
@@ -64,12 +64,12 @@ def from_text(text: bytes) -> dict[str, Any]:
 
 def write(path: Path, content: Mapping[str, Any], **style: Any) -> None:
     """Write a JSON file atomically, with its checksum."""
-    files.write_text(path, as_text(content, "\n", indent=1, **style))
+    atomic.write_text(path, as_text(content, "\n", indent=1, **style))
 
 
 def read(path: Path, advice: str) -> dict[str, Any]:
     """What `write` wrote; a damaged file is an error that names it and gives the advice."""
-    with files.explained(path):
+    with atomic.explained(path):
         text = path.read_bytes()
     try:
         return from_text(text)

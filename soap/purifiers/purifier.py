@@ -4,9 +4,9 @@ from typing import Protocol, runtime_checkable
 
 from torch import nn
 
-from soap.purify.defense_gan import DefenseGAN
-from soap.purify.pixel_defend import PixelDefend
-from soap.purify.soap import Purified
+from soap.purifiers.defense_gan import DefenseGAN
+from soap.purifiers.pixel_defend import PixelDefend
+from soap.purifiers.soap import Purified
 from soap.shapes import Tensor
 
 FREE = "free"
@@ -14,14 +14,14 @@ FREE = "free"
 
 
 @runtime_checkable
-class Purifies(Protocol):
+class Purifier(Protocol):
     """`purify(x)` gives purified images, one row an image; its repr tells every setting and is its name in rows."""
 
     def __call__(self, x: Tensor, /) -> Purified:
         """Purify a batch."""
 
 
-def radius_of(purify: Purifies) -> str:
+def radius_of(purify: Purifier) -> str:
     """How its radius is chosen, as rows have it: a number, SOAP's "min-aux" and the like, or "free"."""
     return str(getattr(purify, "eps", FREE))
 

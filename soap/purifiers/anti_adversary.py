@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from soap.descent import UNIT, Bounds
-from soap.purify.sign_walk import Criterion, SignWalk
+from soap.purifiers.sign_steps import Criterion, SignWalk
 from soap.shapes import Float, Tensor
 
 
@@ -22,9 +22,7 @@ class AntiAdversary(SignWalk):
     reach, `eps` = K * alpha. Images stay in `bounds`; the authors' layer lets them leave it.
     """
 
-    def __init__(
-        self, model: nn.Module, *, step_size: float = 0.15, steps: int = 2, bounds: Bounds = UNIT
-    ) -> None:
+    def __init__(self, model: nn.Module, *, step_size: float = 0.15, steps: int = 2, bounds: Bounds = UNIT) -> None:
         super().__init__(model, eps=step_size * steps, step_size=step_size, steps=steps, bounds=bounds)
 
     def __repr__(self) -> str:

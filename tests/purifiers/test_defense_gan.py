@@ -11,17 +11,18 @@ from tiny import noise_images, state_of, tiny_model
 from torch import nn
 
 import soap
-from soap import engine, zoo
+from soap import zoo
+from soap._runtime import seeding
+from soap._runtime.isolation import preserved_random_state
 from soap.attacks.bpda import Bpda
-from soap.isolation import same_random_state
 from soap.models import Generator
-from soap.purify import DefenseGAN, defense_gan
+from soap.purifiers import DefenseGAN, defense_gan
 
 
 @functools.cache
 def tiny_generator(dtype: torch.dtype = torch.float64) -> Generator:
     """Untrained, with the statistics of its batch norms as after training, and contrast enough to tell images apart."""
-    with same_random_state(), torch.no_grad():
+    with preserved_random_state(), torch.no_grad():
         torch.manual_seed(1)
         made = Generator(latent=3, width=4, inputs=(1, 8, 8)).to(dtype)
         made.layers[-2].weight.mul_(4)
@@ -35,7 +36,7 @@ GENTLE = {"step_size": 2.0, "momentum": 0.5}
 
 def slow(generator, x, *, steps, starts, step_size, momentum, seed):
     """One image and one start at a time, as the paper has it."""
-    draws = torch.Generator().manual_seed(engine.seed_for(seed, 0))
+    draws = torch.Generator().manual_seed(seeding.seed_for(seed, 0))
     points = torch.randn(starts, generator.latent, generator=draws, dtype=torch.float64)
     rows = []
     for image in x:
@@ -89,7 +90,6 @@ def test_images_stay_in_their_range_whatever_the_generator_makes():
     out = DefenseGAN(Stretched(), steps=3, starts=2)(x)
     assert 0 <= out.x.min() < out.x.max() <= 1
     torch.testing.assert_close(out.loss_after, (out.x - x).square().flatten(1).mean(1))
-
 
 
 @settings(max_examples=15)
@@ -157,7 +157,7 @@ def test_it_stands_before_a_classifier_and_is_attacked_there():
     model, generator = tiny_model(), tiny_generator(torch.float32)
     purify = DefenseGAN(generator, steps=3, starts=2)
     x, y = noise_images(4), torch.arange(4)
-    assert torch.equal(soap.Defended(model, purify)(x), model(purify(x).x))
+    assert torch.equal(soap.Defence(model, purify)(x), model(purify(x).x))
     adversarial = soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)(Bpda(model, purify), x, y)
     assert 0 < (adversarial - x).abs().max() <= 0.1 + 1e-6
 

@@ -9,9 +9,9 @@ from quadratic import quadratic
 from tiny import GRID, TASKS, attacked_digits, noise_images, state_of, tiny_model
 
 import soap
+from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
-from soap.isolation import untouched
-from soap.purify.soap import TIE, least
+from soap.purifiers.soap import TIE, least
 
 BUNDLED = ("mnist-fcn-dr", "mnist-cnn-dr")
 
@@ -30,7 +30,7 @@ def test_every_radius_of_the_grid_equals_the_plain_loop(digits):
     model, x, _ = digits
     own = model.purification
     for eps in own.grid:
-        ours = soap.Purifier(model, eps=eps)(x).x
+        ours = soap.SOAP(model, eps=eps)(x).x
         plain = plain_purify(model, x, eps, own.step_size, own.steps).detach()
         assert share_equal(ours, plain) >= 0.999, f"eps {eps}"
         assert torch.equal(model(ours).argmax(1), model(plain).argmax(1)), f"eps {eps}"
@@ -39,7 +39,7 @@ def test_every_radius_of_the_grid_equals_the_plain_loop(digits):
 def test_min_aux_equals_the_plain_loop(digits):
     model, x, _ = digits
     own = model.purification
-    ours = soap.Purifier(model)(x)
+    ours = soap.SOAP(model)(x)
     plain, eps = plain_min_aux(model, x, own.grid, own.step_size, own.steps, TIE)
     assert torch.equal(ours.eps, eps)
     assert share_equal(ours.x, plain) >= 0.999
@@ -48,7 +48,7 @@ def test_min_aux_equals_the_plain_loop(digits):
 
 def test_an_image_alone_and_in_any_batch_gives_the_same(digits):
     model, x, _ = digits
-    purify = soap.Purifier(model)
+    purify = soap.SOAP(model)
     together = purify(x)
     shuffled = torch.randperm(100, generator=torch.Generator().manual_seed(1))
     for rows in (torch.arange(25).split(1), shuffled.split(37)):
@@ -61,7 +61,7 @@ def test_an_image_alone_and_in_any_batch_gives_the_same(digits):
 
 def test_purification_lowers_the_loss_and_raises_accuracy(digits):
     model, x, y = digits
-    out = soap.Purifier(model)(x)
+    out = soap.SOAP(model)(x)
     assert (out.loss_after <= out.loss_before * (1 + 1e-6)).all()
     torch.testing.assert_close(out.loss_before, model.auxiliary.loss(model, x).detach())
     torch.testing.assert_close(out.loss_after, model.auxiliary.loss(model, out.x).detach())
@@ -71,7 +71,7 @@ def test_purification_lowers_the_loss_and_raises_accuracy(digits):
 
 def test_the_trajectory_ends_at_the_purified_image(digits):
     model, x, _ = digits
-    purify = soap.Purifier(model)
+    purify = soap.SOAP(model)
     out = purify(x)
     path = purify.trajectory(x, out.eps)
     assert len(path) == model.purification.steps + 1
@@ -90,7 +90,7 @@ def test_a_quadratic_loss_leads_to_the_nearest_point_it_can_reach(offsets, radiu
     x = torch.full((1, len(offsets)), 0.5, dtype=torch.float64)
     delta = gamma * torch.tensor([offsets], dtype=torch.float64)
     model = quadratic(x + delta)
-    out = soap.Purifier(model, eps=radius, step_size=gamma, steps=steps)(x)
+    out = soap.SOAP(model, eps=radius, step_size=gamma, steps=steps)(x)
     reach = min(radius, steps * gamma)
     torch.testing.assert_close(out.x - x, delta.clamp(-reach, reach), atol=1e-9, rtol=0)
 
@@ -106,10 +106,10 @@ def test_a_quadratic_loss_leads_to_the_nearest_point_it_can_reach(offsets, radiu
         ((0.05, 0.1), 3, 1 + 2 + 2, 2),
     ],
 )
-@pytest.mark.parametrize("ask", [soap.Purifier.__call__, soap.Purifier.path], ids=["images", "path"])
+@pytest.mark.parametrize("ask", [soap.SOAP.__call__, soap.SOAP.path], ids=["images", "path"])
 def test_radii_share_their_work(ask, grid, steps, gradients, further):
     model, x = quadratic(torch.rand(3, 5)), torch.rand(3, 5)
-    ask(soap.Purifier(model, eps="min-aux", step_size=0.1, steps=steps, grid=grid), x)
+    ask(soap.SOAP(model, eps="min-aux", step_size=0.1, steps=steps, grid=grid), x)
     assert (model.auxiliary.gradients, model.auxiliary.losses_only) == (gradients, further)
 
 
@@ -126,9 +126,9 @@ def test_any_grid_step_and_count_equals_the_plain_loop(task, gamma, steps, grid,
     model = tiny_model(task, seed=seed % 7, dtype=torch.float64)
     x = noise_images(2, seed=seed, dtype=torch.float64)
     for eps in grid:
-        ours = soap.Purifier(model, eps=eps, step_size=gamma, steps=steps)(x).x
+        ours = soap.SOAP(model, eps=eps, step_size=gamma, steps=steps)(x).x
         torch.testing.assert_close(ours, plain_purify(model, x, eps, gamma, steps).detach(), atol=1e-6, rtol=0)
-    ours = soap.Purifier(model, grid=tuple(grid), step_size=gamma, steps=steps)(x)
+    ours = soap.SOAP(model, grid=tuple(grid), step_size=gamma, steps=steps)(x)
     plain, eps_plain = plain_min_aux(model, x, tuple(grid), gamma, steps, TIE)
     torch.testing.assert_close(ours.eps, eps_plain.double())
     torch.testing.assert_close(ours.x, plain, atol=1e-6, rtol=0)
@@ -147,7 +147,7 @@ def test_legal_and_nothing_else_changes(task, eps, training, learning, n, seed):
     model = tiny_model(task).train(training).requires_grad_(learning)
     x, y = noise_images(n, seed=seed), torch.arange(n) % 4
     before, images = state_of(model), x.clone()
-    out = soap.Purifier(model, eps=eps)(x, *([y] if eps == "oracle" else []))
+    out = soap.SOAP(model, eps=eps)(x, *([y] if eps == "oracle" else []))
     assert state_of(model) == before
     assert torch.equal(x, images)
     assert not out.x.requires_grad
@@ -161,8 +161,8 @@ def test_legal_and_nothing_else_changes(task, eps, training, learning, n, seed):
 
 def test_oracle_is_right_wherever_any_radius_is(digits):
     model, x, y = digits
-    right = torch.stack([model(soap.Purifier(model, eps=eps)(x).x).argmax(1) == y for eps in model.purification.grid])
-    oracle = soap.Purifier(model, eps="oracle")(x, y)
+    right = torch.stack([model(soap.SOAP(model, eps=eps)(x).x).argmax(1) == y for eps in model.purification.grid])
+    oracle = soap.SOAP(model, eps="oracle")(x, y)
     assert torch.equal(model(oracle.x).argmax(1) == y, right.any(0))
     first = torch.tensor(model.purification.grid)[right.to(torch.uint8).argmax(0)]
     solved = right.any(0)
@@ -172,22 +172,22 @@ def test_oracle_is_right_wherever_any_radius_is(digits):
 def test_the_authors_choice_is_one_radius_for_the_batch_by_its_mean_loss(digits):
     model, x, _ = digits
     grid = model.purification.grid
-    ends = [soap.Purifier(model, eps=eps)(x) for eps in grid]
+    ends = [soap.SOAP(model, eps=eps)(x) for eps in grid]
     means = torch.stack([end.loss_after.mean() for end in ends])
     best = next(k for k, mean in enumerate(means) if mean <= means.min() * (1 + TIE))  # radii that never bind tie
-    out = soap.Purifier(model, eps="min-aux-batch")(x)
+    out = soap.SOAP(model, eps="min-aux-batch")(x)
     assert torch.equal(out.eps, torch.full((len(x),), grid[best]))
     assert share_equal(out.x, ends[best].x) >= 0.999
     with pytest.raises(soap.InputError, match="leave out max_memory"):
-        soap.Purifier(model, eps="min-aux-batch", max_memory=10**9)
+        soap.SOAP(model, eps="min-aux-batch", max_memory=10**9)
 
 
 def test_where_losses_are_negative_a_radius_is_chosen_all_the_same(digits, monkeypatch):
     """The least of them was sought above itself, so the smallest radius was always taken."""
     model, x, _ = digits
-    wanted, loss = soap.Purifier(model)(x), model.auxiliary.loss
+    wanted, loss = soap.SOAP(model)(x), model.auxiliary.loss
     monkeypatch.setattr(model.auxiliary, "loss", lambda model, x: loss(model, x) - 1)
-    got = soap.Purifier(model)(x)
+    got = soap.SOAP(model)(x)
     assert (got.eps > 0).float().mean() > 0.9
     torch.testing.assert_close(got.loss_after, wanted.loss_after - 1, atol=1e-4, rtol=0)
 
@@ -204,26 +204,26 @@ def test_one_long_step_is_the_single_step_purifier():
     (gradient,) = torch.autograd.grad(model.auxiliary.loss(model, point).sum(), point)
     for eps in (0.1, 0.3):
         expected = (x - eps * gradient.sign()).clamp(0, 1)
-        torch.testing.assert_close(soap.Purifier(model, eps=eps, step_size=1.0, steps=1)(x).x, expected)
+        torch.testing.assert_close(soap.SOAP(model, eps=eps, step_size=1.0, steps=1)(x).x, expected)
 
 
 def test_a_bound_on_memory_splits_the_batch_and_changes_nothing(digits):
     model, x, _ = digits
-    whole = soap.Purifier(model)(x)
-    bounded = soap.Purifier(model, max_memory=5_000_000)
-    with untouched(model):
-        assert bounded._rows_at_once(x) < soap.Purifier(model)._rows_at_once(x)
+    whole = soap.SOAP(model)(x)
+    bounded = soap.SOAP(model, max_memory=5_000_000)
+    with isolated(model):
+        assert bounded._rows_at_once(x) < soap.SOAP(model)._rows_at_once(x)
         assert bounded._rows_at_once(x) == bounded._rows_at_once(x[:7].clone())
     part = bounded(x)
     assert torch.equal(part.eps, whole.eps)
     assert share_equal(part.x, whole.x) >= 0.999
     with pytest.raises(soap.InputError, match="max_memory is 1,000 bytes, but one image needs about"):
-        soap.Purifier(model, max_memory=1000)(x)
+        soap.SOAP(model, max_memory=1000)(x)
 
 
 def test_memory_running_out_halves_the_part_and_goes_on(monkeypatch):
     model, x = tiny_model(), noise_images(9)
-    whole = soap.Purifier(model)(x)
+    whole = soap.SOAP(model)(x)
     task, sizes = model.auxiliary, []
     loss = task.loss
 
@@ -234,14 +234,14 @@ def test_memory_running_out_halves_the_part_and_goes_on(monkeypatch):
         return loss(owner, points)
 
     monkeypatch.setattr(task, "loss", scarce)
-    part = soap.Purifier(model)(x)
+    part = soap.SOAP(model)(x)
     assert max(sizes) > 16
     torch.testing.assert_close(part.x, whole.x)
     assert torch.equal(part.eps, whole.eps)
 
 
 def test_settings_default_to_the_models_own():
-    purify = soap.Purifier(tiny_model())
+    purify = soap.SOAP(tiny_model())
     assert (purify.step_size, purify.steps, purify.grid) == (0.1, 5, GRID)
     assert repr(purify) == f"SOAP(eps='min-aux', grid={GRID}, step_size=0.1, steps=5)"
-    assert repr(soap.Purifier(tiny_model(), eps=0.2)) == "SOAP(eps=0.2, step_size=0.1, steps=5)"
+    assert repr(soap.SOAP(tiny_model(), eps=0.2)) == "SOAP(eps=0.2, step_size=0.1, steps=5)"

@@ -43,3 +43,14 @@ def _mixed(z: Tensor) -> Tensor:
 def _shifted(z: Tensor, places: int) -> Tensor:
     """Shift right and fill with zeros; torch's own shift repeats the sign."""
     return (z >> places) & ((1 << (64 - places)) - 1)
+
+
+def seed_for(seed: int, *counters: int) -> int:
+    """A seed for one step of one run: random draws then depend on the counters, not on what came before."""
+    mixed = seed & 0xFFFFFFFFFFFFFFFF
+    for counter in counters:  # splitmix64, so that neighbouring counters give unrelated streams
+        mixed = (mixed + 0x9E3779B97F4A7C15 * (counter + 1)) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 31
+    return mixed >> 1  # torch takes 63 bits

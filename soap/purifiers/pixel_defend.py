@@ -10,15 +10,15 @@ from functools import partial
 import torch
 
 from soap import validate
-from soap.chunks import by_rows
+from soap._runtime.cuda_graphs import forget
+from soap._runtime.isolation import isolated
+from soap._runtime.splitting import by_rows
 from soap.errors import InputError
-from soap.graphs import forget
-from soap.isolation import untouched
 from soap.models.likeliest import Candidates, most_likely
 from soap.models.logistic_mixture import LogisticMixture
 from soap.models.pixel_walk import PixelChoice, fill
 from soap.models.pixelcnn import PixelCNN
-from soap.purify.soap import Purified
+from soap.purifiers.soap import Purified
 from soap.shapes import Float, Int, Tensor
 
 SIDE_BY_SIDE = {"cpu": 64, "cuda": 2048}
@@ -59,7 +59,7 @@ class PixelDefend:
         walked, whole = self._rows_at_once(x.device)
         top, dtype = x.new_tensor(self.model.levels - 1), x.dtype  # by a number a GPU may multiply with 1 / 255
         free = partial(forget, self.model)
-        with untouched(self.model), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        with isolated(self.model), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             before = self.model.levels_of(x.detach())
             (after,) = by_rows(self._purify, before, most=walked, free=free)
             bits = [

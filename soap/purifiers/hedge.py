@@ -8,9 +8,9 @@ other networks nothing of the kind is promised.
 from torch import nn
 
 from soap import validate
+from soap._runtime.seeding import streams, uniform
 from soap.descent import UNIT, Bounds
-from soap.draws import streams, uniform
-from soap.purify.sign_walk import Criterion, SignWalk
+from soap.purifiers.sign_steps import Criterion, SignWalk
 from soap.shapes import Float, Tensor
 
 

@@ -11,10 +11,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from soap import graphs
-from soap.chunks import by_rows
+from soap._runtime import cuda_graphs
+from soap._runtime.cuda_graphs import Function, forget, least_rows, replayed
+from soap._runtime.splitting import by_rows
 from soap.errors import InputError
-from soap.graphs import Function, forget, least_rows, replayed
 from soap.shapes import Float, Tensor
 from soap.validate import describe
 
@@ -24,7 +24,9 @@ MOST = 512
 
 def replays(model: object, x: Float[Tensor, "batch *shape"]) -> bool:
     """Whether passes of `model` are replayed: it lies on a GPU, promises to be `recordable`, and does not learn."""
-    return isinstance(model, nn.Module) and graphs.replays(model, x) and not any(m.training for m in model.modules())
+    return (
+        isinstance(model, nn.Module) and cuda_graphs.replays(model, x) and not any(m.training for m in model.modules())
+    )
 
 
 def answers(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
@@ -32,9 +34,7 @@ def answers(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> Float[Tensor,
     return _in_parts(model, "answers", partial(_answers, model), x)
 
 
-def purified_by(
-    purify: Callable[[Tensor], object], x: Float[Tensor, "batch *shape"]
-) -> Float[Tensor, "batch *shape"]:
+def purified_by(purify: Callable[[Tensor], object], x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
     """The images that anybody's purifier makes of `x`, without a graph: a tensor, or `.x` of what it returns."""
     with torch.enable_grad():  # a purifier may differentiate, and not everyone's asks for it
         made = purify(x.detach())

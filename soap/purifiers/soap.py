@@ -13,15 +13,16 @@ from functools import partial
 import torch
 from torch import nn
 
-from soap import engine, validate
+from soap import validate
+from soap._runtime import devices
+from soap._runtime.cuda_graphs import Function, forget, least_rows, replayed
+from soap._runtime.isolation import frozen, isolated
+from soap._runtime.splitting import by_rows, bytes_kept
 from soap.auxiliary import JointModel
 from soap.balls import Linf
-from soap.chunks import by_rows, bytes_kept
 from soap.descent import UNIT, Bounds, advance, slope
 from soap.errors import InputError
-from soap.graphs import Function, forget, least_rows, replayed
-from soap.isolation import borrowed, untouched
-from soap.purify.grid import GridWalk, walk_grid, widest
+from soap.purifiers.grid import GridWalk, walk_grid, widest
 from soap.shapes import Float, Int, Tensor
 
 SIDE_BY_SIDE = {"cpu": 160, "cuda": 1280}
@@ -50,7 +51,7 @@ def label(eps: float | str, grid: tuple[float, ...], step_size: float, steps: in
     return f"SOAP({', '.join(filter(None, [f'eps={chosen}', f'step_size={step_size}', f'steps={steps}', *further]))})"
 
 
-class Purifier:
+class SOAP:
     """`purify(x)` lowers the auxiliary loss of `model` at `x`; settings default to the model's own.
 
     eps: a radius, or "min-aux" or "oracle" to choose one from `grid` for every example; "min-aux-batch" chooses one for
@@ -90,7 +91,7 @@ class Purifier:
                 raise InputError("eps='min-aux-batch' looks at a whole batch at once; leave out max_memory.")
         else:
             grid = (eps,)
-        validate.choice("precision", precision, engine.PRECISIONS)
+        validate.choice("precision", precision, devices.PRECISIONS)
         own = model.purification
         if own is not None:
             step_size = own.step_size if step_size is None else step_size
@@ -120,7 +121,7 @@ class Purifier:
             raise InputError(f"eps={self.eps!r} takes no labels; only eps='oracle' does.")
         if y is not None:
             validate.labels(y, x, self.model.classes)
-        with untouched(self.model):
+        with isolated(self.model):
             return self._purify(x.detach(), y)
 
     def path(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "steps1 batch *shape"]:
@@ -139,7 +140,7 @@ class Purifier:
                 "eps='oracle' chooses by the label, so it is no defence and has no path; use eps='min-aux' or a radius."
             )
         validate.inputs(x, self.model, self.bounds)
-        with untouched(self.model):
+        with isolated(self.model):
             path, eps = self._in_parts(self._follow, x.detach())
         return path.transpose(0, 1).contiguous(), eps
 
@@ -150,7 +151,7 @@ class Purifier:
 
     def loss(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
         """What purification descends, by the model in evaluation mode; ask for gradients with `torch.autograd.grad`."""
-        with borrowed(self.model):
+        with frozen(self.model):
             return self._loss(x)
 
     def trajectory(
@@ -159,7 +160,7 @@ class Purifier:
         """The iterates x_0 = x, x_1 ... x_T of every row at its own radius, one gradient a step."""
         validate.inputs(x, self.model, self.bounds)
         points = [x.detach()]
-        with untouched(self.model):
+        with isolated(self.model):
             for _ in range(self.steps):
                 _, gradient = slope(self._loss, points[-1])
                 points.append(
@@ -175,7 +176,7 @@ class Purifier:
         return torch.stack(points)
 
     def _loss(self, x: Tensor) -> Tensor:
-        with engine.autocast(x.device, self.precision):
+        with devices.autocast(x.device, self.precision):
             return self.task.loss(self.model, x).to(x.dtype)
 
     def _purify(self, x: Tensor, y: Tensor | None) -> Purified:

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from torch import nn
 
-from soap.isolation import answering
-from soap.passes import purified_by, straight_through
-from soap.purify.purifies import prior_of
+from soap._runtime.isolation import eval_mode
+from soap._runtime.passes import purified_by, straight_through
+from soap.purifiers.purifier import prior_of
 from soap.shapes import Float, Tensor
 
 
-class Defended(nn.Module):
+class Defence(nn.Module):
     """`robust(x)` = logits of the purified input.
 
     Its gradient with respect to `x` is that of the classifier at the purified point: the purifier is passed
@@ -28,12 +28,12 @@ class Defended(nn.Module):
         self.prior = prior_of(purify)  # a part of the defence: its weights belong to its fingerprint
         self.eval()
 
-    def train(self, mode: bool = True) -> "Defended":
+    def train(self, mode: bool = True) -> "Defence":
         """Stay in evaluation mode whatever is asked."""
         super().train(False)
         return self
 
     def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
         """Purify, then classify."""
-        with answering(self.model):
+        with eval_mode(self.model):
             return straight_through(self.model, x, purified_by(self.purify, x))

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soap import graphs
+from soap._runtime import cuda_graphs
+from soap.defence import Defence
 from soap.errors import InputError
 from soap.models.likeliest import Candidates, most_likely
 from soap.models.logistic_mixture import LogisticMixture, centred, parameters_per_pixel
 from soap.models.pixelcnn import PixelCNN
-from soap.purify.defended import Defended
-from soap.purify.pixel_defend import PixelDefend
+from soap.purifiers.pixel_defend import PixelDefend
 from soap.shapes import Tensor
 
 
@@ -135,7 +135,7 @@ def test_under_autocast_it_is_the_same() -> None:
 
 
 def test_split_by_memory_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from soap.purify import pixel_defend
+    from soap.purifiers import pixel_defend
 
     model, x = small((1, 4, 3)), pictures(5, (1, 4, 3))
     walked: list[int] = []
@@ -210,7 +210,7 @@ def test_eps_in_whole_levels(eps: float, reach: int) -> None:
 
 def test_before_a_classifier_it_passes_gradients_straight_through() -> None:
     purify = PixelDefend(small((1, 2, 2)))
-    robust = Defended(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3).double()), purify)
+    robust = Defence(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3).double()), purify)
     x = pictures(2, (1, 2, 2)).requires_grad_()
     (gradient,) = torch.autograd.grad(robust(x).sum(), x)
     assert torch.isfinite(gradient).all()
@@ -280,5 +280,7 @@ def test_replayed_or_not_it_is_the_same() -> None:
         got, want = PixelDefend(model)(images), PixelDefend(plain)(images)
         assert torch.equal(got.x, want.x)
         torch.testing.assert_close(got.loss_after, want.loss_after)
-    assert len(graphs._shelves[model].recordings) == 1  # of a row, which serves the first and the last, and both sizes
-    assert plain not in graphs._shelves
+    assert (
+        len(cuda_graphs._shelves[model].recordings) == 1
+    )  # of a row, which serves the first and the last, and both sizes
+    assert plain not in cuda_graphs._shelves

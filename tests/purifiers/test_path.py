@@ -15,7 +15,7 @@ import soap
 def test_the_path_ends_at_the_purified_image_to_the_bit(name, settings):
     model = soap.load(name)
     x, _ = attacked_digits(model, 24)
-    purify = soap.Purifier(model, **settings)
+    purify = soap.SOAP(model, **settings)
     out, (path, eps) = purify(x), purify.route(x)
     assert path.shape == (6, *x.shape)
     assert torch.equal(path[0], x)
@@ -38,7 +38,7 @@ def test_every_iterate_is_that_of_a_walk_at_the_chosen_radius(task, eps, gamma, 
     """In float64, so that rounding does not flip the sign of a gradient near zero."""
     model = tiny_model(task, seed=seed % 7, dtype=torch.float64)
     x = noise_images(3, seed=seed, dtype=torch.float64)
-    purify = soap.Purifier(model, eps, step_size=gamma, steps=steps, grid=tuple(grid))
+    purify = soap.SOAP(model, eps, step_size=gamma, steps=steps, grid=tuple(grid))
     path, radii = purify.route(x)
     torch.testing.assert_close(path, purify.trajectory(x, radii), atol=1e-6, rtol=0)
 
@@ -47,7 +47,7 @@ def test_a_quadratic_loss_is_walked_down_step_by_step():
     gamma, steps, radius = 1 / 16, 5, 3 / 16
     x = torch.full((1, 6), 0.5, dtype=torch.float64)
     delta = gamma * torch.tensor([[-8, -2, 0, 1, 3, 8]], dtype=torch.float64)
-    path = soap.Purifier(quadratic(x + delta), radius, step_size=gamma, steps=steps).path(x)
+    path = soap.SOAP(quadratic(x + delta), radius, step_size=gamma, steps=steps).path(x)
     for t, point in enumerate(path):
         reach = min(radius, t * gamma)
         torch.testing.assert_close(point - x, delta.clamp(-reach, reach), atol=1e-9, rtol=0)
@@ -56,7 +56,7 @@ def test_a_quadratic_loss_is_walked_down_step_by_step():
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_nothing_else_changes_in_any_context(context):
     model = tiny_model().train().requires_grad_(True)
-    purify, images = soap.Purifier(model), noise_images(3)
+    purify, images = soap.SOAP(model), noise_images(3)
     expected, before = purify.path(images), state_of(model)
     with context():
         x = images.clone()
@@ -69,7 +69,7 @@ def test_nothing_else_changes_in_any_context(context):
 
 def test_memory_running_out_halves_the_part_and_joins_the_paths(monkeypatch):
     model, x = tiny_model(), noise_images(9)
-    whole = soap.Purifier(model).path(x)
+    whole = soap.SOAP(model).path(x)
     task, sizes = model.auxiliary, []
     loss = task.loss
 
@@ -80,7 +80,7 @@ def test_memory_running_out_halves_the_part_and_joins_the_paths(monkeypatch):
         return loss(owner, points)
 
     monkeypatch.setattr(task, "loss", scarce)
-    torch.testing.assert_close(soap.Purifier(model).path(x), whole)
+    torch.testing.assert_close(soap.SOAP(model).path(x), whole)
     assert max(sizes) > 16
 
 
@@ -91,7 +91,7 @@ def test_the_loss_can_be_differentiated_twice_and_leaves_the_model_alone(task):
     model.train().requires_grad_(True)
     before = state_of(model)
     x = noise_images(2, dtype=torch.float64).requires_grad_()
-    loss = soap.Purifier(model).loss(x)
+    loss = soap.SOAP(model).loss(x)
     assert torch.equal(loss, expected)  # in evaluation mode
     (first,) = torch.autograd.grad(loss.sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), x)
@@ -104,7 +104,7 @@ def test_the_loss_can_be_differentiated_twice_and_leaves_the_model_alone(task):
 @pytest.mark.parametrize("eps", ["min-aux", "min-aux-batch", 0.25])
 def test_the_path_replayed_equals_the_path_called(task, eps):
     model, x = tiny_model(task).cuda(), noise_images(6).cuda()
-    purify = soap.Purifier(model, eps, grid=GRID)
+    purify = soap.SOAP(model, eps, grid=GRID)
     model.recordable = True
     fast, radii = purify.route(x)
     assert torch.equal(fast[-1], purify(x).x)

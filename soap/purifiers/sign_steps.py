@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from soap import validate
+from soap._runtime.cuda_graphs import Function, forget, least_rows, replayed
+from soap._runtime.isolation import frozen, isolated
+from soap._runtime.splitting import by_rows
 from soap.balls import Linf
-from soap.chunks import by_rows
 from soap.descent import UNIT, Bounds, advance, slope
 from soap.errors import InputError
-from soap.graphs import Function, forget, least_rows, replayed
-from soap.isolation import borrowed, untouched
-from soap.purify.soap import Purified
+from soap.purifiers.soap import Purified
 from soap.shapes import Float, Tensor
 
 SIDE_BY_SIDE = {"cpu": 128, "cuda": 1024}
@@ -70,7 +70,7 @@ class SignWalk(ABC):
 
     def loss(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
         """What a walk from `x` descends there, by the model in evaluation mode."""
-        with borrowed(self.model):
+        with frozen(self.model):
             return self._loss(self.criterion(x), x)
 
     def _loss(self, criterion: Criterion, x: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class SignWalk(ABC):
     def _in_parts(self, walk: Function, x: Tensor) -> tuple[Tensor, ...]:
         """`walk(x)` on checked inputs, replayed where that is possible, over as many rows at once as pay."""
         validate.inputs(x, self.model, self.bounds)
-        with untouched(self.model), torch.inference_mode(False), torch.no_grad():
+        with isolated(self.model), torch.inference_mode(False), torch.no_grad():
             x = x.detach().clone()  # autograd cannot record tensors made under inference_mode
             if not self._looked:
                 validate.logits(self.model(x[:8]), len(x[:8]))

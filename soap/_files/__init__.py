@@ -1,0 +1,1 @@
+"""Private: atomic writes, checksums, and safetensors files read with limits."""

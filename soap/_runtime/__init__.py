@@ -1,0 +1,1 @@
+"""Private: devices, seeds, CUDA graphs, splitting to fit memory, isolation of a model, distribution."""
