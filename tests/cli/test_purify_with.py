@@ -137,7 +137,7 @@ CASES = [
     (WITH.replace("good.png", "large.png"), 2, "large.png is 32 x 32 pixels, but own takes 28 x 28"),
     (WITH.replace("good.png", "colour.npz"), 2, "this model takes [batch, 1, 28, 28]"),
     (WITH.replace("defense-gan", "hedge"), 2, "asks a classifier; try `soap evaluate MODEL --purifier hedge`"),
-    (WITH.replace("defense-gan", "soap"), 2, "asks a classifier; leave --with out and name it"),
+    (WITH.replace("defense-gan", "soap"), 2, "asks a classifier; leave out --with and name it"),
     (WITH.replace("purify", "purify mnist-fcn-dr"), 2, "mnist-fcn-dr is taken for a file; leave it out"),
     (WITH + " --steps 0", 2, "steps (L) is 0"),
     (WITH + " --step-size 0", 2, "step_size is 0.0"),
