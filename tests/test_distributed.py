@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soap._runtime import devices, distributed
-from soap._runtime.distributed import Ranks
+from soap._runtime.distributed import Processes
 from soap.cli import main
 from soap.data import gaussian_noise
 from soap.errors import InputError
@@ -19,17 +19,17 @@ def test_alone_nothing_is_imported_and_nothing_changes():
     source = """
 import sys, torch
 from soap._runtime import distributed
-with distributed.joined(torch.device("cpu")) as group:
-    assert group == distributed.Ranks() == distributed.here()
-    assert group.first and not group.many
-    assert group.part(7) == slice(0, 7)
+with distributed.process_group(torch.device("cpu")) as group:
+    assert group == distributed.Processes() == distributed.processes()
+    assert group.is_main and not group.is_distributed
+    assert group.shard(7) == slice(0, 7)
     assert group.any(True) and not group.any(False)
-    assert group.told_by_first("text") == "text"
+    assert group.broadcast_text("text") == "text"
     table = torch.ones(3)
-    group.put_together(table)
-    group.copy_from_first([table])
-    with group.first_alone():
-        group.wait()
+    group.sum_disjoint(table)
+    group.broadcast([table])
+    with group.main_first():
+        group.barrier()
     assert table.tolist() == [1, 1, 1]
 assert not [name for name in sys.modules if name.startswith("accelerate")]
 """
@@ -43,8 +43,10 @@ def test_the_parts_of_a_shared_draw_are_the_whole_one(world, rows, copies, width
     parts = []
     for rank in range(world):
         generator = torch.Generator().manual_seed(3)
-        with distributed.sharing(Ranks(rank=rank, world=world), rows):
-            parts.append(distributed.normal(torch.zeros(copies * rows, width), generator).reshape(copies, rows, width))
+        with distributed.shared_batch(Processes(rank=rank, world_size=world), rows):
+            parts.append(
+                distributed.normal_like(torch.zeros(copies * rows, width), generator).reshape(copies, rows, width)
+            )
         after = torch.randn(1, generator=generator)  # what comes next is the same in all
         assert after == torch.randn(1, generator=spent(3, whole.numel()))
     assert torch.equal(torch.cat(parts, 1).flatten(0, 1), whole)
@@ -60,7 +62,7 @@ def spent(seed: int, numbers: int) -> torch.Generator:
 def test_noise_outside_a_shared_batch_is_as_ever():
     x = torch.rand(6, 3)
     wanted = (x + 0.2 * torch.randn(6, 3, generator=torch.Generator().manual_seed(1))).clamp(0, 1)
-    with distributed.sharing(Ranks(rank=1, world=2), 6):
+    with distributed.shared_batch(Processes(rank=1, world_size=2), 6):
         shared = gaussian_noise(x, 0.2, torch.Generator().manual_seed(1))
     assert not torch.equal(shared, wanted)
     torch.testing.assert_close(gaussian_noise(x, 0.2, torch.Generator().manual_seed(1)), wanted)
@@ -68,7 +70,7 @@ def test_noise_outside_a_shared_batch_is_as_ever():
 
 @given(world=st.integers(1, 9), share=st.integers(1, 9))
 def test_parts_cover_a_batch_once(world, share):
-    parts = [Ranks(rank=rank, world=world).part(world * share) for rank in range(world)]
+    parts = [Processes(rank=rank, world_size=world).part(world * share) for rank in range(world)]
     assert [row for part in parts for row in range(world * share)[part]] == list(range(world * share))
 
 
@@ -82,7 +84,7 @@ def test_a_launcher_that_says_half_of_it_is_refused(monkeypatch, world, rank, me
     if rank is not None:
         monkeypatch.setenv("RANK", rank)
     with pytest.raises(InputError, match=message):
-        distributed.started()
+        distributed.launched_count()
 
 
 @pytest.mark.parametrize(
@@ -119,5 +121,5 @@ def test_without_accelerate_it_says_what_to_install(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(InputError, match=r"soap-defense\[scale\]"), distributed.joined(torch.device("cpu")):
+    with pytest.raises(InputError, match=r"soap-defense\[scale\]"), distributed.process_group(torch.device("cpu")):
         pass

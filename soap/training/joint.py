@@ -1,4 +1,4 @@
-"""Joint training of every network of the paper: No Def, adversarial training, and the SOAP tasks."""
+"""Joint training of classifier and auxiliary task, and of plain and adversarially trained classifiers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,19 +15,16 @@ from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.shapes import Tensor
-from soap.training.run import SAVE_EVERY, Run, Standing, Trained
+from soap.training.joint_step import JointStep, NonFiniteError, PerturbsImages
+from soap.training.loop import BaseProgress, Trained, TrainingLoop
 from soap.training.schedule import Schedule
-from soap.training.stepping import NonFiniteError, Perturbs, Stepper
 
-__all__ = ["Progress", "Trained", "train"]
-
-ADVICE = "Lower lr or raise warmup_epochs"
-"""Where a training diverges."""
+DIVERGENCE_ADVICE = "Lower lr or raise warmup_epochs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress(Standing):
-    """Where a run stands; losses and accuracy are means over the epoch so far."""
+class Progress(BaseProgress):
+    """Progress of joint training; losses and accuracy are means over the epoch so far."""
 
     classification: float
     auxiliary: float
@@ -41,7 +38,7 @@ def train(
     schedule: Schedule,
     *,
     out: Path,
-    attack: Perturbs | None = None,
+    attack: PerturbsImages | None = None,
     device: torch.device | None = None,
     precision: str = "fp32",
     compiled: bool = False,
@@ -50,24 +47,28 @@ def train(
     watch: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train `model` in place by `schedule`; weights, checkpoint and metrics go to `out`.
+    """Train `model` in place by `schedule`; weights, checkpoint and metrics are written to `out`.
 
-    attack: adversarial training on its examples instead of the clean ones. metadata: kept in the weights'
-    files. Writes `checkpoint.safetensors` and `best.safetensors` after an epoch, but not more often than every ten
-    seconds, on a stop and at the end; `last.safetensors` at the end; and one line an epoch to `metrics.jsonl`
-    (TensorBoard too where it is installed). A loss that is no number ends the run before its update, and leaves
-    `nonfinite.safetensors` to reproduce it; on a GPU it is noticed within half a second or at the end of the epoch.
+    attack: train on its adversarial examples instead of the clean images. metadata: stored in the weights' files.
+
+    Writes `checkpoint.safetensors` and `best.safetensors` after an epoch, at most every ten seconds, and when stopped
+    or finished; `last.safetensors` when finished; one line per epoch to `metrics.jsonl`, and to TensorBoard if
+    installed.
+    A NaN or infinite loss ends the run before the update and writes `nonfinite.safetensors`, which reproduces the step;
+    on a GPU it is detected within half a second or at the end of the epoch.
     """
-    run = _Run(model, data, schedule, out, attack, device or data.x.device, precision, compiled, metadata or {})
+    run = _JointTraining(
+        model, data, schedule, out, attack, device or data.x.device, precision, compiled, metadata or {}
+    )
     with preserved_random_state(), devices.cudnn_benchmark():
         model.train()
-        done = run.go(resume, watch, stop)
+        done = run.run(resume, watch, stop)
         model.eval()
         return done
 
 
-class _Run(Run[Progress]):
-    """The state of one joint training run."""
+class _JointTraining(TrainingLoop[Progress]):
+    """One joint training run."""
 
     def __init__(
         self,
@@ -75,116 +76,115 @@ class _Run(Run[Progress]):
         data: Dataset,
         schedule: Schedule,
         out: Path,
-        attack: Perturbs | None,
+        attack: PerturbsImages | None,
         device: torch.device,
         precision: str,
         compiled: bool,
         metadata: Mapping[str, str],
     ) -> None:
         if schedule.holdout >= len(data):
-            raise InputError(f"holdout is {schedule.holdout} but there are only {len(data)} training images.")
-        with devices.autocast(device, precision):  # a choice that cannot be had is refused before any work
+            raise InputError(f"holdout is {schedule.holdout}; expected fewer than the {len(data)} training images.")
+        with devices.autocast(device, precision):  # an unavailable precision raises before any work
             validate.inputs(data.x[:1].to(device), model.to(device))
         validate.labels(data.y, data.x, model.classes)
         self.model, self.schedule, self.attack, self.precision = model, schedule, attack, precision
-        kept = len(data) - schedule.holdout
-        x, y = data.x[:kept].to(device), data.y[:kept].to(device)
-        self.held = (data.x[kept:].to(device), data.y[kept:].to(device))
-        self.stepper = Stepper(model, x, y, schedule, attack=attack, precision=precision, compiled=compiled)
+        used = len(data) - schedule.holdout
+        x, y = data.x[:used].to(device), data.y[:used].to(device)
+        self.holdout = (data.x[used:].to(device), data.y[used:].to(device))
+        self.joint_step = JointStep(model, x, y, schedule, attack=attack, precision=precision, compiled=compiled)
         super().__init__(
             model,
-            [self.stepper.optimiser],
+            [self.joint_step.optimiser],
             x,
             epochs=schedule.epochs,
             batch=schedule.batch,
             seed=schedule.seed,
             out=out,
             metadata={**metadata, "data": data.sha256},
-            save_every=SAVE_EVERY,
         )
-        self.best = math.inf
+        self.best_score = math.inf
         self.best_weights: dict[str, Tensor] = {}  # of epoch `best_epoch`, not yet written
         self.best_epoch = 0
 
-    def advance(self, rows: Tensor, seed: int) -> None:
-        """One step on the images `rows`."""
+    def train_step(self, indices: Tensor, seed: int) -> None:
+        """Take one step on the images `indices`."""
         rate = self.schedule.rate((self.step + 1) / self.steps_per_epoch - 1e-9)
         try:
-            self.stepper(rows, seed=seed, rate=rate)
+            self.joint_step(indices, seed=seed, rate=rate)
         except NonFiniteError:
-            raise self.diverged(self.step, ADVICE) from None
+            raise self.nonfinite_error(self.step, DIVERGENCE_ADVICE) from None
 
-    def standing(self, at: Standing, *, whole_epoch: bool) -> Progress:
-        """Mean losses and accuracy; the held-out images are looked at after whole epochs."""
-        done = self.step - (at.epoch - 1) * self.steps_per_epoch
-        if skipped := self.stepper.skipped():
-            raise self.diverged(self.step - skipped, ADVICE)
-        classification, auxiliary, right = (self.stepper.sums / done).tolist()
-        holdout = self._holdout_accuracy() if whole_epoch else None
-        means = {"classification": classification, "auxiliary": auxiliary, "accuracy": right, "holdout": holdout}
-        progress = Progress(**asdict(at), **means)
-        if whole_epoch:
+    def measure(self, position: BaseProgress, *, end_of_epoch: bool) -> Progress:
+        """Return mean losses and accuracy, and at the end of an epoch the accuracy on the held-out images."""
+        steps = self.step - (position.epoch - 1) * self.steps_per_epoch
+        if skipped := self.joint_step.skipped():
+            raise self.nonfinite_error(self.step - skipped, DIVERGENCE_ADVICE)
+        classification, auxiliary, accuracy = (self.joint_step.sums / steps).tolist()
+        holdout = self._holdout_accuracy() if end_of_epoch else None
+        means = {"classification": classification, "auxiliary": auxiliary, "accuracy": accuracy, "holdout": holdout}
+        progress = Progress(**asdict(position), **means)
+        if end_of_epoch:
             self._keep_if_best(progress)
         return progress
 
-    def row(self, shown: Progress) -> dict[str, Any]:
-        """What the history says of an epoch."""
+    def history_row(self, progress: Progress) -> dict[str, Any]:
+        """Return the line of metrics.jsonl for an epoch."""
         return {
-            "epoch": shown.epoch,
-            "lr": self.schedule.rate(shown.epoch - 0.5),
-            "classification": shown.classification,
-            "auxiliary": shown.auxiliary,
-            "accuracy": shown.accuracy,
-            "holdout": shown.holdout,
-            "images_per_second": round(shown.images_per_second, 1),
+            "epoch": progress.epoch,
+            "lr": self.schedule.rate(progress.epoch - 0.5),
+            "classification": progress.classification,
+            "auxiliary": progress.auxiliary,
+            "accuracy": progress.accuracy,
+            "holdout": progress.holdout,
+            "images_per_second": round(progress.images_per_second, 1),
         }
 
-    def begin_epoch(self) -> None:
-        """Forget the sums of the epoch that has ended."""
-        self.stepper.sums.zero_()
+    def reset_sums(self) -> None:
+        """Set the epoch's sums to zero."""
+        self.joint_step.sums.zero_()
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The model's."""
+        """Return the model's weights."""
         return self.model.state_dict()
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must share with the run that resumes it."""
+        """Return schedule, attack, precision and metadata."""
         settings = {"schedule": asdict(self.schedule), "attack": repr(self.attack), "precision": self.precision}
         return {**settings, **self.metadata}
 
     def sums(self) -> dict[str, Tensor]:
-        """Losses and accuracy added up so far."""
-        return {"sums": self.stepper.sums}
+        """Return the sums of losses and accuracy."""
+        return {"sums": self.joint_step.sums}
 
     def state(self) -> dict[str, Any]:
-        """The score of the best epoch, too."""
-        return {**super().state(), "best": self.best}
+        """Add the score of the best epoch."""
+        return {**super().state(), "best": self.best_score}
 
-    def take_up(self, sums: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.stepper.sums.copy_(sums["sums"])
-        self.best = state["best"]
+    def restore_sums(self, sums: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Restore sums and best score from a checkpoint."""
+        self.joint_step.sums.copy_(sums["sums"])
+        self.best_score = state["best"]
 
     def _keep_if_best(self, progress: Progress) -> None:
-        """The best epoch's weights are kept apart."""
+        """Copy the weights if this epoch has the best held-out accuracy or, without holdout, the lowest loss."""
         score = progress.classification + self.model.alpha * progress.auxiliary
         score = score if progress.holdout is None else -progress.holdout
-        if score < self.best:
-            self.best = score
+        if score < self.best_score:
+            self.best_score = score
             self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
             self.best_epoch = progress.epoch
 
     def _holdout_accuracy(self) -> float | None:
-        x, y = self.held
+        x, y = self.holdout
         if not len(x):
             return None
         with isolated(self.model), torch.no_grad():
-            right = torch.cat([self.model(part).argmax(1) for part in x.chunk(-(-len(x) // 1000))]) == y
-        return float(right.float().mean())
+            correct = torch.cat([self.model(part).argmax(1) for part in x.chunk(-(-len(x) // 1000))]) == y
+        return float(correct.float().mean())
 
-    def _save(self) -> None:
-        """The best weights first: a checkpoint that knows of them must find them."""
+    def _save_checkpoint(self) -> None:
+        """Write the best weights before the checkpoint that contains their score."""
         if self.best_weights:
             self._save_weights("best", self.best_weights, self.best_epoch)
             self.best_weights = {}
-        super()._save()
+        super()._save_checkpoint()

@@ -1,13 +1,12 @@
-"""What every training run does, whatever it trains: epochs in a random order, saves, a history, and going on later.
+"""The training loop shared by joint, adversarial and generative training: epochs, checkpoints, history, resume.
 
-Every random draw depends on (seed, step) alone, so a run that was stopped anywhere and resumed ends with the
-same weights as one that was not. The data lie on the device and no step waits for the host.
+Every random draw depends only on (seed, step), so a run that is stopped and resumed ends with the same weights as an
+uninterrupted one. The data are on the device and no step waits for the host.
 
-Several processes take every step together. All know the same at every step; the first alone writes.
+Several processes take every step together and hold the same state; only the main process writes files.
 """
 
 import json
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -25,20 +24,22 @@ from soap.errors import SoapError
 from soap.shapes import Tensor
 from soap.training import checkpoint
 
-STEPS_BETWEEN_TALKS = 10
-"""Of several processes, about stopping and showing, on a GPU: each makes the host wait for the device."""
+SAVE_INTERVAL_S = 10.0
+"""Least time between two checkpoints; a crash loses at most this and one epoch."""
 
-SAVE_EVERY = 10.0
-"""Seconds between saves at least: what a crash costs at most, and an epoch longer than that."""
+PROGRESS_INTERVAL_S = 0.5
+"""Least time between two progress reports within an epoch; each waits for the device."""
 
+STEPS_BETWEEN_EXCHANGES = 10
+"""Steps between two agreements of several processes on stopping and reporting, on a GPU: each waits for the device."""
 
-NONFINITE = "nonfinite.safetensors"
-"""What a run leaves whose loss became no number."""
+NONFINITE_FILE = "nonfinite.safetensors"
+"""Written by a run whose loss is NaN or infinite, to reproduce the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Where a run stands."""
+class BaseProgress:
+    """Position and speed of a run."""
 
     epoch: int
     epochs: int
@@ -50,7 +51,7 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What a run left behind; `finished` is false when it was asked to stop early."""
+    """Result of a run; `finished` is false if it was stopped early."""
 
     finished: bool
     step: int
@@ -58,14 +59,13 @@ class Trained:
     history: list[dict[str, Any]]
 
 
-Shown = TypeVar("Shown", bound=Standing)
+ProgressT = TypeVar("ProgressT", bound=BaseProgress)
 
 
-class Run(ABC, Generic[Shown]):
-    """One training run over the images `x`, which lie on the device; subclasses say what a step is and what is told.
+class TrainingLoop(ABC, Generic[ProgressT]):
+    """One training run over the images `x`, which are on the device; subclasses define a step and its metrics.
 
-    networks, optimisers: what a checkpoint holds. metadata: kept in the weights' files. save_every: seconds between
-    checkpoints at least.
+    networks, optimisers: saved in checkpoints. metadata: written to the weights' files.
     """
 
     def __init__(
@@ -79,128 +79,128 @@ class Run(ABC, Generic[Shown]):
         seed: int,
         out: Path,
         metadata: Mapping[str, str],
-        save_every: float,
     ) -> None:
         self.networks, self.optimisers, self.x = networks, optimisers, x
         self.epochs, self.seed, self.out, self.metadata = epochs, seed, out, metadata
         self.batch = min(batch, len(x))
-        self.ranks = distributed.here()
-        self.ranks.part(self.batch)  # refused before any work where it cannot be shared out
-        self.steps_per_epoch = len(x) // self.batch  # the ragged rest waits for the next epoch's order
+        self.group = distributed.processes()
+        self.group.shard(self.batch)  # raises before any work if the batch cannot be split
+        self.steps_per_epoch = len(x) // self.batch  # the incomplete last batch is left out; the order changes
         self.total = epochs * self.steps_per_epoch
         self.step = 0
         self.history: list[dict[str, Any]] = []
-        self.save_every, self.saved_at = save_every, time.monotonic()
+        self.saved_at = time.monotonic()
 
     @abstractmethod
-    def advance(self, rows: Tensor, seed: int) -> None:
-        """Step number `self.step`, on the images `rows`; all its random draws come from `seed`."""
+    def train_step(self, indices: Tensor, seed: int) -> None:
+        """Take step number `self.step` on the images `indices`; all random draws come from `seed`."""
 
     @abstractmethod
-    def standing(self, at: Standing, *, whole_epoch: bool) -> Shown:
-        """Where the run stands, with means over the epoch so far; at the end of an epoch, all there is to measure."""
+    def measure(self, position: BaseProgress, *, end_of_epoch: bool) -> ProgressT:
+        """Return the progress with mean metrics of the epoch so far; raise if the loss is NaN or infinite."""
 
     @abstractmethod
-    def row(self, shown: Shown) -> dict[str, Any]:
-        """What the history says of an epoch."""
+    def history_row(self, progress: ProgressT) -> dict[str, Any]:
+        """Return the line of metrics.jsonl for an epoch."""
 
     @abstractmethod
-    def begin_epoch(self) -> None:
-        """Forget the sums of the epoch that has ended."""
+    def reset_sums(self) -> None:
+        """Set the epoch's sums to zero."""
 
     @abstractmethod
     def weights(self) -> Mapping[str, Tensor]:
-        """What goes to `last.safetensors`."""
+        """Return the weights for last.safetensors."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must share with the run that resumes it."""
+        """Return the settings that a checkpoint and the run that resumes it must share."""
 
     @abstractmethod
     def sums(self) -> dict[str, Tensor]:
-        """What has been added up in this epoch so far, for a checkpoint."""
+        """Return the epoch's sums so far, for a checkpoint."""
 
     @abstractmethod
-    def take_up(self, sums: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from a checkpoint's sums and state."""
+    def restore_sums(self, sums: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Restore the epoch's sums and further state from a checkpoint."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint notes beside tensors."""
+        """Return what a checkpoint stores besides tensors."""
         return {"step": self.step, "history": self.history}
 
-    def go(self, resume: bool, watch: Callable[[Shown], None], stop: Callable[[], bool]) -> Trained:
-        """All epochs from where the checkpoint stands, with the folder for itself alone."""
-        with atomic.alone_in(self.out) if self.ranks.first else nullcontext():
-            return self._go(resume, watch if self.ranks.first else _blind, stop)
-
-    def _go(self, resume: bool, watch: Callable[[Shown], None], stop: Callable[[], bool]) -> Trained:
-        if resume:
-            self._load_checkpoint()
-        self.ranks.copy_from_first([*self.networks.state_dict().values()])
-        tensorboard = self._open_folder() if self.ranks.first else None
-        began, first, shown = time.monotonic(), self.step, time.monotonic()
-        while self.step < self.total:
-            epoch, place = divmod(self.step, self.steps_per_epoch)
-            if place == 0 or self.step == first:
-                order = self._order(epoch)
-            rows = order[place * self.batch : (place + 1) * self.batch]
-            self.advance(rows, seeding.seed_for(self.seed, 1, self.step))
-            self.step += 1
-            speed = (self.step - first) / max(time.monotonic() - began, 1e-9)
-            if place + 1 == self.steps_per_epoch:
-                watch(self._end_epoch(self._at(epoch, speed), tensorboard))
-                shown = time.monotonic()
-            elif self._agreed(time.monotonic() - shown > 0.5):
-                watch(self.standing(self._at(epoch, speed), whole_epoch=False))
-                shown = time.monotonic()
-            if self._agreed(stop()):
-                if place + 1 < self.steps_per_epoch:  # else it was looked at just now
-                    self.standing(self._at(epoch, speed), whole_epoch=False)  # a run that diverged is never saved
-                self._save()
-                self.ranks.wait()
-                break
+    def run(self, resume: bool, watch: Callable[[ProgressT], None], stop: Callable[[], bool]) -> Trained:
+        """Train all epochs, or the rest of them after the checkpoint, with exclusive use of the folder."""
+        with atomic.alone_in(self.out) if self.group.is_main else nullcontext():
+            if resume:
+                self._load_checkpoint()
+            self.group.broadcast([*self.networks.state_dict().values()])
+            tensorboard = self._open_folder() if self.group.is_main else None
+            self._run_epochs(watch if self.group.is_main else _ignore, stop, tensorboard)
         return Trained(finished=self.step == self.total, step=self.step, out=self.out, history=self.history)
 
+    def _run_epochs(self, watch: Callable[[ProgressT], None], stop: Callable[[], bool], tensorboard: Any) -> None:
+        began, first_step, shown_at = time.monotonic(), self.step, time.monotonic()
+        while self.step < self.total:
+            epoch, batch_index = divmod(self.step, self.steps_per_epoch)
+            if batch_index == 0 or self.step == first_step:
+                order = self._order(epoch)
+            indices = order[batch_index * self.batch : (batch_index + 1) * self.batch]
+            self.train_step(indices, seeding.seed_for(self.seed, 1, self.step))
+            self.step += 1
+            speed = (self.step - first_step) / max(time.monotonic() - began, 1e-9)
+            end_of_epoch = batch_index + 1 == self.steps_per_epoch
+            if end_of_epoch:
+                watch(self._end_epoch(self._position(epoch, speed), tensorboard))
+                shown_at = time.monotonic()
+            elif self._agreed(time.monotonic() - shown_at > PROGRESS_INTERVAL_S):
+                watch(self.measure(self._position(epoch, speed), end_of_epoch=False))
+                shown_at = time.monotonic()
+            if self._agreed(stop()):
+                if not end_of_epoch:  # a diverged run must not be saved; the end of an epoch checks it already
+                    self.measure(self._position(epoch, speed), end_of_epoch=False)
+                self._save_checkpoint()
+                self.group.barrier()
+                break
+
     def _open_folder(self) -> Any:
-        """The run's folder, cleared of what a kill left half-written; a TensorBoard writer or None."""
+        """Remove half-written files of a killed run; return a TensorBoard writer or None."""
         with atomic.explained(self.out):
             atomic.remove_unfinished(self.out)
         return _tensorboard(self.out / "tensorboard")
 
     def _agreed(self, wanted: bool) -> bool:
-        """Whether any process wants it: asked at the same steps in all."""
-        if self.ranks.many and self.x.is_cuda and self.step % STEPS_BETWEEN_TALKS:
+        """Return whether any process wants it; all processes ask at the same steps."""
+        if self.group.is_distributed and self.x.is_cuda and self.step % STEPS_BETWEEN_EXCHANGES:
             return False
-        return self.ranks.any(wanted)
+        return self.group.any(wanted)
 
-    def diverged(self, step: int, advice: str) -> SoapError:
-        """The error for a loss that is no number at `step` (from 0); all that reproduces it goes to a file.
+    def nonfinite_error(self, step: int, advice: str) -> SoapError:
+        """Return the error for a NaN or infinite loss at `step` (from 0), and write a file that reproduces it.
 
-        The file holds the weights before the step and the random seed and images of the step; of the running
-        statistics of batch norms, which training does not look at, those that are numbers.
+        The file holds the weights before the step and the step's random seed and images. Batch-norm statistics, which
+        training does not use, are included if they are finite.
         """
-        epoch, place = divmod(step, self.steps_per_epoch)
-        rows = self._order(epoch)[place * self.batch : (place + 1) * self.batch].tolist()
+        epoch, batch_index = divmod(step, self.steps_per_epoch)
+        images = self._order(epoch)[batch_index * self.batch : (batch_index + 1) * self.batch].tolist()
         seed = seeding.seed_for(self.seed, 1, step)
-        facts = {"step": step, "epoch": epoch + 1, "seed": seed, "images": rows, "identity": self.identity()}
+        facts = {"step": step, "epoch": epoch + 1, "seed": seed, "images": images, "identity": self.identity()}
         tensors = {name: value for name, value in self.networks.state_dict().items() if torch.isfinite(value).all()}
-        if self.ranks.first:
-            tensor_files.save_tensors(self.out / NONFINITE, tensors, {**self.metadata, "state": json.dumps(facts)})
-        self.ranks.wait()  # a launcher ends all processes when one does
-        shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        if self.group.is_main:
+            tensor_files.save_tensors(self.out / NONFINITE_FILE, tensors, {**self.metadata, "state": json.dumps(facts)})
+        self.group.barrier()  # a launcher ends all processes when one ends
+        shown = ", ".join(map(str, images[:8])) + (", ..." if len(images) > 8 else "")
         return SoapError(
-            f"the loss of step {step + 1:,} (epoch {epoch + 1}, images {shown}) is no number: training diverged, and "
-            f"stopped before the update. {self.out / NONFINITE} holds weights, seed and images of the step. "
-            f"{advice} in the recipe."
+            f"the loss of step {step + 1:,} (epoch {epoch + 1}, images {shown}) is NaN or infinite: training diverged "
+            f"and stopped before the update. {self.out / NONFINITE_FILE} holds the weights, seed and images of the "
+            f"step. {advice} in the recipe."
         )
 
     def _order(self, epoch: int) -> Tensor:
-        """This epoch's random order of the images, drawn on the CPU: the same on every device."""
+        """Return the epoch's random order of the images, drawn on the CPU so that all devices have the same."""
         generator = torch.Generator().manual_seed(seeding.seed_for(self.seed, 0, epoch))
         return torch.randperm(len(self.x), generator=generator).to(self.x.device)
 
-    def _at(self, epoch: int, speed: float) -> Standing:
-        return Standing(
+    def _position(self, epoch: int, speed: float) -> BaseProgress:
+        return BaseProgress(
             epoch=epoch + 1,
             epochs=self.epochs,
             step=self.step,
@@ -209,32 +209,32 @@ class Run(ABC, Generic[Shown]):
             seconds_left=(self.total - self.step) / speed,
         )
 
-    def _end_epoch(self, at: Standing, tensorboard: Any) -> Shown:
-        """Measure, note, and save."""
-        shown = self.standing(at, whole_epoch=True)
-        row = self.row(shown)
+    def _end_epoch(self, position: BaseProgress, tensorboard: Any) -> ProgressT:
+        """Measure, write the history, and save."""
+        progress = self.measure(position, end_of_epoch=True)
+        row = self.history_row(progress)
         self.history.append(row)
-        if self.ranks.first:
+        if self.group.is_main:
             atomic.write_text(self.out / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in self.history))
         if tensorboard is not None:
             for name, value in row.items():
                 if isinstance(value, float):
-                    tensorboard.add_scalar(name, value, at.epoch)
+                    tensorboard.add_scalar(name, value, position.epoch)
             tensorboard.flush()
-        self.begin_epoch()
-        if self.step == self.total:  # before the checkpoint: one that is finished must find its weights
-            self._save_weights("last", self.weights(), at.epoch)
-        if self.step == self.total or time.monotonic() - self.saved_at > self.save_every:
-            self._save()
-        return shown
+        self.reset_sums()
+        if self.step == self.total:  # before the checkpoint: a finished checkpoint must have its weights
+            self._save_weights("last", self.weights(), position.epoch)
+        if self.step == self.total or time.monotonic() - self.saved_at > SAVE_INTERVAL_S:
+            self._save_checkpoint()
+        return progress
 
     def _save_weights(self, which: str, weights: Mapping[str, Tensor], epoch: int) -> None:
-        if self.ranks.first:
+        if self.group.is_main:
             metadata = {**self.metadata, "epoch": str(epoch), "weights": which}
             tensor_files.save_tensors(self.out / f"{which}.safetensors", weights, metadata)
 
-    def _save(self) -> None:
-        if self.ranks.first:
+    def _save_checkpoint(self) -> None:
+        if self.group.is_main:
             checkpoint.save(
                 self.out,
                 self.networks,
@@ -246,28 +246,19 @@ class Run(ABC, Generic[Shown]):
         self.saved_at = time.monotonic()
 
     def _load_checkpoint(self) -> None:
-        """All processes read it, the first before the others: it may have to mend what it finds."""
-        with self.ranks.first_alone():
+        """Read the checkpoint in all processes; the main one goes first because it may repair a damaged one."""
+        with self.group.main_first():
             sums, state = checkpoint.restore(self.out, self.networks, *self.optimisers, identity=self.identity())
         self.step, self.history = state["step"], state["history"]
-        self.take_up(sums, state)
+        self.restore_sums(sums, state)
 
 
-def _blind(shown: Standing) -> None:
-    """What processes other than the first show."""
-
-
-def check_finite(loss: float, at: Standing, advice: str) -> None:
-    """Stop a run whose loss is no number any more."""
-    if not math.isfinite(loss):
-        raise SoapError(
-            f"the loss became {loss} in epoch {at.epoch} (by step {at.step}): training diverged. "
-            f"{advice} in the recipe."
-        )
+def _ignore(progress: BaseProgress) -> None:
+    """Report nothing: only the main process reports progress."""
 
 
 def _tensorboard(folder: Path) -> Any:
-    """A TensorBoard writer where the package is installed, else None."""
+    """Return a TensorBoard writer if the package is installed, else None."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soap.auxiliary.features import last_linear
 from strangers import images, stranger
 from tiny import state_of
 from torch import nn
@@ -14,7 +15,6 @@ from torch import nn
 import soap
 from soap import InputError
 from soap.auxiliary import Consistency, Purification, wrap
-from soap.auxiliary.features import last_linear
 
 SETTINGS = Purification(step_size=0.1, steps=3, grid=(0.0, 0.1, 0.2))
 

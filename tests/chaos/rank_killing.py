@@ -36,7 +36,7 @@ def train(out: Path) -> None:
     """Joint training with dropout, batch norm, augmentation, held-out images; a checkpoint an epoch."""
     schedule = Schedule(epochs=EPOCHS, lr=0.05, batch=8, warmup_epochs=0.5, augment=("flip",), holdout=4)
     with (
-        distributed.joined(torch.device("cpu")),
+        distributed.process_group(torch.device("cpu")),
         interrupts.stoppable() as stop,
         patch.object(loop, "SAVE_EVERY", -1.0),
     ):

@@ -14,8 +14,8 @@ from soap import recipes, zoo
 from soap._files import tensor_files
 from soap.errors import FileError, InputError
 from soap.recipes import generative
-from soap.recipes.bounds import at_most
-from soap.recipes.calling import check_types
+from soap.recipes.building import parameter_limit
+from soap.recipes.typed_options import check_types
 from soap.results import Store, from_json
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -150,14 +150,14 @@ def test_a_header_is_capped(tmp_path):
 
 
 def test_the_count_of_parameters_holds_here_and_now_only():
-    with at_most(2):
+    with parameter_limit(2):
         nn.Linear(1, 1)
         others = threading.Thread(target=lambda: made.append(nn.Linear(1, 1)))
         made: list[nn.Module] = []
         others.start()
         others.join()
     assert len(made) == 1
-    with at_most(1), pytest.raises(InputError, match="more than 1 parameters"):
+    with parameter_limit(1), pytest.raises(InputError, match="more than 1 parameter tensors"):
         nn.Linear(1, 1)
     nn.Sequential(*(nn.Linear(1, 1) for _ in range(5)))
 

@@ -16,6 +16,7 @@ from unittest.mock import patch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from soap.training.stepping import Stepper
 from tiny import noise_images, tiny_model
 from torch import nn
 
@@ -30,7 +31,6 @@ from soap.evaluation.transfer import transfer
 from soap.models import Network
 from soap.results import Store
 from soap.training import GenerativeSchedule, Schedule, Trained, train, train_generative
-from soap.training.stepping import Stepper
 
 STEPS = 50
 BAD_STEP = 4
@@ -110,18 +110,23 @@ class Interruption:
 
     def __call__(self) -> bool:
         self.left -= 1
-        return self.left <= 0 and distributed.here().rank == distributed.here().world - 1
+        return self.left <= 0 and distributed.processes().rank == distributed.processes().world_size - 1
 
 
 def stopped_and_resumed(out: Path) -> dict[str, Any]:
     """A training with dropout and batch norm that one process stops half-way, taken up again; and one left alone."""
     schedule = Schedule(epochs=4, lr=0.05, batch=8, augment=("flip",))
     first = train(tiny_model(), noise(34), schedule, out=out / "shared", stop=Interruption(7))
-    wrong = tiny_model(seed=9 + distributed.here().rank)  # what it begins with does not matter
+    wrong = tiny_model(seed=9 + distributed.processes().rank)  # what it begins with does not matter
     train(wrong, noise(34), schedule, out=out / "shared", resume=True)
-    train(tiny_model(seed=distributed.here().rank), noise(34), schedule, out=out / f"of-{distributed.here().rank}")
+    train(
+        tiny_model(seed=distributed.processes().rank),
+        noise(34),
+        schedule,
+        out=out / f"of-{distributed.processes().rank}",
+    )
     ends = {"resumed": out / "shared", "whole": out / "of-0"}
-    distributed.here().wait()  # until the first has written
+    distributed.processes().barrier()  # until the first has written
     return {"step": first.step, **{name: bytes_of(place / "checkpoint.safetensors") for name, place in ends.items()}}
 
 
@@ -133,8 +138,8 @@ class Poison:
     def perturb(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The images, or none."""
         self.calls += 1
-        here = distributed.here()
-        return x * (math.nan if self.calls == BAD_STEP and here.rank == here.world - 1 else 1.0)
+        here = distributed.processes()
+        return x * (math.nan if self.calls == BAD_STEP and here.rank == here.world_size - 1 else 1.0)
 
 
 class Mean:
@@ -159,7 +164,7 @@ def refusals(out: Path) -> dict[str, str]:
         "no number": lambda: train(plain_model(None), noise(20), plan, out=out / "nan", attack=Poison()),
         "another world": lambda: resume_another(out.parent / "single"),
     }
-    if distributed.here().many:
+    if distributed.processes().is_distributed:
         cases["uneven"] = lambda: train(tiny_model(), noise(20), uneven, out=out / "uneven")
         free = GenerativeSchedule(epochs=1, lr=0.1)
         cases["label-free"] = lambda: train_generative(Mean(), noise(9), free, out=out / "free")
@@ -231,7 +236,7 @@ class Failure:
 
     def __call__(self) -> bool:
         self.steps += 1
-        if self.steps == 3 and distributed.here().rank == distributed.here().world - 1:
+        if self.steps == 3 and distributed.processes().rank == distributed.processes().world_size - 1:
             raise ArithmeticError("the last process fails")
         return False
 
@@ -243,7 +248,7 @@ def one_fails(folder: Path) -> None:
 
 def everything(folder: Path) -> dict[str, Any]:
     """All cases, in a folder of this process's own where that can be."""
-    own = folder / f"of-{distributed.here().rank}"
+    own = folder / f"of-{distributed.processes().rank}"
     seen: dict[str, Any] = {"losses": {}}
     for name, go in trainings().items():
         with losses_seen() as seen["losses"][name]:
@@ -258,11 +263,11 @@ def everything(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with distributed.joined(torch.device("cpu")) as group:
+    with distributed.process_group(torch.device("cpu")) as group:
         place = Path(sys.argv[1])
         if sys.argv[2:] == ["fail"]:
             one_fails(place)
-        content = {"world": group.world, **everything(place)}
+        content = {"world": group.world_size, **everything(place)}
         (place / f"seen-{group.rank}.json").write_text(json.dumps(content))
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     (place / f"threads-{group.rank}.json").write_text(json.dumps(threads))

@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from soap.training.run import NONFINITE
+from soap.training.stepping import NonFiniteError, Stepper
 from test_training import SCHEDULE, StopAfter, images
 from tiny import tiny_model
 
@@ -14,8 +16,6 @@ from soap._runtime import seeding
 from soap.auxiliary import JointModel
 from soap.models import Network
 from soap.training import checkpoint, train
-from soap.training.run import NONFINITE
-from soap.training.stepping import NonFiniteError, Stepper
 
 BAD_STEP = 6
 
