@@ -1,4 +1,4 @@
-"""The processes of one run, as far as one process can tell; real ones are in tests/training/test_ranks_together.py."""
+"""Distribution as seen by one process; real processes are in tests/training/test_two_processes.py."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from soap.data import gaussian_noise
 from soap.errors import InputError
 
 
-def test_alone_nothing_is_imported_and_nothing_changes():
+def test_single_process_does_not_import_accelerate():
     source = """
 import sys, torch
 from soap._runtime import distributed
@@ -38,7 +38,7 @@ assert not [name for name in sys.modules if name.startswith("accelerate")]
 
 @settings(max_examples=30)
 @given(world=st.integers(1, 5), rows=st.integers(1, 4), copies=st.integers(1, 4), width=st.integers(1, 9))
-def test_the_parts_of_a_shared_draw_are_the_whole_one(world, rows, copies, width):
+def test_parts_of_a_shared_draw_equal_the_draw_of_one_process(world, rows, copies, width):
     whole = torch.randn(copies * world * rows, width, generator=torch.Generator().manual_seed(3))
     parts = []
     for rank in range(world):
@@ -47,19 +47,19 @@ def test_the_parts_of_a_shared_draw_are_the_whole_one(world, rows, copies, width
             parts.append(
                 distributed.normal_like(torch.zeros(copies * rows, width), generator).reshape(copies, rows, width)
             )
-        after = torch.randn(1, generator=generator)  # what comes next is the same in all
+        after = torch.randn(1, generator=generator)  # the generators of all processes stay equal
         assert after == torch.randn(1, generator=spent(3, whole.numel()))
     assert torch.equal(torch.cat(parts, 1).flatten(0, 1), whole)
 
 
 def spent(seed: int, numbers: int) -> torch.Generator:
-    """A generator that has drawn so many numbers."""
+    """Return a generator that has drawn so many numbers."""
     generator = torch.Generator().manual_seed(seed)
     torch.randn(numbers, generator=generator)
     return generator
 
 
-def test_noise_outside_a_shared_batch_is_as_ever():
+def test_noise_outside_a_shared_batch_is_drawn_as_in_one_process():
     x = torch.rand(6, 3)
     wanted = (x + 0.2 * torch.randn(6, 3, generator=torch.Generator().manual_seed(1))).clamp(0, 1)
     with distributed.shared_batch(Processes(rank=1, world_size=2), 6):
@@ -69,7 +69,7 @@ def test_noise_outside_a_shared_batch_is_as_ever():
 
 
 @given(world=st.integers(1, 9), share=st.integers(1, 9))
-def test_parts_cover_a_batch_once(world, share):
+def test_shards_cover_a_batch_once(world, share):
     parts = [Processes(rank=rank, world_size=world).part(world * share) for rank in range(world)]
     assert [row for part in parts for row in range(world * share)[part]] == list(range(world * share))
 
@@ -78,7 +78,7 @@ def test_parts_cover_a_batch_once(world, share):
     ("world", "rank", "message"),
     [("two", "0", "WORLD_SIZE is 'two'"), ("2", None, "RANK is None"), ("2", "first", "RANK is 'first'")],
 )
-def test_a_launcher_that_says_half_of_it_is_refused(monkeypatch, world, rank, message):
+def test_incomplete_launcher_environment_raises(monkeypatch, world, rank, message):
     monkeypatch.setenv("WORLD_SIZE", world)
     monkeypatch.delenv("RANK", raising=False)
     if rank is not None:
@@ -96,18 +96,18 @@ def test_a_launcher_that_says_half_of_it_is_refused(monkeypatch, world, rank, me
         (["train", "mnist-fcn-dr", "--device", "cuda"], "process 1 of this machine has no GPU of its own"),
     ],
 )
-def test_what_one_process_must_do_is_refused_in_every_process(monkeypatch, capsys, arguments, message):
+def test_command_for_one_process_raises_in_every_launched_process(monkeypatch, capsys, arguments, message):
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert main(arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("process 1: error: ")
-    assert message in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("process 1: error: ")
+    assert message in printed.err
 
 
-def test_every_process_has_a_gpu_of_its_own(monkeypatch):
+def test_every_process_gets_its_own_gpu(monkeypatch):
     for name, value in {"WORLD_SIZE": "8", "RANK": "6", "LOCAL_RANK": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
@@ -117,7 +117,7 @@ def test_every_process_has_a_gpu_of_its_own(monkeypatch):
     assert devices.pick_device("auto") == torch.device("cpu")
 
 
-def test_without_accelerate_it_says_what_to_install(monkeypatch):
+def test_missing_accelerate_raises_with_the_package_to_install(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setitem(sys.modules, "accelerate", None)

@@ -57,7 +57,7 @@ class GenerativeRecipe:
     text: str
 
 
-AnyRecipe = TypeVar("AnyRecipe", Recipe, GenerativeRecipe)
+AnyRecipe = TypeVar("AnyRecipe", bound=Recipe | GenerativeRecipe)
 
 
 def parse(text: str, source: str) -> Recipe:

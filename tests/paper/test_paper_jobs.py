@@ -79,7 +79,7 @@ def test_a_stop_anywhere_and_a_second_run_give_the_rows_of_one_go(tmp_path):
 def test_a_training_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     wanted = cells("none")
     whole = go(tmp_path / "whole", wanted)
-    monkeypatch.setattr(loop, "SAVE_EVERY", -1.0)  # a checkpoint an epoch
+    monkeypatch.setattr(loop, "SAVE_INTERVAL_S", -1.0)  # a checkpoint every epoch
     losses, calls = Reconstruction.losses, []
 
     def counted(self, *given):
