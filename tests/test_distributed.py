@@ -70,7 +70,7 @@ def test_noise_outside_a_shared_batch_is_drawn_as_in_one_process():
 
 @given(world=st.integers(1, 9), share=st.integers(1, 9))
 def test_shards_cover_a_batch_once(world, share):
-    parts = [Processes(rank=rank, world_size=world).part(world * share) for rank in range(world)]
+    parts = [Processes(rank=rank, world_size=world).shard(world * share) for rank in range(world)]
     assert [row for part in parts for row in range(world * share)[part]] == list(range(world * share))
 
 

@@ -4,9 +4,10 @@
 accelerate joins them into a group and exchanges tensors. All processes must make the same calls in the same order.
 In a single process nothing is imported and every call returns at once.
 
-Gradients are averaged with accelerate's `reduce` and not with DistributedDataParallel: DDP copies batch-norm statistics
-from the first process where training here averages them, it needs every loss to go through one `forward`, and its
-error handling cannot report which step lost a process. One message carries gradients, losses and statistics.
+Gradients are averaged with accelerate's `reduce` instead of DistributedDataParallel. DDP copies batch-norm statistics
+from the first process, where training here averages them. It synchronises the `forward` of one module, where auxiliary
+tasks call encoder, classifier and head separately. The check for NaN needs the mean loss before the update anyway, so
+one message carries gradients, losses and statistics.
 """
 
 import os
