@@ -2,9 +2,9 @@
 
     python examples/signal_1d.py
 
-The network is an ordinary Conv1d stack. `soap.wrap` finds its features, and a decoder that rebuilds the signal from them
-is trained with it. Purification lowers the accuracy against weak attacks (--eps 0.1) and raises it against stronger ones
-(0.15).
+The network is an ordinary Conv1d stack. `soap.wrap` finds its features, and a decoder that rebuilds the signal from
+them is trained with it. Purification lowers the accuracy against weak attacks (--eps 0.1) and raises it against
+stronger ones (0.15).
 """
 
 import argparse
@@ -23,7 +23,7 @@ PLACES = torch.tensor([[12, 28, 50], [12, 34, 50], [18, 28, 50], [18, 34, 50], [
 
 
 def beats(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return signals [n, 1, LENGTH] in [0, 1] and classes: pulses of random height and width near the class's positions."""
+    """Return signals [n, 1, LENGTH] in [0, 1] and their classes; pulses have random heights and widths."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % len(PLACES)
     place = PLACES[y] + torch.randn(n, 3, generator=generator)
