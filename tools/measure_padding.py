@@ -64,7 +64,7 @@ def measured(
         for padded in paddings:
             cuda_graphs.REPEATABLE = padded or before
             cuda_graphs.forget(network)
-            robust = Defence(network, purifiers.before(network, purifier, settings))
+            robust = Defence(network, purifiers.for_model(network, purifier, settings))
             with torch.no_grad(), devices.cudnn_deterministic():
                 whole = robust(x)
                 found = {size: _compared(robust, x[: CALLS * size], whole, size) for size in PARTS}

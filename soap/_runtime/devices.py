@@ -23,7 +23,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
     Of several processes that a launcher started each has a GPU of its own.
     """
-    if distributed.started() > 1 and name != "cpu":
+    if distributed.launched_count() > 1 and name != "cpu":
         return _own_gpu(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,8 +41,10 @@ def pick_device(name: str = "auto") -> torch.device:
 def _own_gpu(name: str) -> torch.device:
     """The GPU of this one of several processes; the CPU where there is none and "auto" leaves the choice."""
     if name not in ("auto", "cuda"):
-        raise InputError(f"device {name!r} is one for all {distributed.started()} processes; want auto, cuda or cpu.")
-    place, there = distributed.place_on_machine(), torch.cuda.device_count()
+        raise InputError(
+            f"device {name!r} is one for all {distributed.launched_count()} processes; want auto, cuda or cpu."
+        )
+    place, there = distributed.local_rank(), torch.cuda.device_count()
     if name == "auto" and there == 0:
         return torch.device("cpu")
     if place >= there:

@@ -223,7 +223,7 @@ def evaluate(
                 watch=show,
                 stop=stop,
             )
-        finished = not distributed.here().any(stop())
+        finished = not distributed.processes().any(stop())
     view = _view(rows)
     content = {
         "model": subject.name,

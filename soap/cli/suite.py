@@ -56,9 +56,10 @@ def run_suite(
     data_root: Path | None,
 ) -> None:
     """Run a suite and show what came of it."""
-    if distributed.here().many:
+    if distributed.processes().is_distributed:
         raise InputError(
-            f"--suite is the work of one process, got {distributed.here().world}; start it without a launcher."
+            f"--suite is the work of one process, got {distributed.processes().world_size}; start it without "
+            "a launcher."
         )
     protocols(suite)  # a name that is wrong is refused before anything is read
     if require not in (None, "trusted"):

@@ -14,9 +14,8 @@ from soap._runtime.cuda_graphs import forget
 from soap._runtime.isolation import isolated
 from soap._runtime.splitting import by_rows
 from soap.errors import InputError
-from soap.models.likeliest import Candidates, most_likely
-from soap.models.logistic_mixture import LogisticMixture
-from soap.models.pixel_walk import PixelChoice, fill
+from soap.models.logistic_mixture import Candidates, LogisticMixture, most_likely
+from soap.models.pixel_generation import PixelChoice, generate_pixels
 from soap.models.pixelcnn import PixelCNN
 from soap.purifiers.soap import Purified
 from soap.shapes import Float, Int, Tensor
@@ -79,7 +78,7 @@ class PixelDefend:
     def _purify(self, levels: Int[Tensor, "batch c h w"]) -> tuple[Tensor]:
         pixels, offsets = levels.int().permute(0, 2, 3, 1)[..., None], self.offsets.to(levels.device, torch.int32)
         candidates = (pixels + offsets).clamp_(0, self.model.levels - 1)
-        return (fill(self.model, self._choice, candidates, name=repr(self)),)
+        return (generate_pixels(self.model, self._choice, candidates, name=repr(self)),)
 
     def _choice(self, row: Int[Tensor, "batch w c k"]) -> PixelChoice:
         """The most likely of the candidates of every pixel of a row."""

@@ -13,7 +13,7 @@ from soap.attacks.unrolled import Unrolled
 from soap.auxiliary import Consistency, JointModel, Purification, Rotation
 from soap.auxiliary.consistency import second_view
 from soap.models import Network
-from soap.models.norm import Norm, RectifiedNorm
+from soap.models.batch_norm import Norm, RectifiedNorm
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 

@@ -26,7 +26,7 @@ from killing import DONE, KILLED, killed_at_random
 from rehearsals import EPOCHS, Rehearsal, images, tiny_model, trained, training_is_whole
 
 from soap._runtime import distributed, interrupts
-from soap.training import Schedule, checkpoint, loop
+from soap.training import Schedule, checkpoint, joint, loop
 
 PROCESSES = 2
 PATIENCE = 30.0  # seconds; what torchrun gives the others of a process that has ended
@@ -36,12 +36,12 @@ def train(out: Path) -> None:
     """Joint training with dropout, batch norm, augmentation, held-out images; a checkpoint an epoch."""
     schedule = Schedule(epochs=EPOCHS, lr=0.05, batch=8, warmup_epochs=0.5, augment=("flip",), holdout=4)
     with (
-        distributed.joined(torch.device("cpu")),
+        distributed.process_group(torch.device("cpu")),
         interrupts.stoppable() as stop,
-        patch.object(loop, "SAVE_EVERY", -1.0),
+        patch.object(loop, "SAVE_INTERVAL_S", -1.0),
     ):
         going = (out / checkpoint.NAME).exists()
-        loop.train(tiny_model(seed=9 if going else 0), images(), schedule, out=out, resume=going, stop=stop)
+        joint.train(tiny_model(seed=9 if going else 0), images(), schedule, out=out, resume=going, stop=stop)
 
 
 def start(go: Callable[[Path], object], out: Path) -> list[int]:

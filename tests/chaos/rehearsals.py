@@ -23,7 +23,7 @@ from soap._files import tensor_files  # noqa: E402
 from soap.data import Dataset  # noqa: E402
 from soap.evaluation.transfer import transfer  # noqa: E402
 from soap.results import Store  # noqa: E402
-from soap.training import GenerativeSchedule, Schedule, checkpoint, generative, loop  # noqa: E402
+from soap.training import GenerativeSchedule, Schedule, checkpoint, generative, joint, loop  # noqa: E402
 
 EPOCHS = 10
 TIMES = ("seconds", "date", "images_per_second", "checksum")  # the last is one of the others, too
@@ -51,8 +51,8 @@ def train(out: Path) -> None:
     """Joint training with dropout, batch norm, augmentation, held-out images; a checkpoint an epoch."""
     schedule = Schedule(epochs=EPOCHS, lr=0.05, batch=8, warmup_epochs=0.5, augment=("flip",), holdout=4)
     going = (out / checkpoint.NAME).exists()
-    with patch.object(loop, "SAVE_EVERY", -1.0):
-        loop.train(tiny_model(seed=9 if going else 0), images(), schedule, out=out, resume=going)
+    with patch.object(loop, "SAVE_INTERVAL_S", -1.0):
+        joint.train(tiny_model(seed=9 if going else 0), images(), schedule, out=out, resume=going)
 
 
 class MeanImage:
@@ -82,7 +82,7 @@ def train_generative(out: Path) -> None:
     """Label-free training; a checkpoint an epoch."""
     going = (out / checkpoint.NAME).exists()
     schedule = GenerativeSchedule(epochs=EPOCHS, lr=0.01, batch=8)
-    with patch.object(generative, "SAVE_EVERY", -1.0):
+    with patch.object(loop, "SAVE_INTERVAL_S", -1.0):
         generative.train_generative(MeanImage(), images(), schedule, out=out, resume=going)
 
 

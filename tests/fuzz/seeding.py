@@ -26,7 +26,7 @@ from targets import TARGETS
 from soap import recipes
 from soap._files import checksums
 from soap.auxiliary import wrap
-from soap.auxiliary.keeping import metadata
+from soap.auxiliary.serialization import metadata
 from soap.evaluation.adaptive.folder import Attacked, RunFolder
 from soap.recipes import generative
 from soap.results import Provenance, Row, Store

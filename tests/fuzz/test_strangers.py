@@ -1,4 +1,4 @@
-"""What the fuzzer found, said plainly: recipes, rows and weights by a stranger are refused by name and at once."""
+"""Cases found by the fuzzer: untrusted recipes, rows and weights raise quickly, and errors name the file."""
 
 import json
 import struct
@@ -14,8 +14,8 @@ from soap import recipes, zoo
 from soap._files import tensor_files
 from soap.errors import FileError, InputError
 from soap.recipes import generative
-from soap.recipes.bounds import at_most
-from soap.recipes.calling import check_types
+from soap.recipes.building import parameter_limit
+from soap.recipes.typed_options import check_types
 from soap.results import Store, from_json
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -24,32 +24,48 @@ RECIPE = recipes.read("mnist-fcn-dr").text
 GAN = generative.read("defense-gan-mnist").text
 
 BAD_VALUES = {
-    "text for a number": ("lr = 0.01", 'lr = "fast"', r"key in \[training\]: lr is 'fast', want a finite number"),
-    "list for a number": ("lr = 0.01", "lr = [1]", r"lr is \(1,\), want a finite number"),
-    "no number": ("lr = 0.01", "lr = nan", "lr is nan, want a finite number"),
-    "truth for a number": ("lr = 0.01", "lr = true", "lr is True, want a finite number"),
-    "beyond a float": ("lr = 0.01", f"lr = {10**400}", "lr is 1000.*, want a finite number"),
+    "text for a number": ("lr = 0.01", 'lr = "fast"', r"key in \[training\]: lr is 'fast'; expected a finite number"),
+    "list for a number": ("lr = 0.01", "lr = [1]", r"lr is \(1,\); expected a finite number"),
+    "nan": ("lr = 0.01", "lr = nan", "lr is nan; expected a finite number"),
+    "boolean for a number": ("lr = 0.01", "lr = true", "lr is True; expected a finite number"),
+    "beyond a float": ("lr = 0.01", f"lr = {10**400}", "lr is 1000.*; expected a finite number"),
     "a fraction beyond a float": ("lr = 0.01", f'lr = "{10**400}/3"', "is not a number or a fraction like"),
     "more digits than Python takes": ("lr = 0.01", f"lr = {'9' * 5000}", "not valid TOML"),
-    "number for a list": ("milestones = [0.5]", "milestones = 1", "milestones is 1, want a list, each of it a finite"),
-    "texts for numbers": ("milestones = [0.5]", 'milestones = ["a"]', "want a list, each of it a finite number"),
-    "a share of an epoch": ("epochs = 100", "epochs = 1.5", "epochs is 1.5, want a whole number"),
-    "a seed of 65 bits": ("epochs = 100", f"epochs = 1\nseed = {2**64}", "seed is 18446744073709551616, want a whole"),
-    "table for a number": ("steps = 5", "steps = {a = 1}", r"key in \[purifier\]: steps is {'a': 1}, want a whole"),
+    "number for a list": (
+        "milestones = [0.5]",
+        "milestones = 1",
+        "milestones is 1; expected a list, each item a finite",
+    ),
+    "texts for numbers": ("milestones = [0.5]", 'milestones = ["a"]', "expected a list, each item a finite number"),
+    "fraction of an epoch": ("epochs = 100", "epochs = 1.5", "epochs is 1.5; expected an integer"),
+    "a seed of 65 bits": (
+        "epochs = 100",
+        f"epochs = 1\nseed = {2**64}",
+        "seed is 18446744073709551616; expected an integer",
+    ),
+    "table for a number": (
+        "steps = 5",
+        "steps = {a = 1}",
+        r"key in \[purifier\]: steps is {'a': 1}; expected an integer",
+    ),
     "lists in lists": ("steps = 5", "steps = " + "[" * 3000, "not valid TOML"),
 }
 BAD_SIZES = {
-    "text for a share": ("dropout = 0.0", 'dropout = "none"', "of the fcn architecture: dropout is 'none', want"),
-    "more than a share": ("dropout = 0.0", "dropout = 7.0", "the fcn of mnist-fcn-dr cannot be built .*dropout"),
-    "fewer than no classes": ("dropout = 0.0", "classes = -3", "the fcn of mnist-fcn-dr cannot be built"),
+    "text for a rate": ("dropout = 0.0", 'dropout = "none"', "of the fcn architecture: dropout is 'none'; expected"),
+    "rate above 1": ("dropout = 0.0", "dropout = 7.0", "the fcn of mnist-fcn-dr cannot be built .*dropout"),
+    "negative number of classes": ("dropout = 0.0", "classes = -3", "the fcn of mnist-fcn-dr cannot be built"),
     "more than memory": ("dropout = 0.0", f"classes = {2**62}", "the fcn of mnist-fcn-dr cannot be built"),
     "no sides": ('architecture = "fcn"', 'architecture = "cnn"\ninputs = []', "cnn of mnist-fcn-dr cannot be built"),
-    "text for the noise": ("noise = 0.5", 'noise = "loud"', r"key in \[auxiliary\]: noise is 'loud', want a finite"),
+    "text for the noise": (
+        "noise = 0.5",
+        'noise = "loud"',
+        r"key in \[auxiliary\]: noise is 'loud'; expected a finite",
+    ),
 }
 
 
 @pytest.mark.parametrize(("old", "new", "says"), BAD_VALUES.values(), ids=BAD_VALUES)
-def test_a_recipe_with_a_wrong_value(tmp_path, old, new, says):
+def test_recipe_with_a_wrong_value_raises(tmp_path, old, new, says):
     assert old in RECIPE
     path = tmp_path / "own.toml"
     path.write_text(RECIPE.replace(old, new))
@@ -59,14 +75,14 @@ def test_a_recipe_with_a_wrong_value(tmp_path, old, new, says):
 
 
 @pytest.mark.parametrize(("old", "new", "says"), BAD_SIZES.values(), ids=BAD_SIZES)
-def test_a_recipe_that_no_network_fits(old, new, says):
+def test_recipe_with_impossible_sizes_raises(old, new, says):
     text = RECIPE.replace(old, new).replace("dropout = 0.0\n" if "cnn" in new else "\0", "")
     with pytest.raises(InputError, match=says):
         recipes.build(recipes.parse(text, "recipe"))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfen\0a\0", RECIPE.encode()[:-5] + b"\x80"])
-def test_a_recipe_that_is_no_text(tmp_path, content):
+def test_recipe_that_is_not_utf8_raises(tmp_path, content):
     path = tmp_path / "own.toml"
     path.write_bytes(content)
     for read in (recipes.read, recipes.find, generative.read):
@@ -74,14 +90,14 @@ def test_a_recipe_that_is_no_text(tmp_path, content):
             read(path)
 
 
-def test_types_are_those_of_the_annotations():
+def test_types_are_checked_against_the_annotations():
     def takes(*, whole: int = 0, pair: tuple[float, float] = (0, 0), name: str | None = None, free=None):
         raise NotImplementedError
 
     for fits in ({"whole": 7}, {"pair": (1, 2.5)}, {"name": None}, {"name": "a"}, {"free": {}}, {"unknown": 3}):
         check_types(takes, fits, "key")
     for wrong in ({"whole": 7.0}, {"whole": True}, {"pair": (1.0,)}, {"pair": [1.0, 2.0]}, {"name": 3}):
-        with pytest.raises(InputError, match=r"key: (whole|pair|name) is .*, want "):
+        with pytest.raises(InputError, match=r"key: (whole|pair|name) is .*; expected "):
             check_types(takes, wrong, "key")
 
 
@@ -110,8 +126,8 @@ LARGE = {
 
 
 @pytest.mark.parametrize("recipe", LARGE.values(), ids=LARGE)
-def test_a_few_bytes_do_not_build_a_network_of_gigabytes(tmp_path, recipe):
-    """Each would take the machine down if it were built; none is."""
+def test_short_recipe_cannot_build_a_huge_network(tmp_path, recipe):
+    """Each of these networks would exhaust the memory."""
     path = weights(tmp_path, recipe, {"a": torch.zeros(1)})
     load = zoo.load_prior if generative.is_generative(recipe) else zoo.load
     with pytest.raises(FileError, match=r"own\.safetensors: (tensor .* do not belong together|the recipe inside)"):
@@ -119,14 +135,14 @@ def test_a_few_bytes_do_not_build_a_network_of_gigabytes(tmp_path, recipe):
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.int32, torch.uint8, torch.bool])
-def test_weights_of_another_kind_are_refused(tmp_path, kind):
+def test_weights_of_another_dtype_raise(tmp_path, kind):
     tensors = {key: value.to(kind) for key, value in zoo.load("mnist-fcn-dr").state_dict().items()}
-    with pytest.raises(FileError, match=rf"is \[.*\] of {kind}, want"):
+    with pytest.raises(FileError, match=rf"is \[.*\] of {kind}, expected"):
         zoo.load(weights(tmp_path, RECIPE, tensors))
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_weights_of_half_precision_are_taken(tmp_path, kind):
+def test_weights_of_half_precision_load(tmp_path, kind):
     whole = zoo.load("mnist-fcn-dr").state_dict()
     model = zoo.load(weights(tmp_path, RECIPE, {key: value.to(kind) for key, value in whole.items()}))
     assert all(torch.equal(value, whole[key].to(kind).float()) for key, value in model.state_dict().items())
@@ -149,15 +165,15 @@ def test_a_header_is_capped(tmp_path):
         tensor_files.load_tensors(path)
 
 
-def test_the_count_of_parameters_holds_here_and_now_only():
-    with at_most(2):
+def test_parameter_limit_applies_to_its_thread_and_block_only():
+    with parameter_limit(2):
         nn.Linear(1, 1)
         others = threading.Thread(target=lambda: made.append(nn.Linear(1, 1)))
         made: list[nn.Module] = []
         others.start()
         others.join()
     assert len(made) == 1
-    with at_most(1), pytest.raises(InputError, match="more than 1 parameters"):
+    with parameter_limit(1), pytest.raises(InputError, match="more than 1 parameter tensors"):
         nn.Linear(1, 1)
     nn.Sequential(*(nn.Linear(1, 1) for _ in range(5)))
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from soap._runtime import cuda_graphs
 from soap.defence import Defence
 from soap.errors import InputError
-from soap.models.likeliest import Candidates, most_likely
-from soap.models.logistic_mixture import LogisticMixture, centred, parameters_per_pixel
+from soap.models.logistic_mixture import Candidates, LogisticMixture, centred, most_likely, parameters_per_pixel
 from soap.models.pixelcnn import PixelCNN
 from soap.purifiers.pixel_defend import PixelDefend
 from soap.shapes import Tensor
@@ -139,13 +138,13 @@ def test_split_by_memory_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
     model, x = small((1, 4, 3)), pictures(5, (1, 4, 3))
     walked: list[int] = []
-    fill = pixel_defend.fill
+    generate = pixel_defend.generate_pixels
 
     def counting(model: PixelCNN, choose: Any, given: Tensor, *, name: str) -> Tensor:
         walked.append(len(given))
-        return fill(model, choose, given, name=name)
+        return generate(model, choose, given, name=name)
 
-    monkeypatch.setattr(pixel_defend, "fill", counting)
+    monkeypatch.setattr(pixel_defend, "generate_pixels", counting)
     whole = PixelDefend(model)(x)
     parts = PixelDefend(model, max_memory=25_000)(x)
     assert walked[0] == 5

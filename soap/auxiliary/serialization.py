@@ -1,4 +1,4 @@
-"""An adopted model on disk: weights and settings, never code. To read it back, bring the same module again."""
+"""Save a wrapped model as weights and settings, and restore it with the same module; files contain no code."""
 
 import json
 import math
@@ -11,16 +11,16 @@ from typing import Any
 from torch import nn
 
 from soap._files import tensor_files
-from soap.auxiliary.adopting import TASKS, wrap
 from soap.auxiliary.consistency import Consistency
-from soap.auxiliary.joint import JointModel, Purification
-from soap.auxiliary.task import AuxiliaryTask
+from soap.auxiliary.joint import AuxiliaryTask, JointModel, Purification
+from soap.auxiliary.wrapping import TASKS, wrap
 from soap.errors import FileError, InputError
 
-KEY = "adopted"
+METADATA_KEY = "adopted"
+"""Key of the settings in the file; older versions wrote the same key."""
 
-MOST = 3 * 1024 * 1024
-"""Numbers of one input at most: the shape is tried out on two of them and a copy, however short the file."""
+MAX_INPUT_VALUES = 3 * 1024 * 1024
+"""Limit on the input shape of an untrusted file: `wrap` allocates two inputs of that shape."""
 
 
 def save(path: str | Path, model: JointModel) -> None:
@@ -30,7 +30,7 @@ def save(path: str | Path, model: JointModel) -> None:
 
 
 def metadata(model: JointModel) -> dict[str, str]:
-    """What the file tells beside the weights: task, input shape, purifier settings and name."""
+    """Return the file's metadata: task, input shape, purifier settings and name."""
     task, settings = model.auxiliary, model.purification
     about: dict[str, Any] = {
         "name": model.name,
@@ -39,7 +39,7 @@ def metadata(model: JointModel) -> dict[str, str]:
         "options": {key: getattr(task, key) for key in ("alpha", "noise", "gradient") if hasattr(task, key)},
         "purification": None if settings is None else asdict(settings),
     }
-    return {KEY: json.dumps(about, sort_keys=True)}
+    return {METADATA_KEY: json.dumps(about, sort_keys=True)}
 
 
 def restore(
@@ -50,15 +50,15 @@ def restore(
     encoder: nn.Module | None = None,
     head: nn.Module | None = None,
 ) -> JointModel:
-    """The joint model kept in `path`, by `save` or by `soap.training.fit`, in evaluation mode.
+    """Load a joint model written by `save` or `soap.fit`, in evaluation mode.
 
-    classifier, encoder, head: the modules that were given to `wrap`, with any weights; they get those of the file.
-    task: wanted where it was one of your own.
+    classifier, encoder, head: the same modules as passed to `wrap`; the file's weights are loaded into them.
+    task: required if the model was wrapped with your own `AuxiliaryTask`.
     """
     path = Path(path)
     tensors, facts = tensor_files.load_tensors(path)
     try:
-        about = json.loads(facts[KEY])
+        about = json.loads(facts[METADATA_KEY])
         shape, name, known = tuple(map(index, about["shape"])), str(about["name"]), about["task"]
         given: dict[str, Any] = about["options"]
         gradient = given.pop("gradient", None)
@@ -67,15 +67,17 @@ def restore(
         if {*given} != {*options}:
             raise ValueError(f"options {', '.join(given)}")
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        wanted = "want a file of soap.auxiliary.save or soap.training.fit"
-        raise FileError(f"{path}: not an adopted model; {wanted}.") from error
-    if math.prod(shape) > MOST:
+        expected = "expected a file of soap.auxiliary.save or soap.fit"
+        raise FileError(f"{path}: not a wrapped model; {expected}.") from error
+    if math.prod(shape) > MAX_INPUT_VALUES:
         raise FileError(
-            f"{path}: its inputs are said to have more than {MOST:,} numbers (three channels of 1024 x 1024); "
-            "if you trust the file, call soap.auxiliary.wrap with your shape and load its tensors into that."
+            f"{path}: the input shape {list(shape)!r:.80} has more than {MAX_INPUT_VALUES:,} values; if you trust the "
+            "file, call soap.wrap with your shape and load the file's tensors into it."
         )
     if task is None and known is None:
-        raise InputError(f"{path}: {name} has a task of its own, which is code; give it as task=...")
+        raise InputError(
+            f"{path}: {name} was wrapped with its own task, which is code and not in the file; pass it as task=..."
+        )
     if task is None and gradient is not None:
         task, options = Consistency(**options, gradient=gradient), {}
     model = wrap(
@@ -93,8 +95,8 @@ def restore(
         got, want = (list(part[key].shape) if key in part else "nothing" for part in (tensors, fresh))
         if got != want:
             raise FileError(
-                f"{path}: tensor {key!r} is {got}, want {want}: another module was kept here. Give the same "
-                "classifier, encoder and head as when it was wrapped."
+                f"{path}: tensor {key!r} is {got}, expected {want}: the file belongs to another module. Pass "
+                "the same classifier, encoder and head as to soap.wrap."
             )
     model.load_state_dict(tensors)
     return model.eval()

@@ -1,4 +1,4 @@
-"""A classifier that knows nothing of this package, and images for it."""
+"""A user's classifier, independent of this package, and images for it."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 import soap
 
 
-class Stranger(nn.Module):
+class OwnNetwork(nn.Module):
     """A network with batch norm and dropout, whose last layer is defined first."""
 
     def __init__(self, channels: int = 1, classes: int = 4) -> None:
@@ -24,10 +24,10 @@ class Stranger(nn.Module):
         return F.relu(self.norm(self.conv(x))).mean((2, 3))
 
 
-def stranger(channels: int = 1, classes: int = 4) -> Stranger:
+def own_network(channels: int = 1, classes: int = 4) -> OwnNetwork:
     with soap._runtime.isolation.preserved_random_state():
         torch.manual_seed(0)
-        return Stranger(channels, classes)
+        return OwnNetwork(channels, classes)
 
 
 def images(*shape: int) -> torch.Tensor:

@@ -1,12 +1,11 @@
-"""The most likely candidate against a plain search with the mixture's own log-probability."""
+"""`most_likely` against a plain search with the mixture's own log-probability."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soap.models.likeliest import Candidates, most_likely
-from soap.models.logistic_mixture import LogisticMixture, centred, parameters_per_pixel
+from soap.models.logistic_mixture import Candidates, LogisticMixture, centred, most_likely, parameters_per_pixel
 from soap.shapes import Tensor
 
 
@@ -15,7 +14,7 @@ def mixture_of(raw: Tensor, *, channels: int, mixtures: int, levels: int = 256) 
 
 
 def plain_search(mixture: LogisticMixture, candidates: Tensor) -> Tensor:
-    """Channel after channel, every candidate's joint log-probability with the channels chosen before."""
+    """Pick each channel's candidate of the largest joint log-probability with the channels chosen before."""
     weights, before, chosen = mixture.log_weights, torch.zeros(len(candidates), 0, 1, dtype=torch.float64), []
     for channel in range(candidates.shape[1]):
         values = centred(candidates[:, channel], mixture.levels, torch.float64)
@@ -35,8 +34,8 @@ def plain_search(mixture: LogisticMixture, candidates: Tensor) -> Tensor:
     levels=st.sampled_from([2, 3, 16, 256]),
     spread=st.sampled_from([0.3, 1.0, 4.0]),
 )
-def test_equal_to_a_plain_search(seed: int, channels: int, mixtures: int, levels: int, spread: float) -> None:
-    """Means far outside the range and scales from hair-thin to flat are among the mixtures, both edges among levels."""
+def test_most_likely_equals_a_plain_search(seed: int, channels: int, mixtures: int, levels: int, spread: float) -> None:
+    """The mixtures include means far outside the range and tiny and huge scales; the levels include both edges."""
     generator = torch.Generator().manual_seed(seed)
     numbers = parameters_per_pixel(channels, mixtures)
     raw = spread * torch.randn(6, numbers, generator=generator, dtype=torch.float64)
@@ -47,10 +46,10 @@ def test_equal_to_a_plain_search(seed: int, channels: int, mixtures: int, levels
     assert torch.equal(got, plain_search(mixture, candidates))
 
 
-def test_where_every_candidate_is_out_of_sight_the_nearest_wins() -> None:
-    """In single precision each of these probabilities is zero, but not its logarithm."""
+def test_nearest_candidate_wins_if_all_probabilities_underflow() -> None:
+    """In single precision these probabilities are zero, but their logarithms are finite."""
     raw = torch.zeros(2, parameters_per_pixel(1, 2))
-    raw[:, 2:4] = torch.tensor([[0.9, 0.95], [-0.9, -0.95]])  # means, far from the middle
+    raw[:, 2:4] = torch.tensor([[0.9, 0.95], [-0.9, -0.95]])  # means, far from the candidates
     raw[:, 4:6] = -7
     middle = torch.arange(120, 136).expand(2, 1, 16)
     got = most_likely(mixture_of(raw, channels=1, mixtures=2), Candidates.among(middle, 256, torch.float32))
@@ -58,8 +57,8 @@ def test_where_every_candidate_is_out_of_sight_the_nearest_wins() -> None:
 
 
 @pytest.mark.parametrize("log_scale", [-1e4, 1e4])
-def test_no_scale_hides_the_other_components(log_scale: float) -> None:
-    """One component peaks at level 200; another is too thin or too wide to count, at an edge bin or elsewhere."""
+def test_extreme_scale_of_one_component_does_not_hide_the_others(log_scale: float) -> None:
+    """One component peaks at level 200; the other is too narrow or too wide to matter."""
     raw = torch.zeros(1, parameters_per_pixel(1, 2))
     raw[0, 0] = 5.0
     raw[0, 2:4] = torch.tensor([float(centred(torch.tensor(200), 256, torch.float32)), 50.0])
@@ -70,7 +69,7 @@ def test_no_scale_hides_the_other_components(log_scale: float) -> None:
 
 
 @pytest.mark.parametrize("mixtures", [1, 3, 10])
-def test_of_equals_the_first(mixtures: int) -> None:
+def test_ties_go_to_the_first_candidate(mixtures: int) -> None:
     """Components symmetric about the boundary of 127 and 128: a level and its mirror image are equally likely."""
     generator = torch.Generator().manual_seed(0)
     raw = torch.randn(8, parameters_per_pixel(1, mixtures), generator=generator)
@@ -81,7 +80,7 @@ def test_of_equals_the_first(mixtures: int) -> None:
         assert (got == first).all()
 
 
-def test_a_pixel_of_a_row() -> None:
+def test_candidates_of_one_pixel_equal_the_slice_of_the_row() -> None:
     row = Candidates.among(torch.arange(24).reshape(2, 4, 1, 3), 256, torch.float32)
     alone = Candidates.among(torch.arange(24).reshape(2, 4, 1, 3)[:, 2], 256, torch.float32)
     for name in ("levels", "values", "ends", "signs", "inside"):

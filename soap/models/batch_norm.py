@@ -1,9 +1,8 @@
-"""Batch norm, with the summand and the ReLU that follow it, as one layer.
+"""Batch norm fused with the addition and the ReLU that follow it.
 
-Attacks and purifiers use a network whose weights are frozen and whose statistics are fixed. These layers then are one
-elementwise function whose gradient needs nothing but the output: less than half the memory traffic of separate layers,
-which is most of the time that a small network takes outside its convolutions. The arithmetic is that of
-`nn.BatchNorm2d` to the last bit, since a sign step amplifies any difference.
+Attacks and purifiers use frozen weights and fixed statistics. Each layer is then one elementwise function whose
+gradient needs only its output. This halves the memory traffic, which takes most of a small network's time outside its
+convolutions. Results equal `nn.BatchNorm2d` bit for bit, because a sign step amplifies any difference.
 """
 
 from typing import Any, ClassVar
@@ -15,20 +14,20 @@ from torch.nn import functional as F
 from soap.shapes import Float, Tensor
 
 try:
-    from soap.models import norm_kernels as kernels
-except ImportError:  # triton comes with torch for CUDA alone
+    from soap.models import batch_norm_kernels as kernels
+except ImportError:  # triton is installed only with torch for CUDA
     kernels = None  # type: ignore[assignment]
 
 
 class Norm(nn.BatchNorm2d):
-    """`nn.BatchNorm2d`, in one pass over the activations where nothing but the input takes a gradient."""
+    """`nn.BatchNorm2d`, computed in one pass when only the input needs a gradient."""
 
     rectifies: ClassVar[bool] = False
 
     def forward(
         self, x: Float[Tensor, "batch c h w"], summand: Float[Tensor, "batch c h w"] | None = None
     ) -> Float[Tensor, "batch c h w"]:
-        """batch_norm(x) + summand, rectified where the layer rectifies."""
+        """Return batch_norm(x) + summand, with ReLU if the layer `rectifies`."""
         learning = torch.is_grad_enabled() and self.weight.requires_grad
         if self.training or learning or torch.compiler.is_compiling():
             out = super().forward(x)
@@ -47,7 +46,7 @@ class RectifiedNorm(Norm):
 
 
 class _Frozen(torch.autograd.Function):
-    """The fixed function of `x` and `summand`; parameters and statistics are constants of it."""
+    """batch_norm(x) + summand as a function of `x` and `summand`; parameters and statistics are constants."""
 
     @staticmethod
     def forward(
@@ -77,15 +76,15 @@ class _Frozen(torch.autograd.Function):
         out, weight, var = ctx.saved_tensors
         constants = (None,) * 6
         split = ctx.needs_input_grad[1]
-        if _by_kernel(gradient) and not torch.is_grad_enabled():  # enabled: it is differentiated
+        if _by_kernel(gradient) and not torch.is_grad_enabled():  # enabled: second derivatives
             return *kernels.backward(gradient, out, weight, var, ctx.eps, split=split), *constants
         passed = gradient if out is None else torch.ops.aten.threshold_backward(gradient, out, 0)
         scale = (weight * (var + ctx.eps).rsqrt()).to(gradient.dtype).reshape(-1, 1, 1)
-        if split or out is None:  # `passed` is another's, too
+        if split or out is None:  # `passed` is also returned or owned by the caller: no in-place update
             return passed * scale, passed if split else None, *constants
         return passed.mul_(scale), None, *constants
 
 
 def _by_kernel(x: Tensor) -> bool:
-    """Whether the one-pass kernels do it; they reckon in single precision."""
+    """Return whether to use the Triton kernels, which compute in single precision."""
     return kernels is not None and x.is_cuda and x.dtype != torch.float64

@@ -1,6 +1,7 @@
-"""What one process and two must do alike. `torchrun ... rank_cases.py FOLDER` does it in two; with `fail`, one fails.
+"""Cases that must give the same results in one and in two processes.
 
-Every process writes what it saw to FOLDER/seen-RANK.json; each has folders of its own, so that it shows who wrote what.
+`torchrun ... process_cases.py FOLDER` runs them in two processes; with `fail`, one of them fails. Every process writes
+its results to FOLDER/seen-RANK.json and has its own folders, which show which process wrote which file.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ from soap.evaluation.transfer import transfer
 from soap.models import Network
 from soap.results import Store
 from soap.training import GenerativeSchedule, Schedule, Trained, train, train_generative
-from soap.training.stepping import Stepper
+from soap.training.joint_step import JointStep
 
 STEPS = 50
 BAD_STEP = 4
@@ -44,14 +45,14 @@ COUNTS = (23, 10, 1)  # batches of 5: an odd number, an even one, and fewer imag
 
 
 def noise(n: int) -> Dataset:
-    """Noise, and labels that can be learnt."""
+    """Return noise with learnable labels."""
     x = noise_images(n, seed=5)
     y = (x.flatten(1).mean(1) * 400).long() % 4
     return Dataset(name="noise", split="train", x=x, y=y, classes=tuple("abcd"), sha256="0" * 64)
 
 
 def plain_model(task: str | None) -> JointModel:
-    """A small convolutional network without dropout and batch norm."""
+    """Return a small convolutional network without dropout and batch norm."""
     torch.manual_seed(1)
     encoder = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(384, 16), nn.Tanh())
     network = Network(encoder=encoder, classifier=nn.Linear(16, 4), inputs=(1, 8, 8), features=(16,), classes=4)
@@ -60,7 +61,7 @@ def plain_model(task: str | None) -> JointModel:
 
 
 def trainings() -> dict[str, Callable[[Path], Trained]]:
-    """Every kind of joint training, of 50 steps."""
+    """Return every kind of joint training, 50 steps each."""
     digits = soap.data.load("mnist-mini", "train").take(100)
     pgd = PGD(eps=0.1, step_size=0.02, steps=5)
     fcn = recipes.build(recipes.find("mnist-fcn-dr"))
@@ -74,27 +75,27 @@ def trainings() -> dict[str, Callable[[Path], Trained]]:
 
 @contextmanager
 def losses_seen() -> Iterator[list[list[float]]]:
-    """Classification, auxiliary loss and accuracy of every step that is taken inside."""
+    """Record classification loss, auxiliary loss and accuracy of every step."""
     seen: list[list[float]] = []
-    step = Stepper.__call__
+    step = JointStep.__call__
 
-    def watched(self: Stepper, *given: Any, **options: Any) -> None:
+    def watched(self: JointStep, *given: Any, **options: Any) -> None:
         before = self.sums.clone()
         step(self, *given, **options)
         seen.append((self.sums - before).tolist())
 
-    with patch.object(Stepper, "__call__", watched):
+    with patch.object(JointStep, "__call__", watched):
         yield seen
 
 
 def bytes_of(path: Path) -> str:
-    """The tensors of a file, as a short text."""
+    """Return a hash of the tensors of a file."""
     tensors, _ = soap._files.tensor_files.load_tensors(path)
     return hashlib.sha256(b"".join(value.numpy().tobytes() for _, value in sorted(tensors.items()))).hexdigest()
 
 
 def batch_norm(out: Path) -> dict[str, Any]:
-    """The running statistics after one step."""
+    """Return the batch-norm statistics after one step."""
     parts = tiny_model(seed=3)
     network = Network(encoder=parts.encoder, classifier=parts.classifier, inputs=(1, 8, 8), features=(16,), classes=4)
     train(JointModel(network), noise(20), Schedule(epochs=1, lr=0.01, batch=20), out=out)
@@ -103,42 +104,47 @@ def batch_norm(out: Path) -> dict[str, Any]:
 
 
 class Interruption:
-    """Asks one process alone to stop, after so many steps."""
+    """Stop condition that is true in one process only, after so many steps."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
 
     def __call__(self) -> bool:
         self.left -= 1
-        return self.left <= 0 and distributed.here().rank == distributed.here().world - 1
+        return self.left <= 0 and distributed.processes().rank == distributed.processes().world_size - 1
 
 
 def stopped_and_resumed(out: Path) -> dict[str, Any]:
-    """A training with dropout and batch norm that one process stops half-way, taken up again; and one left alone."""
+    """Train with dropout and batch norm: stopped by one process and resumed, and uninterrupted."""
     schedule = Schedule(epochs=4, lr=0.05, batch=8, augment=("flip",))
     first = train(tiny_model(), noise(34), schedule, out=out / "shared", stop=Interruption(7))
-    wrong = tiny_model(seed=9 + distributed.here().rank)  # what it begins with does not matter
+    wrong = tiny_model(seed=9 + distributed.processes().rank)  # the checkpoint replaces these weights
     train(wrong, noise(34), schedule, out=out / "shared", resume=True)
-    train(tiny_model(seed=distributed.here().rank), noise(34), schedule, out=out / f"of-{distributed.here().rank}")
+    train(
+        tiny_model(seed=distributed.processes().rank),
+        noise(34),
+        schedule,
+        out=out / f"of-{distributed.processes().rank}",
+    )
     ends = {"resumed": out / "shared", "whole": out / "of-0"}
-    distributed.here().wait()  # until the first has written
+    distributed.processes().barrier()  # until the main process has written
     return {"step": first.step, **{name: bytes_of(place / "checkpoint.safetensors") for name, place in ends.items()}}
 
 
 class Poison:
-    """An attack that makes the last process's part of one step no number."""
+    """An attack that returns NaN in the last process at one step."""
 
     calls = 0
 
     def perturb(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The images, or none."""
+        """Return the images or NaN."""
         self.calls += 1
-        here = distributed.here()
-        return x * (math.nan if self.calls == BAD_STEP and here.rank == here.world - 1 else 1.0)
+        here = distributed.processes()
+        return x * (math.nan if self.calls == BAD_STEP and here.rank == here.world_size - 1 else 1.0)
 
 
 class Mean:
-    """A label-free objective that is never asked."""
+    """A generative objective that is never called."""
 
     networks = nn.ParameterDict({"image": nn.Parameter(torch.zeros(1, 8, 8))})
     optimisers = ()
@@ -148,43 +154,43 @@ class Mean:
         raise AssertionError
 
     def product(self) -> nn.Module:
-        """All there is."""
+        """Return the network."""
         return self.networks
 
 
-def refusals(out: Path) -> dict[str, str]:
-    """What runs that must not be say."""
+def refused_runs(out: Path) -> dict[str, str]:
+    """Return the errors of runs that must fail."""
     uneven, plan = Schedule(epochs=1, lr=0.05, batch=7), Schedule(epochs=4, lr=0.05, batch=8)
     cases: dict[str, Callable[[], object]] = {
-        "no number": lambda: train(plain_model(None), noise(20), plan, out=out / "nan", attack=Poison()),
+        "nan": lambda: train(plain_model(None), noise(20), plan, out=out / "nan", attack=Poison()),
         "another world": lambda: resume_another(out.parent / "single"),
     }
-    if distributed.here().many:
+    if distributed.processes().is_distributed:
         cases["uneven"] = lambda: train(tiny_model(), noise(20), uneven, out=out / "uneven")
         free = GenerativeSchedule(epochs=1, lr=0.1)
-        cases["label-free"] = lambda: train_generative(Mean(), noise(9), free, out=out / "free")
-    said = {}
+        cases["generative"] = lambda: train_generative(Mean(), noise(9), free, out=out / "free")
+    errors = {}
     for name, case in cases.items():
         try:
             case()
-            said[name] = "nothing"
+            errors[name] = "nothing"
         except SoapError as error:
-            said[name] = str(error)
-    return said
+            errors[name] = str(error)
+    return errors
 
 
 def resume_another(place: Path) -> None:
-    """Go on with the run that `begin_alone` began."""
+    """Resume the run of `begin_alone`."""
     train(tiny_model(), noise(20), Schedule(epochs=4, lr=0.05, batch=8), out=place, resume=True)
 
 
 def begin_alone(place: Path) -> None:
-    """A run of one process, stopped after a step."""
+    """Run one process and stop after a step."""
     train(tiny_model(), noise(20), Schedule(epochs=4, lr=0.05, batch=8), out=place, stop=lambda: True)
 
 
 def evaluations(out: Path) -> dict[str, Any]:
-    """Rows of the transfer protocol without times, for several numbers of images, measured and read again."""
+    """Return rows of the transfer protocol without times, measured and then read from the store."""
     found: dict[str, Any] = {}
     model = tiny_model()
     purifiers = [soap.SOAP(model, eps) for eps in ("min-aux", "min-aux-batch", "oracle", 0.1)]
@@ -204,7 +210,7 @@ def evaluations(out: Path) -> dict[str, Any]:
 
 
 class Untouchable(soap.attacks.Attack):
-    """Called like another, but never called."""
+    """An attack with the name of another; calling it fails."""
 
     def __init__(self, like: soap.attacks.Attack) -> None:
         self.like = like
@@ -218,39 +224,39 @@ class Untouchable(soap.attacks.Attack):
 
 
 def timeless(row: Any) -> dict[str, Any]:
-    """A row without what no two runs share."""
+    """Return a row without times and dates."""
     content = row.as_json()
     del content["seconds"], content["provenance"]["date"]
     return content
 
 
 class Failure:
-    """Fails in the last process, after three steps."""
+    """Raise in the last process after three steps."""
 
     steps = 0
 
     def __call__(self) -> bool:
         self.steps += 1
-        if self.steps == 3 and distributed.here().rank == distributed.here().world - 1:
+        if self.steps == 3 and distributed.processes().rank == distributed.processes().world_size - 1:
             raise ArithmeticError("the last process fails")
         return False
 
 
 def one_fails(folder: Path) -> None:
-    """A training in which one process fails."""
+    """Train with a failure in one process."""
     train(plain_model(None), noise(100), PLAIN, out=folder, stop=Failure())
 
 
 def everything(folder: Path) -> dict[str, Any]:
-    """All cases, in a folder of this process's own where that can be."""
-    own = folder / f"of-{distributed.here().rank}"
+    """Run all cases, in this process's own folder where possible."""
+    own = folder / f"of-{distributed.processes().rank}"
     seen: dict[str, Any] = {"losses": {}}
     for name, go in trainings().items():
         with losses_seen() as seen["losses"][name]:
             go(own / name)
     seen["batch norm"] = batch_norm(own / "batch-norm")
     seen["resumed"] = stopped_and_resumed(folder)
-    seen["refused"] = refusals(own)
+    seen["errors"] = refused_runs(own)
     seen["evaluated"] = evaluations(own)
     seen["files"] = sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
     return seen
@@ -258,11 +264,11 @@ def everything(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with distributed.joined(torch.device("cpu")) as group:
+    with distributed.process_group(torch.device("cpu")) as group:
         place = Path(sys.argv[1])
         if sys.argv[2:] == ["fail"]:
             one_fails(place)
-        content = {"world": group.world, **everything(place)}
+        content = {"world": group.world_size, **everything(place)}
         (place / f"seen-{group.rank}.json").write_text(json.dumps(content))
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     (place / f"threads-{group.rank}.json").write_text(json.dumps(threads))

@@ -1,7 +1,7 @@
-"""The layers of `norm` in one kernel forward and one back, for CUDA.
+"""Triton kernels for `batch_norm`: one kernel forward, one backward.
 
-Each element knows its channel by its place: in channels-last memory channels are next to each other, otherwise a
-channel's pixels are. The order of operations is that of cuDNN forward and of torch back.
+The channel of an element follows from its address: channels are adjacent in channels-last memory, pixels of a channel
+otherwise. The order of operations is cuDNN's forward and torch's backward, so results are equal bit for bit.
 """
 
 from typing import no_type_check
@@ -13,6 +13,7 @@ import triton.language as tl
 from soap.shapes import Tensor
 
 BLOCK = 1024
+"""Elements that one Triton program handles."""
 
 
 def forward(
@@ -26,7 +27,7 @@ def forward(
     *,
     rectify: bool,
 ) -> Tensor:
-    """batch_norm(x) + summand, rectified or not."""
+    """Return batch_norm(x) + summand, with ReLU if `rectify`."""
     x, channel = _dense(x)
     summand = None if summand is None else _like(summand, x)
     out = torch.empty_like(x)
@@ -40,7 +41,7 @@ def forward(
 def backward(
     gradient: Tensor, out: Tensor | None, weight: Tensor, var: Tensor, eps: float, *, split: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of x and, where `split`, of the summand; `out` is the output where it was rectified."""
+    """Return the gradients of x and, if `split`, of the summand; `out` is the forward output if it was rectified."""
     gradient, channel = _dense(gradient if out is None else _like(gradient, out))
     of_x = torch.empty_like(gradient)
     of_summand = None if not split else gradient if out is None else torch.empty_like(gradient)
@@ -53,14 +54,14 @@ def backward(
 
 
 def _dense(x: Tensor) -> tuple[Tensor, int]:
-    """`x` without gaps, and how many elements apart its channels lie."""
+    """Return `x` without gaps in memory, and the stride between its channels in elements."""
     if x.is_contiguous(memory_format=torch.channels_last):
         return x, 1
     return x.contiguous(), x.shape[2] * x.shape[3]
 
 
 def _like(x: Tensor, other: Tensor) -> Tensor:
-    """`x` in the layout of `other`."""
+    """Return `x` in the memory layout of `other`."""
     return x if x.stride() == other.stride() else torch.empty_like(other, dtype=x.dtype).copy_(x)
 
 
@@ -69,7 +70,7 @@ def _programs(x: Tensor) -> tuple[int]:
 
 
 @triton.jit
-@no_type_check  # triton's language, not Python
+@no_type_check  # triton's own language
 def _forward(
     x, summand, weight, bias, mean, var, out, eps, count,
     CHANNELS: tl.constexpr, CHANNEL: tl.constexpr, ADD: tl.constexpr, RECTIFY: tl.constexpr, BLOCK: tl.constexpr,
@@ -88,7 +89,7 @@ def _forward(
 
 
 @triton.jit
-@no_type_check  # triton's language, not Python
+@no_type_check  # triton's own language
 def _backward(
     gradient, out, weight, var, of_x, of_summand, eps, count,
     CHANNELS: tl.constexpr, CHANNEL: tl.constexpr, RECTIFIED: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,

@@ -1,4 +1,4 @@
-"""Batch norm, summand and ReLU as one layer, against the separate layers of torch."""
+"""Fused batch norm, addition and ReLU against torch's separate layers."""
 
 import pytest
 import torch
@@ -6,14 +6,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from soap._runtime.isolation import frozen
-from soap.models.norm import Norm, RectifiedNorm
+from soap.models.batch_norm import Norm, RectifiedNorm
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
 
 def separate(norm, x, summand):
-    """What the layer stands for, in torch's own layers."""
+    """Return the same result from torch's own layers."""
     plain = nn.BatchNorm2d(norm.num_features).to(x.device).train(norm.training)
     plain.load_state_dict(norm.state_dict())
     out = plain(x) if summand is None else plain(x) + summand
@@ -21,7 +21,7 @@ def separate(norm, x, summand):
 
 
 def trained(kind, channels=6, device="cpu"):
-    """A layer with parameters and statistics that are nobody's defaults."""
+    """Return a layer whose parameters and statistics differ from the defaults."""
     generator = torch.Generator().manual_seed(1)
     norm = kind(channels)
     with torch.no_grad():
@@ -40,7 +40,7 @@ def images(seed, device="cpu", layout=torch.contiguous_format, channels=6):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", [Norm, RectifiedNorm])
 @pytest.mark.parametrize("with_summand", [False, True])
-def test_a_frozen_layer_is_its_separate_layers(kind, with_summand, layout, device):
+def test_frozen_layer_equals_separate_layers(kind, with_summand, layout, device):
     norm = trained(kind, device=device)
     x, upstream = images(2, device, layout), images(4, device)
     summand = images(3, device, layout) if with_summand else None
@@ -50,7 +50,7 @@ def test_a_frozen_layer_is_its_separate_layers(kind, with_summand, layout, devic
     with frozen(norm):
         out = norm(mine[0], mine[1] if with_summand else None)
         gradients = torch.autograd.grad(out, mine, upstream)
-    if device == "cuda" and layout is torch.channels_last:  # how the networks run there: not a bit may differ
+    if device == "cuda" and layout is torch.channels_last:  # the layout the networks use there: equal bit for bit
         assert torch.equal(out, expected)
         for ours, theirs in zip(gradients, torch.autograd.grad(expected, inputs, upstream), strict=True):
             assert torch.equal(ours, theirs)
@@ -61,7 +61,7 @@ def test_a_frozen_layer_is_its_separate_layers(kind, with_summand, layout, devic
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [Norm, RectifiedNorm])
-def test_its_gradient_can_be_differentiated(kind, device):
+def test_frozen_layer_has_second_derivatives(kind, device):
     norm = trained(kind, device=device)
     x, summand, upstream = images(2, device), images(3, device), images(4, device)
 
@@ -76,7 +76,7 @@ def test_its_gradient_can_be_differentiated(kind, device):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_layer_that_learns_gets_gradients_and_statistics(training):
+def test_trainable_layer_gets_gradients_and_updates_statistics(training):
     norm, x = trained(RectifiedNorm).train(training), images(2)
     before = norm.running_mean.clone()
     expected = separate(norm, x, None)
@@ -87,7 +87,7 @@ def test_a_layer_that_learns_gets_gradients_and_statistics(training):
     assert torch.equal(norm.running_mean, before) is not training
 
 
-def test_inputs_are_not_changed():
+def test_frozen_layer_does_not_modify_inputs():
     norm, x, summand = trained(RectifiedNorm), images(2), images(3)
     kept = x.clone(), summand.clone()
     with frozen(norm):

@@ -1,8 +1,7 @@
-"""One optimisation step, wholly on the device.
+"""One step of joint training, entirely on the device: gather, augment, attack, losses, backward, update.
 
-Gather, augment, attack, joint losses, backward, update: nothing in it waits for the host. On a GPU the step is
-recorded as a CUDA graph after a few plain ones and replayed from then on, for small networks are bound by the
-launching of their kernels.
+Nothing waits for the host. On a GPU the step is recorded as a CUDA graph after a few plain steps and then replayed,
+because the speed of small networks is limited by kernel launches.
 """
 
 from typing import Protocol, runtime_checkable
@@ -17,34 +16,34 @@ from soap.auxiliary import JointLosses, JointModel, accuracy
 from soap.shapes import Tensor
 from soap.training.schedule import AUGMENTATIONS, Schedule
 
-PLAIN_STEPS = 3
-"""Steps before recording: they load kernels, compile if asked to, and make the momentum buffers."""
+STEPS_BEFORE_RECORDING = 3
+"""Plain steps that load kernels, compile if requested, and create the momentum buffers."""
 
 
 class NonFiniteError(Exception):
-    """The loss of a step, or its gradient, is no number; the weights are those before it."""
+    """The loss or gradient of a step is NaN or infinite; the weights are unchanged by the step."""
 
 
 @runtime_checkable
-class Perturbs(Protocol):
-    """An attack, as far as adversarial training knows it."""
+class PerturbsImages(Protocol):
+    """An attack as used by adversarial training."""
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """Adversarial examples for a batch."""
+        """Return adversarial examples of a batch."""
 
 
-class Stepper:
-    """Takes steps on `model` over the images `x` with labels `y`, which lie on the device.
+class JointStep:
+    """Trains `model` on the images `x` with labels `y`, which are on the device; one call is one step.
 
-    `sums` adds up classification loss, auxiliary loss and accuracy on the device until it is zeroed.
+    `sums` accumulates classification loss, auxiliary loss and accuracy on the device.
 
-    From a loss or a gradient that is no number no update is made. Off the GPU that is a `NonFiniteError` at once. On
-    a GPU, where nothing waits for the host, this step and all after it leave weights and momentum alone, and `skipped`
-    tells how many they are. The running statistics of batch norms have seen the batch by then.
+    A NaN or infinite loss or gradient causes no update. On the CPU the step raises `NonFiniteError`. On a GPU, where
+    nothing waits for the host, this and all later steps leave weights and momentum unchanged, and `skipped` returns
+    their number. Batch-norm statistics have seen the batch by then.
 
-    Of several processes each takes its part of a batch, with the random numbers that its rows have in one process
-    alone (but for dropout and the attack's own draws), and goes on with the mean of all gradients and losses. Batch
-    norms normalise by the process's own part; their running statistics are means over the processes, the same in all.
+    With several processes each takes its part of the batch, with the same random numbers per sample as in a single
+    process (except for dropout and the attack's draws), and applies the mean of all gradients. Batch norms normalise
+    over the process's own part; their running statistics are averaged over the processes.
     """
 
     def __init__(
@@ -54,14 +53,14 @@ class Stepper:
         y: Tensor,
         schedule: Schedule,
         *,
-        attack: Perturbs | None,
+        attack: PerturbsImages | None,
         precision: str,
         compiled: bool,
     ) -> None:
         self.model, self.x, self.y = model, x, y
         self.schedule, self.attack, self.precision = schedule, attack, precision
         self.device = x.device
-        self.ranks = distributed.here()
+        self.group = distributed.processes()
         self._statistics = [
             value
             for module in model.modules()
@@ -70,7 +69,7 @@ class Stepper:
             if value.is_floating_point()
         ]
         on_gpu = x.is_cuda
-        # A graph reads its learning rate from memory, which takes the fused update.
+        # A CUDA graph reads its learning rate from device memory, which needs the fused optimiser.
         self.rate = torch.tensor(schedule.lr, device=x.device) if on_gpu else schedule.lr
         self.optimiser = torch.optim.SGD(
             model.parameters(),
@@ -82,89 +81,89 @@ class Stepper:
         self.losses = torch.compile(self._losses) if compiled else self._losses
         self.generator = torch.Generator(x.device)
         self.sums = torch.zeros(3, device=x.device)
-        self._asked, self._made = 0, torch.zeros((), dtype=torch.int64, device=x.device)
-        self._broken = torch.zeros((), device=x.device)  # 1 from the first loss on that is no number
-        self._plain_steps_left = PLAIN_STEPS
+        self._steps_called, self._steps_made = 0, torch.zeros((), dtype=torch.int64, device=x.device)
+        self._diverged = torch.zeros((), device=x.device)  # 1 after the first NaN or infinite loss
+        self._plain_steps_left = STEPS_BEFORE_RECORDING
         recordable = on_gpu and model.recordable and (attack is None or getattr(attack, "recordable", False))
-        recordable = recordable and not self.ranks.many  # a message to others may fail, which no replay can tell
+        recordable = recordable and not self.group.is_distributed  # a replay cannot report a lost process
         self._stream = torch.cuda.Stream(x.device) if recordable else None  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._rows: Tensor | None = None
+        self._indices: Tensor | None = None
 
-    def __call__(self, rows: Tensor, *, seed: int, rate: float) -> None:
-        """One step on the images `rows`, drawing from `seed`, at learning rate `rate`."""
-        self._asked += 1
+    def __call__(self, indices: Tensor, *, seed: int, rate: float) -> None:
+        """Take one step on the images `indices` with random `seed` and learning rate `rate`."""
+        self._steps_called += 1
         self.generator.manual_seed(seed)
         # Dropout draws from the global state.
-        torch.manual_seed(seed if self.ranks.first else seeding.seed_for(seed, self.ranks.rank))
+        torch.manual_seed(seed if self.group.is_main else seeding.seed_for(seed, self.group.rank))
         if isinstance(self.rate, Tensor):
             self.rate.fill_(rate)
         else:
             self.optimiser.param_groups[0]["lr"] = rate
         if self._stream is None:
-            self._step(rows)
-        elif self._graph is not None and self._rows is not None:
-            self._rows.copy_(rows)
+            self._step(indices)
+        elif self._graph is not None and self._indices is not None:
+            self._indices.copy_(indices)
             self._graph.replay()
         else:
-            self._step_on(self._stream, rows)
+            self._step_on(self._stream, indices)
 
     def skipped(self) -> int:
-        """How many of the last steps made no update because a loss was no number; waits for the device."""
-        return self._asked - int(self._made)
+        """Return how many of the last steps made no update after a NaN or infinite loss; waits for the device."""
+        return self._steps_called - int(self._steps_made)
 
-    def _step_on(self, stream: torch.cuda.Stream, rows: Tensor) -> None:
-        """A plain step on the stream of the recording to come, or the recording itself and its first replay."""
+    def _step_on(self, stream: torch.cuda.Stream, indices: Tensor) -> None:
+        """Take a plain step on the recording stream, or record the CUDA graph and replay it once."""
         stream.wait_stream(torch.cuda.current_stream())
         if self._plain_steps_left > 0:
             self._plain_steps_left -= 1
             with torch.cuda.stream(stream):
-                self._step(rows)
+                self._step(indices)
             torch.cuda.current_stream().wait_stream(stream)
             return
-        self._rows = rows.clone()
+        self._indices = indices.clone()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            self._step(self._rows)
+            self._step(self._indices)
         self._graph = graph
         graph.replay()
 
-    def _step(self, rows: Tensor) -> None:
-        x, y = self.x[rows], self.y[rows]
+    def _step(self, indices: Tensor) -> None:
+        x, y = self.x[indices], self.y[indices]
         for name in self.schedule.augment:
             x = AUGMENTATIONS[name](x, self.generator)
-        if self.ranks.many:
-            part = self.ranks.part(len(x))
+        if self.group.is_distributed:
+            part = self.group.shard(len(x))
             x, y = x[part], y[part]
         with devices.autocast(self.device, self.precision):
             if self.attack is not None:
                 with frozen(self.model):
                     x = self.attack.perturb(self.model, x, y)
-            with distributed.sharing(self.ranks, len(x)):
+            with distributed.shared_batch(self.group, len(x)):
                 losses = self.losses(x, y)
         loss = losses.classification + self.model.alpha * losses.auxiliary
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
-        told = torch.stack([part.detach().float() for part in losses])
+        means = torch.stack([part.detach().float() for part in losses])
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         loss = loss.detach()
-        if self.ranks.many:
-            self.ranks.average([*gradients, loss, told, *self._statistics])
+        if self.group.is_distributed:
+            self.group.average([*gradients, loss, means, *self._statistics])
         self._guard(loss, gradients)
         self.optimiser.step()
-        self.sums += told
+        self.sums += means
 
     def _guard(self, loss: Tensor, gradients: list[Tensor]) -> None:
-        """Hold the update back where loss or gradient are no numbers."""
+        """Prevent the update if the loss or gradient is NaN or infinite."""
         finite = torch.isfinite(loss + torch.nn.utils.get_total_norm(gradients))
         if not loss.is_cuda:
             if not finite:
                 raise NonFiniteError
         else:
-            self._broken += (1 - self._broken) * ~finite
-            self.optimiser.found_inf = self._broken  # type: ignore[attr-defined]  # the fused update looks at it
-        self._made += self._broken == 0
+            self._diverged += (1 - self._diverged) * ~finite
+            self.optimiser.found_inf = self._diverged  # type: ignore[attr-defined]  # read by the fused optimiser
+        self._steps_made += self._diverged == 0
 
     def _losses(self, x: Tensor, y: Tensor) -> JointLosses:
         if self.model.purifiable:

@@ -1,11 +1,11 @@
-"""Adopted models come back from their files, and a file cannot ask for more than it holds."""
+"""Wrapped models: saved and restored; untrusted files are limited."""
 
 import copy
 import json
 
 import pytest
 import torch
-from strangers import Stranger, images, stranger
+from own_networks import OwnNetwork, images, own_network
 from tiny import state_of
 from torch import nn
 from torch.nn import functional as F
@@ -18,7 +18,7 @@ SETTINGS = Purification(step_size=0.1, steps=3, grid=(0.0, 0.1, 0.2))
 
 
 class Brightness(AuxiliaryTask):
-    """A task that only its owner knows."""
+    """A user's own task."""
 
     alpha = 1.0
 
@@ -31,13 +31,13 @@ class Brightness(AuxiliaryTask):
 
 
 @pytest.mark.parametrize("task", ["consistency", "rotation", "reconstruction"])
-def test_it_comes_back_from_its_file(tmp_path, task):
-    model = wrap(stranger(), task, shape=(1, 8, 8), noise=0.3, purification=SETTINGS, name="mine").eval()
-    path = tmp_path / "kept.safetensors"
+def test_saved_model_is_restored(tmp_path, task):
+    model = wrap(own_network(), task, shape=(1, 8, 8), noise=0.3, purification=SETTINGS, name="mine").eval()
+    path = tmp_path / "model.safetensors"
     save(path, model)
     with soap._runtime.isolation.preserved_random_state():
         torch.manual_seed(9)
-        fresh = Stranger()
+        fresh = OwnNetwork()
     again = restore(path, fresh)
     x = images(4, 1, 8, 8)
     assert torch.equal(again(x), model(x))
@@ -47,18 +47,18 @@ def test_it_comes_back_from_its_file(tmp_path, task):
     assert not again.training
 
 
-def test_gradient_and_tasks_of_one_s_own_come_back(tmp_path):
-    path = tmp_path / "kept.safetensors"
-    save(path, wrap(stranger(), Consistency(gradient="stop"), shape=(1, 8, 8)))
-    assert restore(path, stranger()).auxiliary.gradient == "stop"
-    save(path, wrap(stranger(), Brightness(), shape=(1, 8, 8)))
-    with pytest.raises(InputError, match="a task of its own"):
-        restore(path, stranger())
-    assert isinstance(restore(path, stranger(), Brightness()).auxiliary, Brightness)
+def test_gradient_is_restored_and_own_task_must_be_passed(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save(path, wrap(own_network(), Consistency(gradient="stop"), shape=(1, 8, 8)))
+    assert restore(path, own_network()).auxiliary.gradient == "stop"
+    save(path, wrap(own_network(), Brightness(), shape=(1, 8, 8)))
+    with pytest.raises(InputError, match="its own task"):
+        restore(path, own_network())
+    assert isinstance(restore(path, own_network(), Brightness()).auxiliary, Brightness)
 
 
 class Tied(nn.Module):
-    """Two layers with one weight, and a part that is reached by two ways."""
+    """Two layers that share a weight, and a module registered twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,33 +70,33 @@ class Tied(nn.Module):
         return self.last(self.two(F.relu(self.one(x))))
 
 
-def test_shared_weights_are_kept_and_stay_shared(tmp_path):
-    model, path, x = wrap(Tied(), "reconstruction", shape=(8,)), tmp_path / "kept.safetensors", images(4, 8)
+def test_shared_weights_stay_shared(tmp_path):
+    model, path, x = wrap(Tied(), "reconstruction", shape=(8,)), tmp_path / "model.safetensors", images(4, 8)
     save(path, copy.deepcopy(model))
     other = Tied()
     assert torch.equal(restore(path, other)(x), model(x))
     assert other.two.weight is other.one.weight
 
 
-def test_another_module_or_file_is_refused_and_nothing_is_changed(tmp_path):
-    path = tmp_path / "kept.safetensors"
-    save(path, wrap(stranger(), "rotation", shape=(1, 8, 8)))
-    other = stranger(classes=5)
+def test_wrong_module_or_file_raises_and_changes_nothing(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save(path, wrap(own_network(), "rotation", shape=(1, 8, 8)))
+    other = own_network(classes=5)
     before = state_of(other)
-    with pytest.raises(FileError, match=r"network\.last\.bias' is \[4\], want \[5\]"):
+    with pytest.raises(FileError, match=r"network\.last\.bias' is \[4\], expected \[5\]"):
         restore(path, other)
     assert state_of(other) == before
-    with pytest.raises(FileError, match="not an adopted model"):
-        restore(soap.zoo.weights_path("mnist-fcn-dr"), stranger())
+    with pytest.raises(FileError, match="not a wrapped model"):
+        restore(soap.zoo.weights_path("mnist-fcn-dr"), own_network())
     with pytest.raises(FileError, match="there is no such file"):
-        restore(tmp_path / "none.safetensors", stranger())
+        restore(tmp_path / "none.safetensors", own_network())
 
 
-def test_a_short_file_cannot_ask_for_a_large_trial(tmp_path):
-    path = tmp_path / "kept.safetensors"
-    save(path, wrap(stranger(), "rotation", shape=(1, 8, 8)))
+def test_file_with_a_huge_input_shape_is_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save(path, wrap(own_network(), "rotation", shape=(1, 8, 8)))
     tensors, facts = soap._files.tensor_files.load_tensors(path)
     about = {**json.loads(facts["adopted"]), "shape": [1, 2048, 2048]}
     soap._files.tensor_files.save_tensors(path, tensors, {**facts, "adopted": json.dumps(about)})
-    with pytest.raises(FileError, match=r"more than 3,145,728 numbers.*if you trust the file"):
-        restore(path, stranger())
+    with pytest.raises(FileError, match=r"more than 3,145,728 values.*if you trust the file"):
+        restore(path, own_network())
