@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from soap._runtime.splitting import by_rows, bytes_kept, padded_to
+from soap._runtime.splitting import autograd_bytes, in_chunks, padded_to
 
 
 class Small:
@@ -37,7 +37,7 @@ ERRORS = (
 def test_parts_are_joined_in_order_and_memory_running_out_halves_them(rows, most, room, which):
     machine = Small(room, ERRORS[which])
     x, y = torch.arange(rows * 2.0).reshape(rows, 2), torch.arange(rows)
-    got = by_rows(machine, x, y, most=most, free=machine.free)
+    got = in_chunks(machine, x, y, max_rows=most, release=machine.free)
     assert torch.equal(got[0], x + 1)
     assert torch.equal(got[1], y * 2)
     assert sum(machine.sizes) == rows
@@ -49,7 +49,7 @@ def test_parts_are_joined_in_order_and_memory_running_out_halves_them(rows, most
 def test_parts_are_padded_as_far_as_memory_and_the_most_allow(rows, most, room, least):
     machine = Small(room, ERRORS[0])
     x, y = torch.arange(rows * 2.0).reshape(rows, 2), torch.arange(rows)
-    got = by_rows(machine, x, y, most=most, least=least, free=machine.free)
+    got = in_chunks(machine, x, y, max_rows=most, min_rows=least, release=machine.free)
     assert torch.equal(got[0], x + 1)
     assert torch.equal(got[1], y * 2)
     assert max(machine.sizes) <= min(room, most or max(rows, least))
@@ -67,13 +67,13 @@ def test_padding_repeats_the_first_row():
 def test_a_single_row_that_does_not_fit_is_an_error():
     machine = Small(0, ERRORS[0])
     with pytest.raises(torch.OutOfMemoryError):
-        by_rows(machine, torch.zeros(4), torch.zeros(4), free=machine.free)
+        in_chunks(machine, torch.zeros(4), torch.zeros(4), release=machine.free)
 
 
 def test_other_errors_are_not_swallowed():
     machine = Small(0, RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes"):
-        by_rows(machine, torch.zeros(4), torch.zeros(4), free=machine.free)
+        in_chunks(machine, torch.zeros(4), torch.zeros(4), release=machine.free)
     assert machine.freed == 0
 
 
@@ -81,9 +81,9 @@ def test_bytes_kept_counts_what_autograd_saves():
     """Linear saves nothing of its input when frozen; tanh saves its output; the square saves its input."""
     frozen = nn.Linear(10, 100).requires_grad_(False)
     x = torch.rand(3, 10)
-    assert bytes_kept(lambda x: frozen(x).sum(1), x) == 0
-    assert bytes_kept(lambda x: frozen(x).tanh().sum(1), x) == 3 * 100 * 4
-    assert bytes_kept(lambda x: frozen(x).tanh().square().sum(1), x) == 3 * 100 * 4  # the same tensor, kept once
+    assert autograd_bytes(lambda x: frozen(x).sum(1), x) == 0
+    assert autograd_bytes(lambda x: frozen(x).tanh().sum(1), x) == 3 * 100 * 4
+    assert autograd_bytes(lambda x: frozen(x).tanh().square().sum(1), x) == 3 * 100 * 4  # the same tensor, kept once
 
 
 @pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
@@ -91,5 +91,5 @@ def test_a_row_of_a_large_batch_keeps_what_it_keeps_alone(context):
     """The whole batch's storage was counted for it, and under inference mode nothing at all."""
     x = torch.rand(500, 10)
     with context():
-        assert bytes_kept(lambda x: x.square().tanh().sum(1), x[:1]) == 10 * 4
-        assert bytes_kept(lambda x: x.square().tanh().sum(1), torch.rand(500, 10)[:1]) == 10 * 4
+        assert autograd_bytes(lambda x: x.square().tanh().sum(1), x[:1]) == 10 * 4
+        assert autograd_bytes(lambda x: x.square().tanh().sum(1), torch.rand(500, 10)[:1]) == 10 * 4

@@ -43,7 +43,7 @@ def test_seeds_differ_for_every_seed_and_counter():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_interrupts(number):
     before = signal.getsignal(number)
-    with interrupts.stoppable() as stop:
+    with interrupts.stop_on_signal() as stop:
         assert not stop()
         os.kill(os.getpid(), number)
         assert stop()

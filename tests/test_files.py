@@ -24,7 +24,7 @@ def test_a_failure_leaves_the_old_content_and_no_rubbish(tmp_path):
     atomic.write_text(path, "old")
 
     def fail_half_way() -> None:
-        with atomic.replacing(path) as temporary:
+        with atomic.replace_file(path) as temporary:
             temporary.write_text("half")
             raise RuntimeError
 
@@ -37,7 +37,7 @@ def test_a_failure_leaves_the_old_content_and_no_rubbish(tmp_path):
 def test_the_content_so_far_is_kept_where_it_was_asked_for(tmp_path):
     path, before = tmp_path / "a", tmp_path / "b"
     for content in (b"one", b"two", b"three"):
-        with atomic.replacing(path, before) as temporary:
+        with atomic.replace_file(path, before) as temporary:
             temporary.write_bytes(content)
     assert (path.read_bytes(), before.read_bytes()) == (b"three", b"two")
     assert {p.name for p in tmp_path.iterdir()} == {"a", "b"}
@@ -59,17 +59,17 @@ def test_a_copy_outlives_what_it_was_made_of(tmp_path, monkeypatch, links):
 def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
     kept = tmp_path / ".hidden"
     kept.write_text("mine")
-    deep = tmp_path / "deep" / f".mine{atomic.UNFINISHED}"
+    deep = tmp_path / "deep" / f".mine{atomic.TEMPORARY_SUFFIX}"
     deep.parent.mkdir()
     deep.write_text("of a run that may be under way")
-    with atomic.replacing(tmp_path / "a") as temporary:
+    with atomic.replace_file(tmp_path / "a") as temporary:
         temporary.write_text("half")
         left = temporary.with_name(temporary.name.replace(".a.", ".b."))  # as if its writer had been killed here
         left.write_bytes(temporary.read_bytes())
     (tmp_path / "a").unlink()
     assert left.exists()
-    atomic.remove_unfinished(tmp_path)
-    atomic.remove_unfinished(tmp_path / "nowhere")
+    atomic.remove_temporary_files(tmp_path)
+    atomic.remove_temporary_files(tmp_path / "nowhere")
     assert {p for p in tmp_path.rglob("*") if p.is_file()} == {kept, deep}
 
 

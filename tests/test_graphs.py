@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import soap
 from soap._runtime import cuda_graphs, devices, passes
-from soap._runtime.cuda_graphs import REPEATABLE, _bucket, least_rows, replayed, row_by_row
+from soap._runtime.cuda_graphs import MIN_ROWS_DETERMINISTIC, _next_power_of_two, map_samples, min_rows_for_determinism, replayed
 from soap.purifiers import sign_steps
 
 
@@ -41,30 +41,30 @@ def test_row_by_row_is_the_function_of_every_row(device):
         return x * 2, y + 1
 
     for _ in range(3):
-        double, more = row_by_row(function, x, y)
+        double, more = map_samples(function, x, y)
         assert torch.equal(double, 2 * x)
         assert torch.equal(more, y + 1)
     assert set(seen) == {1}
 
 
 def test_rows_are_padded_to_the_next_power_of_two():
-    assert [_bucket(n) for n in (1, 2, 3, 4, 5, 100, 128, 129)] == [1, 2, 4, 4, 8, 128, 128, 256]
+    assert [_next_power_of_two(n) for n in (1, 2, 3, 4, 5, 100, 128, 129)] == [1, 2, 4, 4, 8, 128, 128, 256]
 
 
 def test_only_repeatable_replays_are_padded_further(monkeypatch):
     model, x = Doubles(), torch.rand(3, 2)
     with devices.cudnn_deterministic():
-        assert least_rows(model, x) == 1  # on the CPU nothing is replayed
-        monkeypatch.setattr(cuda_graphs, "replays", lambda *_: True)
-        assert least_rows(model, x) == REPEATABLE
-    assert least_rows(model, x) == 1
+        assert min_rows_for_determinism(model, x) == 1  # on the CPU nothing is replayed
+        monkeypatch.setattr(cuda_graphs, "is_replayable", lambda *_: True)
+        assert min_rows_for_determinism(model, x) == MIN_ROWS_DETERMINISTIC
+    assert min_rows_for_determinism(model, x) == 1
 
 
 @pytest.mark.parametrize("kind", ["soap", "hedge", "answers"])
 def test_what_gives_answers_asks_for_the_padding(kind, monkeypatch):
     seen = []
     rooms = {"soap": soap.purifiers.soap, "hedge": sign_steps, "answers": passes}
-    monkeypatch.setattr(rooms[kind], "least_rows", lambda *_: 8)
+    monkeypatch.setattr(rooms[kind], "min_rows_for_determinism", lambda *_: 8)
     monkeypatch.setattr(rooms[kind], "replayed", lambda *given: _seen(seen, *given))
     model, x = tiny_model().eval(), noise_images(3)
     call = {
@@ -106,7 +106,7 @@ def test_replays_read_new_inputs_new_weights_and_ragged_batches():
     assert torch.equal(replayed(model, "double", model.work, x, y)[0], 3 * x)
     model.factor = nn.Parameter(torch.tensor(4.0, device="cuda"), requires_grad=False)
     assert torch.equal(replayed(model, "double", model.work, x, y)[0], 4 * x)
-    cuda_graphs.forget(model)
+    cuda_graphs.release_graphs(model)
 
 
 def test_only_models_that_promise_it_are_recorded():

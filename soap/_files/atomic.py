@@ -19,19 +19,19 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-UNFINISHED = ".unfinished"
+TEMPORARY_SUFFIX = ".unfinished"
 """How the names of temporary files end."""
 
 
 @contextmanager
-def replacing(path: Path, previous: Path | None = None) -> Iterator[Path]:
+def replace_file(path: Path, previous: Path | None = None) -> Iterator[Path]:
     """A temporary file beside `path`; it takes its place, synced to disk, when the block ends well.
 
     previous: where the content so far, if any, is kept. At no moment is `path` without one or the other.
     """
-    with explained(path):
+    with file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY_SUFFIX)
         os.close(handle)
         temporary = Path(name)
         try:
@@ -49,7 +49,7 @@ def replacing(path: Path, previous: Path | None = None) -> Iterator[Path]:
 
 def copy(path: Path, to: Path) -> None:
     """Give the content of `path` a second name in place of what was there; both live on if either is replaced."""
-    with replacing(to) as temporary:
+    with replace_file(to) as temporary:
         temporary.unlink()
         try:
             os.link(path, temporary)
@@ -57,21 +57,21 @@ def copy(path: Path, to: Path) -> None:
             shutil.copyfile(path, temporary)
 
 
-def remove_unfinished(folder: Path) -> None:
+def remove_temporary_files(folder: Path) -> None:
     """Remove what writers that were killed left in the folder; call it where nobody else is writing."""
-    for path in folder.glob(f".*{UNFINISHED}"):
-        with explained(path):
+    for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        with file_errors(path):
             path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file atomically."""
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def locked(file: IO[bytes]) -> Iterator[None]:
+def file_lock(file: IO[bytes]) -> Iterator[None]:
     """Only one process at a time is inside with a file; where the system has no such lock, nobody waits."""
     if fcntl is not None:
         with suppress(OSError):  # some network folders have none
@@ -80,14 +80,14 @@ def locked(file: IO[bytes]) -> Iterator[None]:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def exclusive_folder(folder: Path) -> Iterator[None]:
     """The folder, made where it is missing; another process that asks for it meanwhile gets an error."""
-    with explained(folder):
+    with file_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
         return
-    with explained(folder):
+    with file_errors(folder):
         held = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -103,7 +103,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def file_errors(path: Path) -> Iterator[None]:
     """Turn the operating system's errors about `path` into one that says what to do."""
     try:
         yield
@@ -127,7 +127,7 @@ def explained(path: Path) -> Iterator[None]:
 
 def sha256(path: Path) -> str:
     """The file's sha256 as hexadecimal digits."""
-    with explained(path), path.open("rb") as file:
+    with file_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

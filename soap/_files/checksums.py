@@ -14,25 +14,25 @@ from typing import Any
 from soap._files import atomic
 from soap.errors import FileError
 
-FIELD = "checksum"
-BLANK = "sha256:" + 64 * "0"
-"""What stands in the field until `filled` knows better."""
+CHECKSUM_FIELD = "checksum"
+ZERO_CHECKSUM = "sha256:" + 64 * "0"
+"""What stands in the field until `with_checksum` knows better."""
 
 _BLANK_FIELD = re.compile(rb'"checksum": ?"(sha256:0{64})"')
 _CHECKSUM = re.compile("sha256:[0-9a-f]{64}")
 
 
-def filled(content: bytes) -> bytes:
-    """The content with its one blank field filled in."""
+def with_checksum(content: bytes) -> bytes:
+    """The content with its one blank field with_checksum in."""
     place = _BLANK_FIELD.search(content)
     if place is None:
         raise ValueError("there is no blank checksum to fill in")
     return b"".join((content[: place.start(1)], _checksum(content).encode(), content[place.end(1) :]))
 
 
-def check(content: bytes, fields: Mapping[str, Any]) -> None:
+def verify(content: bytes, fields: Mapping[str, Any]) -> None:
     """Raise a ValueError unless the checksum among the content's `fields`, where there is one, fits the content."""
-    stated = fields.get(FIELD)
+    stated = fields.get(CHECKSUM_FIELD)
     if stated is None:
         # One flipped bit in the field's name must not turn it into content without a checksum.
         if any(isinstance(value, str) and _CHECKSUM.fullmatch(value) for value in fields.values()):
@@ -45,34 +45,34 @@ def check(content: bytes, fields: Mapping[str, Any]) -> None:
         raise ValueError("its checksum does not fit: it was changed or damaged after it was written")
 
 
-def as_text(content: Mapping[str, Any], end: str = "", **style: Any) -> str:
+def dumps(content: Mapping[str, Any], end: str = "", **style: Any) -> str:
     """JSON with the checksum of itself, `end` included; style: what `json.dumps` takes."""
-    return filled((json.dumps({**content, FIELD: BLANK}, **style) + end).encode()).decode()
+    return with_checksum((json.dumps({**content, CHECKSUM_FIELD: ZERO_CHECKSUM}, **style) + end).encode()).decode()
 
 
-def from_text(text: bytes) -> dict[str, Any]:
-    """What `as_text` wrote, without the checksum; anything else is a ValueError."""
+def loads(text: bytes) -> dict[str, Any]:
+    """What `dumps` wrote, without the checksum; anything else is a ValueError."""
     try:
         content = json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(content, dict):
         raise ValueError("it holds no names")
-    check(text, content)
-    return {name: value for name, value in content.items() if name != FIELD}
+    verify(text, content)
+    return {name: value for name, value in content.items() if name != CHECKSUM_FIELD}
 
 
-def write(path: Path, content: Mapping[str, Any], **style: Any) -> None:
+def write_json(path: Path, content: Mapping[str, Any], **style: Any) -> None:
     """Write a JSON file atomically, with its checksum."""
-    atomic.write_text(path, as_text(content, "\n", indent=1, **style))
+    atomic.write_text(path, dumps(content, "\n", indent=1, **style))
 
 
-def read(path: Path, advice: str) -> dict[str, Any]:
+def read_json(path: Path, advice: str) -> dict[str, Any]:
     """What `write` wrote; a damaged file is an error that names it and gives the advice."""
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         text = path.read_bytes()
     try:
-        return from_text(text)
+        return loads(text)
     except ValueError as error:
         raise FileError(f"{path}: {error}; {advice}.") from error
 
@@ -83,6 +83,6 @@ def _checksum(content: bytes, place: int | None = None) -> str:
     if place is None:
         digest.update(content)
     else:
-        for part in (content[:place], BLANK.encode(), memoryview(content)[place + len(BLANK) :]):
+        for part in (content[:place], ZERO_CHECKSUM.encode(), memoryview(content)[place + len(ZERO_CHECKSUM) :]):
             digest.update(part)
     return f"sha256:{digest.hexdigest()}"

@@ -13,13 +13,13 @@ from soap._files import atomic, checksums
 from soap.errors import FileError, InputError
 from soap.shapes import Tensor
 
-HEADER = 2**24
+MAX_HEADER_BYTES = 2**24
 """Bytes of a safetensors header at most; that of the largest network here has some 20 thousand."""
 
-DIMENSIONS = 64
+MAX_DIMENSIONS = 64
 """Of a tensor; torch counts with no more."""
 
-_DAMAGE = (
+_CORRUPT_HEADER_ERRORS = (
     ValueError, struct.error, AttributeError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError
 )  # fmt: skip
 """What a damaged header meets on its way, beside safetensors' own error; too deep a nesting is a RuntimeError."""
@@ -31,12 +31,14 @@ def save_tensors(
     """Write a safetensors file atomically, with a checksum of all its bytes; `previous` keeps the one before it."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     # Serialised in memory first: a full disk then fails in our own write, with a clear error.
-    content = checksums.filled(safetensors.torch.save(plain, {**metadata, checksums.FIELD: checksums.BLANK}))
-    with atomic.replacing(path, previous) as temporary:
+    content = checksums.with_checksum(
+        safetensors.torch.save(plain, {**metadata, checksums.CHECKSUM_FIELD: checksums.ZERO_CHECKSUM})
+    )
+    with atomic.replace_file(path, previous) as temporary:
         temporary.write_bytes(content)
 
 
-def check_keepable(tensors: Mapping[str, object]) -> None:
+def check_storable(tensors: Mapping[str, object]) -> None:
     """Whether `load_tensors` would read back a file of these: an error before the work, not after it."""
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
@@ -58,22 +60,22 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Files of before, without a checksum, are held to the format alone.
     """
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         content = path.read_bytes()
     try:
         (length,) = struct.unpack("<Q", content[:8])
-        if length > HEADER:
-            raise ValueError(f"its header is said to have {length:,} bytes, want at most {HEADER:,}")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"its header is said to have {length:,} bytes, want at most {MAX_HEADER_BYTES:,}")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-        checksums.check(content, metadata)
+        checksums.verify(content, metadata)
         tensors = safetensors.torch.load(content)
-    except (safetensors.SafetensorError, *_DAMAGE) as error:
+    except (safetensors.SafetensorError, *_CORRUPT_HEADER_ERRORS) as error:
         raise FileError(f"{path}: not a whole safetensors file ({error}); fetch or train it again.") from error
     for name, tensor in tensors.items():
         if tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() == 1):
             raise FileError(f"{path}: tensor {name!r} is {tensor.dtype}; want real numbers of 16, 32 or 64 bits.")
-        if tensor.dim() > DIMENSIONS:
-            raise FileError(f"{path}: tensor {name!r} has {tensor.dim()} dimensions, want at most {DIMENSIONS}.")
+        if tensor.dim() > MAX_DIMENSIONS:
+            raise FileError(f"{path}: tensor {name!r} has {tensor.dim()} dimensions, want at most {MAX_DIMENSIONS}.")
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise FileError(f"{path}: tensor {name!r} has NaN or infinite values; fetch or train it again.")
-    return tensors, {name: value for name, value in metadata.items() if name != checksums.FIELD}
+    return tensors, {name: value for name, value in metadata.items() if name != checksums.CHECKSUM_FIELD}

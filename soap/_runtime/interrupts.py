@@ -21,7 +21,7 @@ class StopRequest:
 
 
 @contextmanager
-def stoppable() -> Iterator[StopRequest]:
+def stop_on_signal() -> Iterator[StopRequest]:
     """Turn the first Ctrl-C or SIGTERM into a request to stop; a second one interrupts at once.
 
     Unless there are several processes, for their launcher passes on what they got already; it ends those that take

@@ -7,26 +7,26 @@ import torch
 from soap.shapes import Tensor
 
 
-def by_rows(
+def in_chunks(
     function: Callable[..., tuple[Tensor, ...]],
     *inputs: Tensor,
-    most: int | None = None,
-    least: int = 1,
-    free: Callable[[], None],
+    max_rows: int | None = None,
+    min_rows: int = 1,
+    release: Callable[[], None],
 ) -> tuple[Tensor, ...]:
-    """`function(*inputs)` over at most `most` rows at a time (None: all), the outputs joined.
+    """`function(*inputs)` over at max_rows `max_rows` rows at a time (None: all), the outputs joined.
 
-    A part of fewer than `least` rows, or than `most` if that is less, is padded, and the padding's outputs dropped.
+    A part of fewer than `min_rows` rows, or than `max_rows` if that is less, is padded, and the padding's outputs dropped.
 
-    Where memory runs out, `free` is called, the part is halved, and the work goes on; a single row that does not fit
+    Where memory runs out, `release` is called, the part is halved, and the work goes on; a single row that does not fit
     is the caller's error.
     """
     rows = len(inputs[0])
-    wanted = max(rows, least)
-    size, done, parts = min(most or wanted, wanted), 0, []
+    wanted = max(rows, min_rows)
+    size, done, parts = min(max_rows or wanted, wanted), 0, []
     while done < rows:
         try:
-            part = (padded_to(tensor[done : done + size], min(least, size)) for tensor in inputs)
+            part = (padded_to(tensor[done : done + size], min(min_rows, size)) for tensor in inputs)
             parts.append(tuple(output[: rows - done] for output in function(*part)))
         except RuntimeError as error:
             if not _out_of_memory(error) or size == 1:
@@ -35,7 +35,7 @@ def by_rows(
         else:
             done += size
             continue
-        free()  # outside the except clause, whose traceback keeps the failed part's tensors alive
+        release()  # outside the except clause, whose traceback keeps the failed part's tensors alive
     return parts[0] if len(parts) == 1 else tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
@@ -51,7 +51,7 @@ def _out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in told or "can't allocate memory" in told
 
 
-def bytes_kept(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
+def autograd_bytes(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
     """How much memory autograd keeps for the backward pass of `function` at `x`, apart from `x` and leaves."""
     seen: dict[int, int] = {}
 

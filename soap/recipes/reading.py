@@ -15,7 +15,7 @@ from soap.recipes.calling import call_typed
 def text_in(path: Path) -> str:
     """The text of a recipe's file."""
     try:
-        with atomic.explained(path):
+        with atomic.file_errors(path):
             return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise FileError(f"{path}: not UTF-8 text ({error}); want a recipe in TOML.") from error

@@ -67,7 +67,7 @@ def fit(
         raise InputError("got inputs without labels; give y, or a Dataset.")
     else:
         data = as_dataset(x, y, classes=model.classes)
-    tensor_files.check_keepable(model.state_dict())
+    tensor_files.check_storable(model.state_dict())
     facts = metadata(model)
     there = (out / checkpoint.NAME).exists()
     if there and not resume:

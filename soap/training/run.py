@@ -130,7 +130,7 @@ class Run(ABC, Generic[Shown]):
 
     def go(self, resume: bool, watch: Callable[[Shown], None], stop: Callable[[], bool]) -> Trained:
         """All epochs from where the checkpoint stands, with the folder for itself alone."""
-        with atomic.alone_in(self.out) if self.ranks.first else nullcontext():
+        with atomic.exclusive_folder(self.out) if self.ranks.first else nullcontext():
             return self._go(resume, watch if self.ranks.first else _blind, stop)
 
     def _go(self, resume: bool, watch: Callable[[Shown], None], stop: Callable[[], bool]) -> Trained:
@@ -163,8 +163,8 @@ class Run(ABC, Generic[Shown]):
 
     def _open_folder(self) -> Any:
         """The run's folder, cleared of what a kill left half-written; a TensorBoard writer or None."""
-        with atomic.explained(self.out):
-            atomic.remove_unfinished(self.out)
+        with atomic.file_errors(self.out):
+            atomic.remove_temporary_files(self.out)
         return _tensorboard(self.out / "tensorboard")
 
     def _agreed(self, wanted: bool) -> bool:

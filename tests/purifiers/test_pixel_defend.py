@@ -281,6 +281,6 @@ def test_replayed_or_not_it_is_the_same() -> None:
         assert torch.equal(got.x, want.x)
         torch.testing.assert_close(got.loss_after, want.loss_after)
     assert (
-        len(cuda_graphs._shelves[model].recordings) == 1
+        len(cuda_graphs._graphs_by_module[model].recordings) == 1
     )  # of a row, which serves the first and the last, and both sizes
-    assert plain not in cuda_graphs._shelves
+    assert plain not in cuda_graphs._graphs_by_module
