@@ -47,7 +47,7 @@ def test_every_flipped_bit_and_every_missing_end_of_tensors_is_named(tmp_path):
     whole = path.read_bytes()
     for damaged in [*flipped(whole), *(whole[:cut] for cut in range(len(whole)))]:
         path.write_bytes(damaged)
-        with pytest.raises(FileError, match=r"t\.safetensors: not a whole safetensors file"):
+        with pytest.raises(FileError, match=r"t\.safetensors: not a complete safetensors file"):
             tensor_files.load_tensors(path)
     path.write_bytes(whole)
     tensors, metadata = tensor_files.load_tensors(path)
@@ -76,7 +76,7 @@ BAD = [
     (b'{"checksum": 1}', "its checksum is none"),
     (b'{"checksum": "sha256:00"}', "its checksum is none"),
     (b'{"chocksum": "sha256:' + 64 * b"0" + b'"}', "another name"),
-    (b'{"checksum": "sha256:' + 64 * b"0" + b'"}', "does not fit"),
+    (b'{"checksum": "sha256:' + 64 * b"0" + b'"}', "does not match"),
 ]
 
 

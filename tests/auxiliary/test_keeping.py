@@ -88,7 +88,7 @@ def test_another_module_or_file_is_refused_and_nothing_is_changed(tmp_path):
     assert state_of(other) == before
     with pytest.raises(FileError, match="not an adopted model"):
         restore(soap.zoo.weights_path("mnist-fcn-dr"), stranger())
-    with pytest.raises(FileError, match="there is no such file"):
+    with pytest.raises(FileError, match="no such file"):
         restore(tmp_path / "none.safetensors", stranger())
 
 

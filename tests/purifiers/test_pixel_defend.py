@@ -226,7 +226,7 @@ def test_before_a_classifier_it_passes_gradients_straight_through() -> None:
         (torch.zeros(0, 1, 4, 4), "empty batch"),
         (torch.zeros(1, 1, 4, 4, dtype=torch.uint8), "divide 8-bit images by 255"),
         (torch.full((1, 1, 4, 4), torch.nan), "NaN"),
-        (torch.full((1, 1, 4, 4), 1.5), r"want \[0, 1\]"),
+        (torch.full((1, 1, 4, 4), 1.5), r"expected \[0, 1\]"),
         (torch.zeros(1, 1, 4, 4, dtype=torch.float64), "the model's parameters are torch.float32"),
     ],
 )

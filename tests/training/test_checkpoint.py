@@ -45,7 +45,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(tmp_path,
     model = tiny_model(seed=9)
     # A crash before the next save must not leave the damaged one as the only other.
     assert train(model, images(), SCHEDULE, out=out, resume=True, stop=StopAfter(1)).step == 6
-    assert "checkpoint.safetensors: not a whole safetensors file" in caplog.messages[0]
+    assert "checkpoint.safetensors: not a complete safetensors file" in caplog.messages[0]
     assert "goes on from the checkpoint before it, of step 5" in caplog.messages[0]
     assert (step_of(path), step_of(out / checkpoint.PREVIOUS)) == (6, 5)
     caplog.clear()
