@@ -1,4 +1,4 @@
-"""Work in parts gives what it gives in one, whatever the memory."""
+"""Processing in chunks gives the same result as processing at once, with any amount of memory."""
 
 import pytest
 import torch
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 from soap._runtime.splitting import autograd_bytes, in_chunks, padded_to
 
 
-class Small:
-    """A machine with room for so many rows: more of them is out of memory."""
+class LimitedMemory:
+    """A function that raises an out-of-memory error for more than `capacity` samples."""
 
-    def __init__(self, room: int, error: RuntimeError) -> None:
-        self.room, self.error = room, error
+    def __init__(self, capacity: int, error: RuntimeError) -> None:
+        self.capacity, self.error = capacity, error
         self.sizes: list[int] = []
-        self.freed = 0
+        self.released = 0
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        if len(x) > self.room:
+        if len(x) > self.capacity:
             raise self.error
         self.sizes.append(len(x))
         return x + 1, y * 2
 
-    def free(self) -> None:
-        self.freed += 1
+    def release(self) -> None:
+        self.released += 1
 
 
 ERRORS = (
@@ -33,28 +33,31 @@ ERRORS = (
 )
 
 
-@given(rows=st.integers(1, 40), most=st.none() | st.integers(1, 50), room=st.integers(1, 50), which=st.integers(0, 1))
-def test_parts_are_joined_in_order_and_memory_running_out_halves_them(rows, most, room, which):
-    machine = Small(room, ERRORS[which])
-    x, y = torch.arange(rows * 2.0).reshape(rows, 2), torch.arange(rows)
-    got = in_chunks(machine, x, y, max_rows=most, release=machine.free)
-    assert torch.equal(got[0], x + 1)
-    assert torch.equal(got[1], y * 2)
-    assert sum(machine.sizes) == rows
-    assert max(machine.sizes) <= min(room, most or rows)
-    assert (machine.freed > 0) == (min(most or rows, rows) > room)
+COUNTS = st.integers(1, 50)
 
 
-@given(rows=st.integers(1, 40), most=st.none() | st.integers(1, 50), room=st.integers(1, 50), least=st.integers(1, 30))
-def test_parts_are_padded_as_far_as_memory_and_the_most_allow(rows, most, room, least):
-    machine = Small(room, ERRORS[0])
+@given(rows=st.integers(1, 40), max_rows=st.none() | COUNTS, capacity=COUNTS, error=st.sampled_from(ERRORS))
+def test_chunks_are_joined_in_order_and_halved_when_memory_runs_out(rows, max_rows, capacity, error):
+    function = LimitedMemory(capacity, error)
     x, y = torch.arange(rows * 2.0).reshape(rows, 2), torch.arange(rows)
-    got = in_chunks(machine, x, y, max_rows=most, min_rows=least, release=machine.free)
+    got = in_chunks(function, x, y, max_rows=max_rows, release=function.release)
     assert torch.equal(got[0], x + 1)
     assert torch.equal(got[1], y * 2)
-    assert max(machine.sizes) <= min(room, most or max(rows, least))
-    if room >= max(rows, least):
-        assert min(machine.sizes) >= min(least, most or least)
+    assert sum(function.sizes) == rows
+    assert max(function.sizes) <= min(capacity, max_rows or rows)
+    assert (function.released > 0) == (min(max_rows or rows, rows) > capacity)
+
+
+@given(rows=st.integers(1, 40), max_rows=st.none() | COUNTS, capacity=COUNTS, min_rows=st.integers(1, 30))
+def test_chunks_are_padded_to_min_rows_within_memory_and_max_rows(rows, max_rows, capacity, min_rows):
+    function = LimitedMemory(capacity, ERRORS[0])
+    x, y = torch.arange(rows * 2.0).reshape(rows, 2), torch.arange(rows)
+    got = in_chunks(function, x, y, max_rows=max_rows, min_rows=min_rows, release=function.release)
+    assert torch.equal(got[0], x + 1)
+    assert torch.equal(got[1], y * 2)
+    assert max(function.sizes) <= min(capacity, max_rows or max(rows, min_rows))
+    if capacity >= max(rows, min_rows):
+        assert min(function.sizes) >= min(min_rows, max_rows or min_rows)
 
 
 def test_padding_repeats_the_first_row():
@@ -64,31 +67,31 @@ def test_padding_repeats_the_first_row():
     assert padded_to(x, 2) is x
 
 
-def test_a_single_row_that_does_not_fit_is_an_error():
-    machine = Small(0, ERRORS[0])
+def test_out_of_memory_for_a_single_sample_is_raised():
+    function = LimitedMemory(0, ERRORS[0])
     with pytest.raises(torch.OutOfMemoryError):
-        in_chunks(machine, torch.zeros(4), torch.zeros(4), release=machine.free)
+        in_chunks(function, torch.zeros(4), torch.zeros(4), release=function.release)
 
 
-def test_other_errors_are_not_swallowed():
-    machine = Small(0, RuntimeError("shapes do not match"))
+def test_other_errors_are_raised_at_once():
+    function = LimitedMemory(0, RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes"):
-        in_chunks(machine, torch.zeros(4), torch.zeros(4), release=machine.free)
-    assert machine.freed == 0
+        in_chunks(function, torch.zeros(4), torch.zeros(4), release=function.release)
+    assert function.released == 0
 
 
-def test_bytes_kept_counts_what_autograd_saves():
-    """Linear saves nothing of its input when frozen; tanh saves its output; the square saves its input."""
+def test_autograd_bytes_counts_saved_tensors():
+    """A frozen Linear saves nothing of its input; tanh saves its output; the square saves its input."""
     frozen = nn.Linear(10, 100).requires_grad_(False)
     x = torch.rand(3, 10)
     assert autograd_bytes(lambda x: frozen(x).sum(1), x) == 0
     assert autograd_bytes(lambda x: frozen(x).tanh().sum(1), x) == 3 * 100 * 4
-    assert autograd_bytes(lambda x: frozen(x).tanh().square().sum(1), x) == 3 * 100 * 4  # the same tensor, kept once
+    assert autograd_bytes(lambda x: frozen(x).tanh().square().sum(1), x) == 3 * 100 * 4  # the same tensor, saved once
 
 
 @pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_a_row_of_a_large_batch_keeps_what_it_keeps_alone(context):
-    """The whole batch's storage was counted for it, and under inference mode nothing at all."""
+def test_autograd_bytes_of_a_view_counts_the_view_only(context):
+    """Not the storage of the whole batch; the same number also under inference mode."""
     x = torch.rand(500, 10)
     with context():
         assert autograd_bytes(lambda x: x.square().tanh().sum(1), x[:1]) == 10 * 4
