@@ -143,7 +143,7 @@ def test_recipe_is_read_by_name_or_path(tmp_path):
     assert read(path).name == "trial"
     with pytest.raises(soap.InputError, match="did you mean mnist-fcn-dr"):
         read("mnist-fnc-dr")
-    with pytest.raises(soap.FileError, match=r"gone\.toml: there is no such file"):
+    with pytest.raises(soap.FileError, match=r"gone\.toml: no such file"):
         read(tmp_path / "gone.toml")
 
 

@@ -34,10 +34,10 @@ class Again:
         return self
 
     def replay(self):
-        cuda_graphs._here.recording = True  # a graph would not call anything
+        cuda_graphs._thread_state.recording = True  # a graph would not call anything
         for static, value in zip(self.outputs, self.function(*self.inputs), strict=True):
             static.copy_(value)
-        cuda_graphs._here.recording = False
+        cuda_graphs._thread_state.recording = False
 
 
 @dataclass
@@ -58,11 +58,13 @@ def recorded(monkeypatch):
         return Again(function, static, outputs)
 
     def replays(owner, *inputs):
-        return getattr(owner, "recordable", False) is True and not getattr(cuda_graphs._here, "recording", False)
+        return getattr(owner, "recordable", False) is True and not getattr(
+            cuda_graphs._thread_state, "recording", False
+        )
 
-    monkeypatch.setattr(cuda_graphs, "_Shelf", Shelf)
+    monkeypatch.setattr(cuda_graphs, "_ModuleGraphs", Shelf)
     monkeypatch.setattr(cuda_graphs, "_record", record)
-    monkeypatch.setattr(cuda_graphs, "replays", replays)
+    monkeypatch.setattr(cuda_graphs, "is_replayable", replays)
     return made
 
 
@@ -103,7 +105,7 @@ def test_looks_answers_and_attacks_are_those_that_are_called(task, recorded, mon
     made = len(recorded)
     again = seen(model, x, y)
     assert len(recorded) == made  # everything was there
-    monkeypatch.setattr(cuda_graphs, "replays", lambda owner, *inputs: False)
+    monkeypatch.setattr(cuda_graphs, "is_replayable", lambda owner, *inputs: False)
     called = seen(model, x, y)
     for place, wanted in called.items():
         torch.testing.assert_close(replayed[place], wanted, msg=lambda told, place=place: f"{place}: {told}")
@@ -116,7 +118,7 @@ def test_a_row_of_pixels_is_one_recording_for_all_rows_and_sizes(recorded, monke
     x = torch.rand(7, 3, 4, 5, dtype=torch.float64)
     replayed = [soap.purifiers.PixelDefend(prior)(images) for images in (x, x[:5], x.flip(0))]
     assert recorded == [8]
-    monkeypatch.setattr(cuda_graphs, "replays", lambda owner, *inputs: False)
+    monkeypatch.setattr(cuda_graphs, "is_replayable", lambda owner, *inputs: False)
     for images, got in zip((x, x[:5], x.flip(0)), replayed, strict=True):
         wanted = soap.purifiers.PixelDefend(prior)(images)
         assert torch.equal(got.x, wanted.x)

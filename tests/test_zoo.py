@@ -66,18 +66,18 @@ def test_unknown_model_or_device_suggests_the_nearest():
 
 def test_missing_or_truncated_file_raises(tmp_path):
     path = tmp_path / "m.safetensors"
-    with pytest.raises(soap.FileError, match=r"m\.safetensors: there is no such file"):
+    with pytest.raises(soap.FileError, match=r"m\.safetensors: no such file"):
         soap.load(path)
     good = soap.zoo.weights_path("mnist-fcn-dr").read_bytes()
     for length in (0, 4, 7, 8, 100, 2000, len(good) - 1):
         path.write_bytes(good[:length])
-        with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+        with pytest.raises(soap.FileError, match="not a complete safetensors file"):
             soap.load(path)
     path.write_bytes(struct.pack("<Q", 2**63) + good[8:])
-    with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+    with pytest.raises(soap.FileError, match="not a complete safetensors file"):
         soap.load(path)
     path.write_bytes(struct.pack("<Q", 2) + b"[]")
-    with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+    with pytest.raises(soap.FileError, match="not a complete safetensors file"):
         soap.load(path)
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from soap._runtime import cuda_graphs
-from soap._runtime.cuda_graphs import Function, forget, least_rows, replayed
-from soap._runtime.splitting import by_rows
+from soap._runtime.cuda_graphs import TensorFunction, min_rows_for_determinism, release_graphs, replayed
+from soap._runtime.splitting import in_chunks
 from soap.errors import InputError
 from soap.shapes import Float, Tensor
 from soap.validate import describe
@@ -25,7 +25,9 @@ MOST = 512
 def replays(model: object, x: Float[Tensor, "batch *shape"]) -> bool:
     """Whether passes of `model` are replayed: it lies on a GPU, promises to be `recordable`, and does not learn."""
     return (
-        isinstance(model, nn.Module) and cuda_graphs.replays(model, x) and not any(m.training for m in model.modules())
+        isinstance(model, nn.Module)
+        and cuda_graphs.is_replayable(model, x)
+        and not any(m.training for m in model.modules())
     )
 
 
@@ -66,12 +68,12 @@ def pulled_back(
     return _in_parts(model, "pulled back", partial(_pulled_back, model), x, upstream)
 
 
-def _in_parts(model: nn.Module, key: str, function: Function, *inputs: Tensor) -> Tensor:
+def _in_parts(model: nn.Module, key: str, function: TensorFunction, *inputs: Tensor) -> Tensor:
     replay = partial(replayed, model, key, function)
     with torch.inference_mode(False):  # autograd cannot record tensors made under it
         inputs = tuple(tensor.clone() if tensor.is_inference() else tensor.detach() for tensor in inputs)
-        least = least_rows(model, *inputs)
-        (out,) = by_rows(replay, *inputs, most=MOST, least=least, free=partial(forget, model))
+        least = min_rows_for_determinism(model, *inputs)
+        (out,) = in_chunks(replay, *inputs, max_rows=MOST, min_rows=least, release=partial(release_graphs, model))
     return out
 
 

@@ -22,9 +22,9 @@ from torch import nn
 
 from soap import validate
 from soap._runtime import cuda_graphs
-from soap._runtime.cuda_graphs import Function, forget, replayed
+from soap._runtime.cuda_graphs import TensorFunction, release_graphs, replayed
 from soap._runtime.isolation import isolated
-from soap._runtime.splitting import by_rows
+from soap._runtime.splitting import in_chunks
 from soap.attacks.bpda import Adaptive
 from soap.attacks.second_derivatives import FixedConvolutions
 from soap.attacks.sight import Criterion, look
@@ -123,16 +123,16 @@ class Unrolled(Adaptive):
             points.append(self._in_parts(self._forth, points[-1], x, eps)[0])
         return torch.stack(points), eps
 
-    def _in_parts(self, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def _in_parts(self, function: TensorFunction, *inputs: Tensor) -> tuple[Tensor, ...]:
         """`function(*inputs)`, replayed where the purifier's network promises it for `loss`, too.
 
         The batch is halved where memory runs out.
         """
         network = getattr(self.purify, "recorded_by", None)
         settings = (repr(self.purify), self.purify.bounds, self.scale, self.smooth, function.__name__)
-        most = SIDE_BY_SIDE if cuda_graphs.replays(network, *inputs) else None
+        most = SIDE_BY_SIDE if cuda_graphs.is_replayable(network, *inputs) else None
         replay = partial(replayed, network, settings, function)
-        return by_rows(replay, *inputs, most=most, free=partial(forget, network or self.model))
+        return in_chunks(replay, *inputs, max_rows=most, release=partial(release_graphs, network or self.model))
 
     def _forth(self, point: Tensor, origin: Tensor, eps: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():

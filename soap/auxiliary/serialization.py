@@ -25,7 +25,7 @@ MAX_INPUT_VALUES = 3 * 1024 * 1024
 
 def save(path: str | Path, model: JointModel) -> None:
     """Write the weights and settings of a model as one safetensors file."""
-    tensor_files.check_keepable(model.state_dict())
+    tensor_files.check_storable(model.state_dict())
     tensor_files.save_tensors(Path(path), model.state_dict(), metadata(model))
 
 

@@ -106,7 +106,7 @@ def run_suite(
     target = asked.target(shell)
     if asked.bare:
         shell.say(f"{network.name} has no auxiliary task, so there is nothing to purify with: it is attacked as it is.")
-    with interrupts.stoppable() as stop, shell.progress() as show:
+    with interrupts.stop_on_signal() as stop, shell.progress() as show:
         report = evaluate(
             target,
             images,

@@ -223,5 +223,5 @@ def _purified(purifier: Purifier, x: Tensor, y: Tensor) -> Purified:
 
 def save_images(path: Path, x: Tensor, y: Tensor) -> None:
     """Write images and labels as an .npz that `soap.data.load` reads back."""
-    with atomic.replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic.replace_file(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, x=x.cpu().numpy(), y=y.cpu().numpy())

@@ -10,9 +10,9 @@ from functools import partial
 import torch
 
 from soap import validate
-from soap._runtime.cuda_graphs import forget
+from soap._runtime.cuda_graphs import release_graphs
 from soap._runtime.isolation import isolated
-from soap._runtime.splitting import by_rows
+from soap._runtime.splitting import in_chunks
 from soap.errors import InputError
 from soap.models.logistic_mixture import Candidates, LogisticMixture, most_likely
 from soap.models.pixel_generation import PixelChoice, generate_pixels
@@ -57,12 +57,12 @@ class PixelDefend:
         validate.inputs(x, self.model)
         walked, whole = self._rows_at_once(x.device)
         top, dtype = x.new_tensor(self.model.levels - 1), x.dtype  # by a number a GPU may multiply with 1 / 255
-        free = partial(forget, self.model)
+        free = partial(release_graphs, self.model)
         with isolated(self.model), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             before = self.model.levels_of(x.detach())
-            (after,) = by_rows(self._purify, before, most=walked, free=free)
+            (after,) = in_chunks(self._purify, before, max_rows=walked, release=free)
             bits = [
-                by_rows(self._bits_per_dim, levels.to(dtype) / top, most=whole, free=free)[0]
+                in_chunks(self._bits_per_dim, levels.to(dtype) / top, max_rows=whole, release=free)[0]
                 for levels in (before, after)
             ]
         return Purified(

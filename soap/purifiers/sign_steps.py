@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from soap import validate
-from soap._runtime.cuda_graphs import Function, forget, least_rows, replayed
+from soap._runtime.cuda_graphs import TensorFunction, min_rows_for_determinism, release_graphs, replayed
 from soap._runtime.isolation import frozen, isolated
-from soap._runtime.splitting import by_rows
+from soap._runtime.splitting import in_chunks
 from soap.balls import Linf
 from soap.descent import UNIT, Bounds, advance, slope
 from soap.errors import InputError
@@ -76,7 +76,7 @@ class SignWalk(ABC):
     def _loss(self, criterion: Criterion, x: Tensor) -> Tensor:
         return criterion(self.model(x))
 
-    def _in_parts(self, walk: Function, x: Tensor) -> tuple[Tensor, ...]:
+    def _in_parts(self, walk: TensorFunction, x: Tensor) -> tuple[Tensor, ...]:
         """`walk(x)` on checked inputs, replayed where that is possible, over as many rows at once as pay."""
         validate.inputs(x, self.model, self.bounds)
         with isolated(self.model), torch.inference_mode(False), torch.no_grad():
@@ -85,8 +85,8 @@ class SignWalk(ABC):
                 validate.logits(self.model(x[:8]), len(x[:8]))
                 self._looked = True
             replay = partial(replayed, self.model, (repr(self), self.bounds, walk.__name__), walk)
-            most, least = SIDE_BY_SIDE.get(x.device.type), least_rows(self.model, x)
-            return by_rows(replay, x, most=most, least=least, free=partial(forget, self.model))
+            most, least = SIDE_BY_SIDE.get(x.device.type), min_rows_for_determinism(self.model, x)
+            return in_chunks(replay, x, max_rows=most, min_rows=least, release=partial(release_graphs, self.model))
 
     def _walk(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images, losses before and after, all [batch, ...]; nothing in it waits for the host."""

@@ -216,7 +216,7 @@ def test_a_look_costs_one_purification_and_goes_back_through_each_step_twice():
 
 BAD = [
     (lambda m: Unrolled(m, lambda x: x), r"want one with step_size, steps, bounds, loss\(x\).*use Bpda"),
-    (lambda m: Unrolled(m, soap.SOAP(m), scale=0.0), "scale is 0.0, want a number above 0"),
+    (lambda m: Unrolled(m, soap.SOAP(m), scale=0.0), "scale is 0.0, expected a number above 0"),
     (lambda m: Unrolled(m, soap.SOAP(m), scale=float("nan")), "scale is nan"),
     (lambda m: Unrolled(m, soap.SOAP(m, "oracle")).look(noise_images(2), squares), "no defence and has no path"),
     (lambda m: Unrolled(m, soap.SOAP(m)).look(noise_images(2) * 255, squares), "divide by 255"),

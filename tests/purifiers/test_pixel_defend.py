@@ -225,7 +225,7 @@ def test_before_a_classifier_it_passes_gradients_straight_through() -> None:
         (torch.zeros(0, 1, 4, 4), "empty batch"),
         (torch.zeros(1, 1, 4, 4, dtype=torch.uint8), "divide 8-bit images by 255"),
         (torch.full((1, 1, 4, 4), torch.nan), "NaN"),
-        (torch.full((1, 1, 4, 4), 1.5), r"want \[0, 1\]"),
+        (torch.full((1, 1, 4, 4), 1.5), r"expected \[0, 1\]"),
         (torch.zeros(1, 1, 4, 4, dtype=torch.float64), "the model's parameters are torch.float32"),
     ],
 )
@@ -280,6 +280,6 @@ def test_replayed_or_not_it_is_the_same() -> None:
         assert torch.equal(got.x, want.x)
         torch.testing.assert_close(got.loss_after, want.loss_after)
     assert (
-        len(cuda_graphs._shelves[model].recordings) == 1
+        len(cuda_graphs._graphs_by_module[model].recordings) == 1
     )  # of a row, which serves the first and the last, and both sizes
-    assert plain not in cuda_graphs._shelves
+    assert plain not in cuda_graphs._graphs_by_module

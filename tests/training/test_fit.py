@@ -159,7 +159,7 @@ def test_second_training_in_the_same_folder_is_refused(tmp_path):
     x, y = data()
 
     def second(progress):
-        with pytest.raises(soap.FileError, match="another process is at work in it; wait for its end, or choose"):
+        with pytest.raises(soap.FileError, match="another process uses this folder; wait until it ends, or choose"):
             train(tiny_model(), as_dataset(x, y, classes=4), Schedule(**SHORT, seed=1), out=tmp_path)
 
     done = train(tiny_model(), as_dataset(x, y, classes=4), Schedule(**SHORT), out=tmp_path, watch=second)

@@ -198,12 +198,12 @@ def test_checkpoint_of_another_run_is_refused(tmp_path):
 
 
 def test_missing_and_corrupt_checkpoints_are_file_errors(tmp_path):
-    with pytest.raises(soap.FileError, match=r"checkpoint\.safetensors: there is no such file"):
+    with pytest.raises(soap.FileError, match=r"checkpoint\.safetensors: no such file"):
         train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path / "nowhere", resume=True)
     train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
     path = tmp_path / checkpoint.NAME
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+    with pytest.raises(soap.FileError, match="not a complete safetensors file"):
         train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path, resume=True)
 
 

@@ -226,12 +226,12 @@ def test_checkpoint_of_another_run_is_refused(tmp_path):
 
 
 def test_missing_and_corrupt_checkpoints_are_file_errors(tmp_path):
-    with pytest.raises(soap.FileError, match=r"checkpoint\.safetensors: there is no such file"):
+    with pytest.raises(soap.FileError, match=r"checkpoint\.safetensors: no such file"):
         train(tiny_model(), images(), SCHEDULE, out=tmp_path / "nowhere", resume=True)
     train(tiny_model(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+    with pytest.raises(soap.FileError, match="not a complete safetensors file"):
         train(tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True)
 
 

@@ -87,7 +87,9 @@ def _signed_line(line: bytes) -> bytes:
         row = json.loads(line)
         for field in ("key", "accuracy"):
             row[field] = _right(row, field)
-        return checksums.as_text({name: value for name, value in row.items() if name != checksums.FIELD}).encode()
+        return checksums.dumps(
+            {name: value for name, value in row.items() if name != checksums.CHECKSUM_FIELD}
+        ).encode()
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError, ZeroDivisionError, OverflowError):
         return line
 

@@ -1,4 +1,4 @@
-"""A replay is the call it replaces: on the CPU it is that call, on a GPU it is recorded and proved."""
+"""A replay returns what the function returns: on the CPU it is called, on a GPU it is recorded."""
 
 import pytest
 import torch
@@ -7,7 +7,13 @@ from torch import Tensor, nn
 
 import soap
 from soap._runtime import cuda_graphs, devices, passes
-from soap._runtime.cuda_graphs import REPEATABLE, _bucket, least_rows, replayed, row_by_row
+from soap._runtime.cuda_graphs import (
+    MIN_ROWS_DETERMINISTIC,
+    _next_power_of_two,
+    map_samples,
+    min_rows_for_determinism,
+    replayed,
+)
 from soap.purifiers import sign_steps
 
 
@@ -24,7 +30,7 @@ class Doubles(nn.Module):
         return x * self.factor, y + 1
 
 
-def test_on_the_cpu_the_function_is_called():
+def test_function_is_called_on_the_cpu():
     model = Doubles()
     x, y = torch.rand(3, 2), torch.arange(3)
     out = replayed(model, "double", model.work, x, y)
@@ -33,7 +39,7 @@ def test_on_the_cpu_the_function_is_called():
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_row_by_row_is_the_function_of_every_row(device):
+def test_map_samples_applies_the_function_to_each_sample(device):
     seen, x, y = [], torch.rand(5, 2, device=device), torch.arange(5, device=device)
 
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -41,31 +47,31 @@ def test_row_by_row_is_the_function_of_every_row(device):
         return x * 2, y + 1
 
     for _ in range(3):
-        double, more = row_by_row(function, x, y)
+        double, more = map_samples(function, x, y)
         assert torch.equal(double, 2 * x)
         assert torch.equal(more, y + 1)
     assert set(seen) == {1}
 
 
-def test_rows_are_padded_to_the_next_power_of_two():
-    assert [_bucket(n) for n in (1, 2, 3, 4, 5, 100, 128, 129)] == [1, 2, 4, 4, 8, 128, 128, 256]
+def test_batches_are_padded_to_the_next_power_of_two():
+    assert [_next_power_of_two(n) for n in (1, 2, 3, 4, 5, 100, 128, 129)] == [1, 2, 4, 4, 8, 128, 128, 256]
 
 
-def test_only_repeatable_replays_are_padded_further(monkeypatch):
+def test_replays_are_padded_further_only_if_deterministic(monkeypatch):
     model, x = Doubles(), torch.rand(3, 2)
     with devices.cudnn_deterministic():
-        assert least_rows(model, x) == 1  # on the CPU nothing is replayed
-        monkeypatch.setattr(cuda_graphs, "replays", lambda *_: True)
-        assert least_rows(model, x) == REPEATABLE
-    assert least_rows(model, x) == 1
+        assert min_rows_for_determinism(model, x) == 1  # on the CPU nothing is replayed
+        monkeypatch.setattr(cuda_graphs, "is_replayable", lambda *_: True)
+        assert min_rows_for_determinism(model, x) == MIN_ROWS_DETERMINISTIC
+    assert min_rows_for_determinism(model, x) == 1
 
 
 @pytest.mark.parametrize("kind", ["soap", "hedge", "answers"])
-def test_what_gives_answers_asks_for_the_padding(kind, monkeypatch):
-    seen = []
-    rooms = {"soap": soap.purifiers.soap, "hedge": sign_steps, "answers": passes}
-    monkeypatch.setattr(rooms[kind], "least_rows", lambda *_: 8)
-    monkeypatch.setattr(rooms[kind], "replayed", lambda *given: _seen(seen, *given))
+def test_purifiers_and_passes_pad_to_the_deterministic_batch_size(kind, monkeypatch):
+    sizes = []
+    modules = {"soap": soap.purifiers.soap, "hedge": sign_steps, "answers": passes}
+    monkeypatch.setattr(modules[kind], "min_rows_for_determinism", lambda *_: 8)
+    monkeypatch.setattr(modules[kind], "replayed", lambda *given: _recorded_size(sizes, *given))
     model, x = tiny_model().eval(), noise_images(3)
     call = {
         "soap": lambda: soap.SOAP(model, 0.1)(x).x,
@@ -73,17 +79,17 @@ def test_what_gives_answers_asks_for_the_padding(kind, monkeypatch):
         "answers": lambda: passes.answers(model, x),
     }[kind]
     assert len(call()) == 3
-    assert seen == [8]
+    assert sizes == [8]
 
 
-def _seen(seen, owner, key, function, *inputs):
-    seen.append(len(inputs[0]))
+def _recorded_size(sizes, owner, key, function, *inputs):
+    sizes.append(len(inputs[0]))
     return function(*inputs)
 
 
 @pytest.mark.gpu
-def test_a_repeatable_answer_does_not_depend_on_how_many_are_asked_for():
-    model = soap.load("cifar10-resnet18-lc").cuda()  # others keep the label, not the last bit of a logit
+def test_deterministic_logits_do_not_depend_on_the_batch_size():
+    model = soap.load("cifar10-resnet18-lc").cuda()  # other models keep the label, not the last bit of a logit
     x = torch.rand(150, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
     robust = soap.Defence(model, soap.SOAP(model))
     with torch.no_grad(), devices.cudnn_deterministic():
@@ -94,7 +100,7 @@ def test_a_repeatable_answer_does_not_depend_on_how_many_are_asked_for():
 
 
 @pytest.mark.gpu
-def test_replays_read_new_inputs_new_weights_and_ragged_batches():
+def test_replays_use_new_inputs_new_weights_and_partial_batches():
     model = Doubles().cuda()
     for n in (5, 7, 8, 5):
         x, y = torch.rand(n, 2, device="cuda"), torch.arange(n, device="cuda")
@@ -106,10 +112,10 @@ def test_replays_read_new_inputs_new_weights_and_ragged_batches():
     assert torch.equal(replayed(model, "double", model.work, x, y)[0], 3 * x)
     model.factor = nn.Parameter(torch.tensor(4.0, device="cuda"), requires_grad=False)
     assert torch.equal(replayed(model, "double", model.work, x, y)[0], 4 * x)
-    cuda_graphs.forget(model)
+    cuda_graphs.release_graphs(model)
 
 
-def test_only_models_that_promise_it_are_recorded():
+def test_recordable_is_set_for_known_models_and_attacks_only():
     assert not tiny_model().recordable
     assert soap.load("mnist-fcn-dr").recordable
     attacks = soap.attacks
@@ -121,7 +127,7 @@ def test_only_models_that_promise_it_are_recorded():
 
 
 @pytest.mark.gpu
-def test_without_the_promise_the_function_is_called():
+def test_function_is_called_if_the_module_is_not_recordable():
     model = Doubles().cuda()
     model.recordable = False
     for _ in range(3):
@@ -132,7 +138,7 @@ def test_without_the_promise_the_function_is_called():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("task", TASKS)
-def test_purifier_and_attack_replayed_equal_themselves_called(task):
+def test_replayed_purifier_and_attack_equal_the_called_ones(task):
     model, x = tiny_model(task).cuda(), noise_images(6).cuda()
     model.recordable = True
     y = model(x).argmax(1)

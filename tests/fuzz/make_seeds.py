@@ -125,7 +125,7 @@ def weights() -> dict[str, bytes]:
     for text, model in models.items():
         tensors = {key: _half(value) for key, value in model.state_dict().items()}
         made[model.name] = packed(tensors, {"recipe": text})
-    checked = packed(models[WGAN].state_dict(), {"recipe": WGAN, checksums.FIELD: checksums.BLANK})
+    checked = packed(models[WGAN].state_dict(), {"recipe": WGAN, checksums.CHECKSUM_FIELD: checksums.ZERO_CHECKSUM})
     return {**made, "checked": checked, "small-gan.toml": WGAN.encode()}  # to be mended into small-gan
 
 
@@ -140,7 +140,7 @@ def packed(tensors: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> byt
     # The library writes metadata in any order; seeds are the same every time.
     header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
     whole = struct.pack("<Q", len(header)) + header + content[8 + length :]
-    return checksums.filled(whole) if checksums.FIELD in about else whole
+    return checksums.with_checksum(whole) if checksums.CHECKSUM_FIELD in about else whole
 
 
 def saved_checkpoint(folder: Path) -> dict[str, bytes]:
