@@ -23,7 +23,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
     If a launcher started several processes, each one uses its own GPU.
     """
-    if distributed.started() > 1 and name != "cpu":
+    if distributed.launched_count() > 1 and name != "cpu":
         return _own_gpu(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,8 +41,10 @@ def pick_device(name: str = "auto") -> torch.device:
 def _own_gpu(name: str) -> torch.device:
     """Return the GPU of this process among several; the CPU if there is no GPU and the name is "auto"."""
     if name not in ("auto", "cuda"):
-        raise InputError(f"device {name!r} is one for all {distributed.started()} processes; use auto, cuda or cpu.")
-    rank, gpus = distributed.place_on_machine(), torch.cuda.device_count()
+        raise InputError(
+            f"device {name!r} is one for all {distributed.launched_count()} processes; use auto, cuda or cpu."
+        )
+    rank, gpus = distributed.local_rank(), torch.cuda.device_count()
     if name == "auto" and gpus == 0:
         return torch.device("cpu")
     if rank >= gpus:

@@ -33,7 +33,7 @@ def stop_on_signal() -> Iterator[StopRequest]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.requested and not distributed.here().many:
+        if stop.requested and not distributed.processes().is_distributed:
             raise KeyboardInterrupt
         stop.requested = True
 

@@ -85,7 +85,7 @@ def train(
     images = library.load(plan.data, "train", root=data_root).take(limit)
     if limit is not None:
         plan = kitchen.with_comment(plan, f"Trained on the first {limit} images of the training split alone.")
-    with interrupts.stoppable() as stop, shell.progress() as show:
+    with interrupts.stop_on_signal() as stop, shell.progress() as show:
 
         def watch(progress: BaseProgress) -> None:
             show("training", progress.step, progress.steps, describe(progress))

@@ -115,7 +115,7 @@ def is_generative(text: str) -> bool:
 def read_text(path: Path) -> str:
     """Return the text of a recipe's file."""
     try:
-        with atomic.explained(path):
+        with atomic.file_errors(path):
             return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise FileError(f"{path}: not UTF-8 text ({error}); expected a recipe in TOML.") from error

@@ -67,7 +67,7 @@ def fit(
         raise InputError("got inputs without labels; pass y, or a Dataset.")
     else:
         data = as_dataset(x, y, classes=model.classes)
-    tensor_files.check_keepable(model.state_dict())
+    tensor_files.check_storable(model.state_dict())
     settings = metadata(model)
     exists = (out / checkpoint.NAME).exists()
     if exists and not resume:

@@ -129,7 +129,7 @@ class TrainingLoop(ABC, Generic[ProgressT]):
 
     def run(self, resume: bool, watch: Callable[[ProgressT], None], stop: Callable[[], bool]) -> Trained:
         """Train all epochs, or the rest of them after the checkpoint, with exclusive use of the folder."""
-        with atomic.alone_in(self.out) if self.group.is_main else nullcontext():
+        with atomic.exclusive_folder(self.out) if self.group.is_main else nullcontext():
             if resume:
                 self._load_checkpoint()
             self.group.broadcast([*self.networks.state_dict().values()])
@@ -163,8 +163,8 @@ class TrainingLoop(ABC, Generic[ProgressT]):
 
     def _open_folder(self) -> Any:
         """Remove half-written files of a killed run; return a TensorBoard writer or None."""
-        with atomic.explained(self.out):
-            atomic.remove_unfinished(self.out)
+        with atomic.file_errors(self.out):
+            atomic.remove_temporary_files(self.out)
         return _tensorboard(self.out / "tensorboard")
 
     def _agreed(self, wanted: bool) -> bool:

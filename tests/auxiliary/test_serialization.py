@@ -88,7 +88,7 @@ def test_wrong_module_or_file_raises_and_changes_nothing(tmp_path):
     assert state_of(other) == before
     with pytest.raises(FileError, match="not a wrapped model"):
         restore(soap.zoo.weights_path("mnist-fcn-dr"), own_network())
-    with pytest.raises(FileError, match="there is no such file"):
+    with pytest.raises(FileError, match="no such file"):
         restore(tmp_path / "none.safetensors", own_network())
 
 

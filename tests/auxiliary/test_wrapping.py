@@ -181,7 +181,7 @@ BAD = [
     ({"classifier": AFTER, "shape": (1, 5, 5)}, "fails on a float32 tensor of shape"),
     ({"classifier": nn.Sequential(FLAT, nn.Softmax(1))}, "remove its last softmax"),
     ({"classifier": nn.Sequential(nn.Flatten(), nn.Linear(64, 1))}, "two for binary classification"),
-    ({"classifier": nn.Conv2d(1, 4, 3), "task": "consistency"}, "want float logits"),
+    ({"classifier": nn.Conv2d(1, 4, 3), "task": "consistency"}, "expected float logits"),
     ({"classifier": nn.Linear(9, 4), "encoder": nn.Flatten()}, "the classifier fails on"),
     ({"task": "rotatoin"}, "did you mean rotation"),
     ({"task": "rotation", "shape": (1, 4, 16)}, "needs square images, got 4 x 16"),

@@ -37,7 +37,7 @@ def train(out: Path) -> None:
     schedule = Schedule(epochs=EPOCHS, lr=0.05, batch=8, warmup_epochs=0.5, augment=("flip",), holdout=4)
     with (
         distributed.process_group(torch.device("cpu")),
-        interrupts.stoppable() as stop,
+        interrupts.stop_on_signal() as stop,
         patch.object(loop, "SAVE_INTERVAL_S", -1.0),
     ):
         going = (out / checkpoint.NAME).exists()

@@ -45,7 +45,7 @@ def test_damaged_checkpoint_is_skipped_and_the_run_ends_with_the_same_weights(tm
     model = tiny_model(seed=9)
     # A crash before the next save must not leave only the damaged checkpoint.
     assert train(model, images(), SCHEDULE, out=out, resume=True, stop=StopAfter(1)).step == 6
-    assert "checkpoint.safetensors: not a whole safetensors file" in caplog.messages[0]
+    assert "checkpoint.safetensors: not a complete safetensors file" in caplog.messages[0]
     assert "previous checkpoint, of step 5" in caplog.messages[0]
     assert (step_of(path), step_of(out / checkpoint.PREVIOUS)) == (6, 5)
     caplog.clear()
