@@ -1,4 +1,4 @@
-"""What the fuzzer found, said plainly: recipes, rows and weights by a stranger are refused by name and at once."""
+"""Faults that the fuzzer found: untrusted recipes, rows and weights are refused with the file's name, before work."""
 
 import json
 import struct
@@ -24,49 +24,49 @@ RECIPE = recipes.read("mnist-fcn-dr").text
 GAN = generative.read("defense-gan-mnist").text
 
 BAD_VALUES = {
-    "text for a number": ("lr = 0.01", 'lr = "fast"', r"key in \[training\]: lr is 'fast', want a finite number"),
-    "list for a number": ("lr = 0.01", "lr = [1]", r"lr is \(1,\), want a finite number"),
-    "no number": ("lr = 0.01", "lr = nan", "lr is nan, want a finite number"),
-    "truth for a number": ("lr = 0.01", "lr = true", "lr is True, want a finite number"),
-    "beyond a float": ("lr = 0.01", f"lr = {10**400}", "lr is 1000.*, want a finite number"),
+    "text for a number": ("lr = 0.01", 'lr = "fast"', r"key in \[training\]: lr is 'fast'.* a finite number"),
+    "list for a number": ("lr = 0.01", "lr = [1]", r"lr is \(1,\).* a finite number"),
+    "NaN": ("lr = 0.01", "lr = nan", "lr is nan.* a finite number"),
+    "boolean for a number": ("lr = 0.01", "lr = true", "lr is True.* a finite number"),
+    "beyond a float": ("lr = 0.01", f"lr = {10**400}", "lr is 1000.* a finite number"),
     "a fraction beyond a float": ("lr = 0.01", f'lr = "{10**400}/3"', "is not a number or a fraction like"),
     "more digits than Python takes": ("lr = 0.01", f"lr = {'9' * 5000}", "not valid TOML"),
-    "number for a list": ("milestones = [0.5]", "milestones = 1", "milestones is 1, want a list, each of it a finite"),
-    "texts for numbers": ("milestones = [0.5]", 'milestones = ["a"]', "want a list, each of it a finite number"),
-    "a share of an epoch": ("epochs = 100", "epochs = 1.5", "epochs is 1.5, want a whole number"),
-    "a seed of 65 bits": ("epochs = 100", f"epochs = 1\nseed = {2**64}", "seed is 18446744073709551616, want a whole"),
-    "table for a number": ("steps = 5", "steps = {a = 1}", r"key in \[purifier\]: steps is {'a': 1}, want a whole"),
+    "number for a list": ("milestones = [0.5]", "milestones = 1", "milestones is 1.* a list.* a finite"),
+    "texts for numbers": ("milestones = [0.5]", 'milestones = ["a"]', "milestones is .* a list.* a finite number"),
+    "fraction of an epoch": ("epochs = 100", "epochs = 1.5", "epochs is 1.5.* a whole number"),
+    "a seed of 65 bits": ("epochs = 100", f"epochs = 1\nseed = {2**64}", "seed is 18446744073709551616.* a whole"),
+    "table for a number": ("steps = 5", "steps = {a = 1}", r"key in \[purifier\]: steps is {'a': 1}.* a whole"),
     "lists in lists": ("steps = 5", "steps = " + "[" * 3000, "not valid TOML"),
 }
 BAD_SIZES = {
-    "text for a share": ("dropout = 0.0", 'dropout = "none"', "of the fcn architecture: dropout is 'none', want"),
-    "more than a share": ("dropout = 0.0", "dropout = 7.0", "the fcn of mnist-fcn-dr cannot be built .*dropout"),
-    "fewer than no classes": ("dropout = 0.0", "classes = -3", "the fcn of mnist-fcn-dr cannot be built"),
+    "text for a probability": ("dropout = 0.0", 'dropout = "none"', "of the fcn architecture: dropout is 'none'"),
+    "probability above 1": ("dropout = 0.0", "dropout = 7.0", "the fcn of mnist-fcn-dr cannot be built .*dropout"),
+    "negative number of classes": ("dropout = 0.0", "classes = -3", "the fcn of mnist-fcn-dr cannot be built"),
     "more than memory": ("dropout = 0.0", f"classes = {2**62}", "the fcn of mnist-fcn-dr cannot be built"),
-    "no sides": ('architecture = "fcn"', 'architecture = "cnn"\ninputs = []', "cnn of mnist-fcn-dr cannot be built"),
-    "text for the noise": ("noise = 0.5", 'noise = "loud"', r"key in \[auxiliary\]: noise is 'loud', want a finite"),
+    "empty shape": ('architecture = "fcn"', 'architecture = "cnn"\ninputs = []', "cnn of mnist-fcn-dr cannot be built"),
+    "text for the noise": ("noise = 0.5", 'noise = "loud"', r"key in \[auxiliary\]: noise is 'loud'.* a finite"),
 }
 
 
-@pytest.mark.parametrize(("old", "new", "says"), BAD_VALUES.values(), ids=BAD_VALUES)
-def test_a_recipe_with_a_wrong_value(tmp_path, old, new, says):
+@pytest.mark.parametrize(("old", "new", "message"), BAD_VALUES.values(), ids=BAD_VALUES)
+def test_recipe_with_an_invalid_value_is_refused(tmp_path, old, new, message):
     assert old in RECIPE
     path = tmp_path / "own.toml"
     path.write_text(RECIPE.replace(old, new))
-    with pytest.raises(InputError, match=says) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         recipes.find(path)
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(("old", "new", "says"), BAD_SIZES.values(), ids=BAD_SIZES)
-def test_a_recipe_that_no_network_fits(old, new, says):
+@pytest.mark.parametrize(("old", "new", "message"), BAD_SIZES.values(), ids=BAD_SIZES)
+def test_recipe_with_impossible_sizes_is_refused(old, new, message):
     text = RECIPE.replace(old, new).replace("dropout = 0.0\n" if "cnn" in new else "\0", "")
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         recipes.build(recipes.parse(text, "recipe"))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfen\0a\0", RECIPE.encode()[:-5] + b"\x80"])
-def test_a_recipe_that_is_no_text(tmp_path, content):
+def test_recipe_that_is_not_utf8_is_refused(tmp_path, content):
     path = tmp_path / "own.toml"
     path.write_bytes(content)
     for read in (recipes.read, recipes.find, generative.read):
@@ -74,14 +74,14 @@ def test_a_recipe_that_is_no_text(tmp_path, content):
             read(path)
 
 
-def test_types_are_those_of_the_annotations():
+def test_options_are_checked_against_annotations():
     def takes(*, whole: int = 0, pair: tuple[float, float] = (0, 0), name: str | None = None, free=None):
         raise NotImplementedError
 
     for fits in ({"whole": 7}, {"pair": (1, 2.5)}, {"name": None}, {"name": "a"}, {"free": {}}, {"unknown": 3}):
         check_types(takes, fits, "key")
     for wrong in ({"whole": 7.0}, {"whole": True}, {"pair": (1.0,)}, {"pair": [1.0, 2.0]}, {"name": 3}):
-        with pytest.raises(InputError, match=r"key: (whole|pair|name) is .*, want "):
+        with pytest.raises(InputError, match=r"key: (whole|pair|name) is "):
             check_types(takes, wrong, "key")
 
 
@@ -110,8 +110,8 @@ LARGE = {
 
 
 @pytest.mark.parametrize("recipe", LARGE.values(), ids=LARGE)
-def test_a_few_bytes_do_not_build_a_network_of_gigabytes(tmp_path, recipe):
-    """Each would take the machine down if it were built; none is."""
+def test_small_file_cannot_build_a_network_of_gigabytes(tmp_path, recipe):
+    """Each of these networks would exhaust the memory if it were built."""
     path = weights(tmp_path, recipe, {"a": torch.zeros(1)})
     load = zoo.load_prior if generative.is_generative(recipe) else zoo.load
     with pytest.raises(FileError, match=r"own\.safetensors: (tensor .* do not belong together|the recipe inside)"):
@@ -119,37 +119,37 @@ def test_a_few_bytes_do_not_build_a_network_of_gigabytes(tmp_path, recipe):
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.int32, torch.uint8, torch.bool])
-def test_weights_of_another_kind_are_refused(tmp_path, kind):
+def test_weights_of_another_dtype_are_refused(tmp_path, kind):
     tensors = {key: value.to(kind) for key, value in zoo.load("mnist-fcn-dr").state_dict().items()}
-    with pytest.raises(FileError, match=rf"is \[.*\] of {kind}, want"):
+    with pytest.raises(FileError, match=rf"is \[.*\] of {kind}[,;] "):
         zoo.load(weights(tmp_path, RECIPE, tensors))
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_weights_of_half_precision_are_taken(tmp_path, kind):
+def test_weights_in_half_precision_are_accepted(tmp_path, kind):
     whole = zoo.load("mnist-fcn-dr").state_dict()
     model = zoo.load(weights(tmp_path, RECIPE, {key: value.to(kind) for key, value in whole.items()}))
     assert all(torch.equal(value, whole[key].to(kind).float()) for key, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "C64"])
-def test_numbers_that_cannot_be_looked_through_are_refused(tmp_path, kind):
+def test_dtypes_without_a_finite_check_are_refused(tmp_path, kind):
     size = 8 if kind == "C64" else 1
     header = json.dumps({"a": {"dtype": kind, "shape": [1], "data_offsets": [0, size]}}).encode()
     path = tmp_path / "own.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
-    with pytest.raises(FileError, match=r"own\.safetensors: tensor 'a' is torch\..*; want real numbers"):
+    with pytest.raises(FileError, match=r"own\.safetensors: tensor 'a' is torch\..* real numbers"):
         tensor_files.load_tensors(path)
 
 
-def test_a_header_is_capped(tmp_path):
+def test_header_length_is_limited(tmp_path):
     path = tmp_path / "own.safetensors"
     path.write_bytes(struct.pack("<Q", 2**24 + 1) + b"{}" + b" " * (2**24 - 1))
-    with pytest.raises(FileError, match="its header is said to have 16,777,217 bytes, want at most 16,777,216"):
+    with pytest.raises(FileError, match=r"header .* 16,777,217 bytes, expected at most 16,777,216"):
         tensor_files.load_tensors(path)
 
 
-def test_the_count_of_parameters_holds_here_and_now_only():
+def test_parameter_limit_applies_to_its_block_and_thread_only():
     with at_most(2):
         nn.Linear(1, 1)
         others = threading.Thread(target=lambda: made.append(nn.Linear(1, 1)))
@@ -167,37 +167,37 @@ ROW = Store(zoo.weights_path("mnist-fcn-dr").with_suffix(".jsonl")).read()[0]
 BAD_ROWS = {
     "seconds are text": ({"seconds": "1"}, "its seconds is '1'"),
     "seconds are infinite": ({"seconds": float("inf")}, "its seconds is inf"),
-    "seconds are no number": ({"seconds": float("nan")}, "its seconds is nan"),
+    "seconds are NaN": ({"seconds": float("nan")}, "its seconds is nan"),
     "a name is a number": ({"attack": 3}, "its attack is 3"),
-    "a name is half a letter": ({"attack": "\ud800"}, "its attack is "),
+    "a name is a lone surrogate": ({"attack": "\ud800"}, "its attack is "),
     "measures are a list": ({"measures": [1]}, "its measures are not numbers by name"),
-    "a measure is nothing": ({"measures": {"a": None}}, "its measures are not numbers by name"),
-    "a measure is no number": ({"measures": {"a": float("nan")}}, "its measures are not numbers by name"),
-    "a count is true": ({"n": True, "correct": True}, "its n is True"),
-    "a count is broken": ({"n": 10.5, "correct": 3}, "its n is 10.5"),
+    "a measure is null": ({"measures": {"a": None}}, "its measures are not numbers by name"),
+    "a measure is NaN": ({"measures": {"a": float("nan")}}, "its measures are not numbers by name"),
+    "a count is a boolean": ({"n": True, "correct": True}, "its n is True"),
+    "a count is a fraction": ({"n": 10.5, "correct": 3}, "its n is 10.5"),
     "a count is beyond a float": ({"n": 10**400, "correct": 0}, "its n is 1000"),
-    "a count of none": ({"n": 0, "correct": 0}, "0 right of 0 is not a count"),
-    "more right than there are": ({"n": 3, "correct": 4}, "4 right of 3 is not a count"),
+    "a count of zero": ({"n": 0, "correct": 0}, "0 right of 0 is not a count"),
+    "more correct than samples": ({"n": 3, "correct": 4}, "4 right of 3 is not a count"),
 }
 
 
-@pytest.mark.parametrize(("change", "says"), BAD_ROWS.values(), ids=BAD_ROWS)
-def test_a_row_with_a_wrong_value(change, says):
-    """With the key it would have: whoever changes a row can change its key."""
+@pytest.mark.parametrize(("change", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_row_with_an_invalid_value_is_refused(change, message):
+    """Also with a matching key, which can be recomputed for a changed row."""
     made = {**ROW.as_json(), **change}
     if "n" not in change:
         made["key"] = replace(ROW, **change).key
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         from_json(made)
 
 
 @pytest.mark.parametrize(("field", "value"), [("seed", "0"), ("device", None), ("commit", 7), ("batch", 1.5)])
-def test_a_row_with_a_wrong_provenance(field, value):
+def test_row_with_an_invalid_provenance_is_refused(field, value):
     made = ROW.as_json()
     made["provenance"] = {**made["provenance"], field: value}
     with pytest.raises(ValueError, match=f"its {field} is {value!r}"):
         from_json(made)
 
 
-def test_a_whole_row_is_taken():
+def test_valid_row_is_accepted():
     assert from_json(json.loads(json.dumps(ROW.as_json()))) == ROW
