@@ -55,9 +55,8 @@ class Fuzzer:
     def run(self, corpus: Path, is_over: Callable[[], bool], seed: int) -> Tally:
         """Try the corpus first, then its mutants until `is_over`."""
         inputs = {path.name: path.read_bytes() for path in sorted(corpus.iterdir())}
-        for (
-            content
-        ) in inputs.values():  # the first call of a reader imports modules, which must not count as its memory
+        # The first call of a reader imports modules, which must not count as its memory.
+        for content in inputs.values():
             self.path.write_bytes(content)
             for reader in self.target.readers:
                 self._monitored(reader, len(content))
