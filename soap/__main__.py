@@ -1,4 +1,4 @@
-"""`python -m soap` is the command `soap`."""
+"""Run the command `soap` by `python -m soap`."""
 
 import sys
 

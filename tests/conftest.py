@@ -1,17 +1,17 @@
-"""Set-up of every test: shapes checked at run time, the same draws every time, properties without a deadline."""
+"""Setup of every test: run-time shape checks, fixed random seed, hypothesis without a deadline."""
 
 import os
 
 import jaxtyping
 import pytest
 
-# Before anything imports soap: from here on every annotated call of it is checked, shapes included.
+# Before soap is imported: from here on every annotated call is checked, including tensor shapes.
 jaxtyping.install_import_hook("soap", "shape_checks.checked")
 
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores already
+if "PYTEST_XDIST_WORKER" in os.environ:  # the xdist workers already use all cores
     torch.set_num_threads(1)
 
 settings.register_profile("soap", deadline=None, derandomize="CI" in os.environ)
@@ -20,13 +20,13 @@ settings.load_profile("soap")
 
 @pytest.fixture
 def unchecked_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls reach soap as a user's do, without run-time checks: for tests of its own errors on bad input."""
+    """Disable the run-time shape checks, as for a user: for tests of the library's own errors on bad input."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Before a test and its fixtures: what is drawn without a generator is the same every time."""
+    """Seed torch before each test and its fixtures."""
     torch.manual_seed(0)
 
 

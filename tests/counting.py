@@ -1,6 +1,7 @@
-"""How much to try, and the rows of what was tried: `make chaos`, `make fuzz` and `make stress` set SOAP_LONG=1.
+"""Trial counts of the chaos, fuzz and stress tests: short in `make test`, long with SOAP_LONG=1.
 
-A long run keeps its counts as rows in $SOAP_RELIABILITY, else in results/reliability.jsonl. Short runs keep none.
+`make chaos`, `make fuzz` and `make stress` set SOAP_LONG=1. A long run appends its counts as rows to $SOAP_RELIABILITY,
+by default results/reliability.jsonl. A short run stores nothing.
 """
 
 import datetime
@@ -13,24 +14,24 @@ from typing import Any, TypeVar
 from soap.evaluation.provenance import commit
 
 LONG = os.environ.get("SOAP_LONG") == "1"
-COMMIT = commit()  # as it is when the run begins
+COMMIT = commit()  # read once: it may change during a long run
 ROWS = Path(os.environ.get("SOAP_RELIABILITY", Path(__file__).parents[1] / "results" / "reliability.jsonl"))
 
 Amount = TypeVar("Amount", int, float)
 
 
 def amount(short: Amount, long: Amount) -> Amount:
-    """How often, or how many seconds, to try in this run."""
+    """Return the number of trials or seconds for this run: `long` with SOAP_LONG=1, otherwise `short`."""
     return long if LONG else short
 
 
 def count(promise: str, trials: int, failures: Sequence[str], figures: Mapping[str, float] | None = None) -> None:
-    """Keep the count of a long run, with what was measured beside it, then fail if anything did."""
+    """Store the count of a long run, with measured numbers by name, then fail if a trial failed."""
     count_all({promise: {"trials": trials, "failures": failures, "figures": figures}})
 
 
 def count_all(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Keep the counts of several promises, "trials" and "failures" each as in `count`, then fail if anything did."""
+    """Store the counts of several promises, each with the arguments of `count`, then fail if a trial failed."""
     if LONG:
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
         date = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -1,4 +1,4 @@
-"""The run-time type checker of the tests: beartype, with an int welcome where a float is asked for (PEP 484)."""
+"""The run-time type checker of the tests: beartype, which accepts an int for a float parameter (PEP 484)."""
 
 from beartype import BeartypeConf, beartype
 

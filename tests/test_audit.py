@@ -1,4 +1,4 @@
-"""tools/audit.py never calls clean what nobody looked at."""
+"""tools/audit.py reports a package as clean only if it was audited."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 LOCK = "# pinned\nnumpy==2.4.1\nPillow==13.0.0  # pictures\nast_serialize==0.1\n"
 
 
-def looked_at(name, *vulns):
+def audited(name, *vulns):
     return {"name": name, "version": "1.0", "vulns": list(vulns)}
 
 
@@ -19,20 +19,20 @@ def skipped(name):
 
 
 FLAW = {"id": "PYSEC-1", "fix_versions": ["1.1", "2.0"], "description": "bad"}
-CLEAN = [looked_at("numpy"), looked_at("pillow"), looked_at("ast-serialize")]
+CLEAN = [audited("numpy"), audited("pillow"), audited("ast-serialize")]
 
-TWO = [looked_at("numpy", FLAW), skipped("pillow")]
+TWO = [audited("numpy", FLAW), skipped("pillow")]
 NONE = [skipped("numpy"), skipped("pillow"), skipped("ast-serialize")]
 
-ANSWERS = {
+RESULTS = {
     "all clean": (CLEAN, 0, 0, r"3 of 3 packages audited: no known vulnerabilities\."),
-    "one vulnerable": ([looked_at("numpy", FLAW), *CLEAN[1:]], 1, 1, "1 known .*\nnumpy 1.0: PYSEC-1, mended in 1.1"),
+    "one vulnerable": ([audited("numpy", FLAW), *CLEAN[1:]], 1, 1, "1 known .*\nnumpy 1.0: PYSEC-1, fixed in 1.1"),
     "vulnerable, and one skipped": (TWO, 1, 1, "1 of 3 .*\nnumpy 1.0: PYSEC-1"),
-    "no version mends it": ([looked_at("numpy", {"id": "X", "fix_versions": []})], 1, 1, "X, mended in no version yet"),
+    "no fixed version": ([audited("numpy", {"id": "X", "fix_versions": []})], 1, 1, "X, fixed in no version yet"),
     "all skipped": (NONE, 0, 3, "^not audited: the feed could"),
     "one skipped": ([*CLEAN[:2], skipped("ast-serialize")], 0, 3, "2 of 3 .*; not audited: ast-serialize"),
-    "one left out": (CLEAN[:2], 0, 3, "2 of 3 .*; not audited: ast-serialize"),
-    "nothing": ([], 0, 3, "^not audited: .*answered with nothing"),
+    "one missing": (CLEAN[:2], 0, 3, "2 of 3 .*; not audited: ast-serialize"),
+    "nothing": ([], 0, 3, "^not audited: .*returned nothing"),
 }
 
 
@@ -42,32 +42,32 @@ def run(tmp_path, script):
     return tool.audit([sys.executable, str(tmp_path / "fake.py")], tmp_path / "some.lock")
 
 
-@pytest.mark.parametrize(("found", "exit_code", "code", "says"), ANSWERS.values(), ids=ANSWERS)
-def test_what_pip_audit_finds(tmp_path, found, exit_code, code, says):
-    """A fake that writes what pip-audit 2.10 writes; on the error stream it says the same in any case, as that does."""
-    answer = json.dumps({"dependencies": found, "fixes": []})
-    lines = ["import sys", f"print({answer!r})", "print('No known vulnerabilities found', file=sys.stderr)"]
-    got, words = run(tmp_path, "\n".join([*lines, f"sys.exit({exit_code})"]))
+@pytest.mark.parametrize(("found", "exit_code", "code", "message"), RESULTS.values(), ids=RESULTS)
+def test_exit_code_and_message_for_each_result_of_pip_audit(tmp_path, found, exit_code, code, message):
+    """A fake that writes what pip-audit 2.10 writes, with the same text on stderr for every result."""
+    result = json.dumps({"dependencies": found, "fixes": []})
+    lines = ["import sys", f"print({result!r})", "print('No known vulnerabilities found', file=sys.stderr)"]
+    got, text = run(tmp_path, "\n".join([*lines, f"sys.exit({exit_code})"]))
     assert got == code
-    assert re.search(says, words), words
+    assert re.search(message, text), text
 
 
 @pytest.mark.parametrize(
     "script",
     ["raise OSError('cannot resolve')", "print('[]')", "print('{}')", "print('null')", "print('no JSON')", ""],
 )
-def test_without_a_feed_nothing_is_called_clean(tmp_path, script):
+def test_without_a_feed_nothing_is_reported_as_clean(tmp_path, script):
     code, words = run(tmp_path, script)
     assert code == tool.NOT_AUDITED
     assert words.startswith("not audited: the feed could not be reached")
 
 
-def test_it_is_given_the_lock(tmp_path):
+def test_pip_audit_gets_the_lock_file(tmp_path):
     _, words = run(tmp_path, "import sys\nprint('|'.join(sys.argv), file=sys.stderr)")
     assert f"--requirement|{tmp_path / 'some.lock'}|--no-deps|--disable-pip" in words
 
 
-def test_the_lock_of_this_repository_is_understood():
+def test_lock_of_this_repository_is_parsed():
     names = tool.pinned(tool.LOCK)
     assert len(names) == tool.LOCK.read_text(encoding="utf-8").count("==")
     assert {"torch", "numpy", "safetensors", "pillow"} <= {*names}

@@ -1,4 +1,4 @@
-"""tools/bundle.py: weights rounded to half precision, and a recipe whose purifier alone may change."""
+"""tools/bundle.py: weights in half precision, and a replaced recipe of which only [purifier] may differ."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from soap.recipes import generative
 
 
 def trained_generator(folder: Path) -> Path:
-    """Weights as a training would leave them, but for the training."""
+    """Write untrained weights in the format of a training run."""
     recipe = generative.read("defense-gan-mnist")
     path = folder / "last.safetensors"
     tensor_files.save_tensors(path, generative.build(recipe).state_dict(), {"recipe": recipe.text, "precision": "fp32"})
@@ -35,7 +35,7 @@ def test_half_precision_rounds_to_eleven_bits_and_halves_the_file(tmp_path):
     assert half.training_note == f"{whole.training_note}, stored in half precision"
 
 
-def test_without_it_the_weights_are_those_of_the_source(tmp_path):
+def test_weights_are_unchanged_without_half_precision(tmp_path):
     source, target = zoo.weights_path("mnist-fcn-dr"), tmp_path / "same.safetensors"
     bundle(source, target)
     before, after = tensor_files.load_tensors(source), tensor_files.load_tensors(target)
@@ -43,14 +43,14 @@ def test_without_it_the_weights_are_those_of_the_source(tmp_path):
     assert all(torch.equal(after[0][name], value) for name, value in before[0].items())
 
 
-def test_another_purifier_may_go_inside(tmp_path):
+def test_recipe_with_another_purifier_is_accepted(tmp_path):
     text = generative.read("defense-gan-mnist").text
     (tmp_path / "other.toml").write_text(text.replace("\nsteps = 50", "\nsteps = 77"))
     bundle(trained_generator(tmp_path), tmp_path / "g.safetensors", recipe=tmp_path / "other.toml")
     assert zoo.prior_recipe(tmp_path / "g.safetensors").purifier["steps"] == 77
 
 
-def test_another_training_may_not(tmp_path):
+def test_recipe_with_another_training_is_refused(tmp_path):
     text = generative.read("defense-gan-mnist").text
     (tmp_path / "other.toml").write_text(text.replace("lr = 5e-4", "lr = 4e-4"))
     with pytest.raises(InputError, match="more than"):

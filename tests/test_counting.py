@@ -1,4 +1,4 @@
-"""What a long run counts and measures becomes rows that docs/reliability.md can show."""
+"""Long runs store trial counts as rows, which docs/reliability.md shows."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def rows(tmp_path, monkeypatch):
     return path
 
 
-def test_counts_and_figures_are_kept_and_shown(rows):
+def test_long_run_stores_counts_and_measured_numbers(rows):
     counting.count("it holds", 1200, [], {"ms, p99": 12.34567, "kills": 2000})
     with pytest.raises(AssertionError, match=r"it does not: 1 of 3: .*why"):
         counting.count("it does not", 3, ["why"])
@@ -26,11 +26,11 @@ def test_counts_and_figures_are_kept_and_shown(rows):
     assert first["figures"] == {"ms, p99": 12.346, "kills": 2000}
     assert (second["trials"], second["failures"], "figures" in second) == (3, 1, False)
     page = tool.table(tool.committed_rows(rows))
-    assert "| it holds (ms, p99: 12.3, kills: 2,000) | 1,200 | 0 | `tests/test_counting.py::test_counts" in page
+    assert "| it holds (ms, p99: 12.3, kills: 2,000) | 1,200 | 0 | `tests/test_counting.py::test_long_run" in page
     assert "| it does not | 3 | **1** |" in page
 
 
-def test_a_short_run_keeps_nothing_and_nothing_tried_is_nothing_shown(rows, monkeypatch):
+def test_short_run_stores_nothing_and_zero_trials_fail(rows, monkeypatch):
     monkeypatch.setattr(counting, "LONG", False)
     counting.count("it holds", 1, [])
     assert not rows.exists()

@@ -1,4 +1,4 @@
-"""What a user installs: the lock, the Makefile, the wheel in an empty environment, the core on its own."""
+"""Installation: the lock file, the Makefile, the wheel in an empty environment, the core without extras."""
 
 import importlib
 import importlib.metadata as metadata
@@ -26,7 +26,7 @@ import soap
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
 PINS = dict(line.split("==") for line in LOCK.read_text().splitlines() if line and not line.startswith("#"))
-# A user's shell: nothing of this clone on the path, and no make around it.
+# The environment of a user's shell: without this clone on the path and without the variables of make.
 ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 
 def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
-    """The standard output of a command that must end with `code`; both streams are shown when it does not."""
+    """Run a command that must exit with `code`; return its stdout, or its stderr for a non-zero code."""
     done = subprocess.run([*map(str, command)], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == code, f"{command} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout if code == 0 else done.stderr
@@ -44,21 +44,21 @@ def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
 # --- The lock ---------------------------------------------------------------------------------------------------
 
 
-def test_every_line_of_the_lock_is_one_exact_public_version() -> None:
+def test_lock_pins_exact_public_versions() -> None:
     lines = [line for line in LOCK.read_text().splitlines() if not line.startswith("#")]
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", line)] == []
     assert len({canonicalize_name(name) for name in PINS}) == len(lines)
     assert PINS["torch"] == "2.13.0"
 
 
-def test_the_lock_satisfies_every_direct_requirement() -> None:
+def test_lock_satisfies_every_direct_requirement() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     direct = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
     direct += [requirement for extra in extras.values() for requirement in extra]
     pins = {canonicalize_name(name): version for name, version in PINS.items()}
     for requirement in map(Requirement, direct):
-        if requirement.name == project["project"]["name"]:  # an extra that takes in others
+        if requirement.name == project["project"]["name"]:  # an extra that includes others
             assert requirement.extras <= extras.keys()
             continue
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
@@ -69,7 +69,7 @@ def test_the_lock_satisfies_every_direct_requirement() -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone, in a folder with a space, whose `.venv` has been installed."""
+    """A clone in a folder with a space in its name, with an installed `.venv`."""
     folder = tmp_path / "my clone"
     (folder / ".venv").mkdir(parents=True)
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
@@ -80,7 +80,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("target", ["test", "demo"])
-def test_make_installs_when_the_lock_changed_and_only_then(clone: Path, target: str) -> None:
+def test_make_installs_only_after_a_change_of_the_lock(clone: Path, target: str) -> None:
     assert "pip install" not in run("make", "--dry-run", target, cwd=clone)
     os.utime(clone / ".venv" / ".installed", (500, 500))
     planned = run("make", "--dry-run", target, cwd=clone)
@@ -89,7 +89,7 @@ def test_make_installs_when_the_lock_changed_and_only_then(clone: Path, target: 
     assert installs[1].endswith("--no-deps -r requirements.lock")
 
 
-def test_make_without_a_suitable_python_says_what_it_wants(clone: Path) -> None:
+def test_make_without_a_suitable_python_names_the_required_version(clone: Path) -> None:
     (clone / ".venv" / ".installed").unlink()
     message = run("make", "test", "PYTHON=no-such-python", cwd=clone, code=2)
     assert "no-such-python" in message
@@ -111,7 +111,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an empty environment outside the clone into which the wheel was installed."""
+    """The bin folder of an empty environment outside the clone, with the wheel installed."""
     folder = tmp_path_factory.mktemp("empty environment")
     venv.create(folder, with_pip=True)
     programs = folder / "bin"
@@ -133,19 +133,19 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         r"soap_defense-[^/]+\.dist-info/licenses/LICENSE",
     ],
 )
-def test_the_wheel_holds(wheel: Path, pattern: str) -> None:
+def test_wheel_contains(wheel: Path, pattern: str) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert [name for name in names if re.fullmatch(pattern, name)], names
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     tree = {file.relative_to(ROOT).as_posix() for file in (ROOT / "soap").rglob("*") if file.is_file()}
     tree = {path for path in tree if not path.startswith("soap/serve/static/vendor/")}  # fetched by `make browser`
     assert inside == {name for name in tree if "__pycache__" not in name}
 
 
-def test_the_command_runs_from_the_wheel(installed: Path) -> None:
+def test_command_runs_from_the_wheel(installed: Path) -> None:
     assert soap.__version__ in run(installed / "soap", "--version", cwd=installed)
     assert soap.__version__ in run(installed / "python", "-m", "soap", "--version", cwd=installed)
     models = run(installed / "soap", "models", "--json", cwd=installed)
@@ -166,7 +166,7 @@ print(json.dumps({
 """
 
 
-def test_a_digit_is_purified_from_the_wheel(installed: Path) -> None:
+def test_installed_wheel_purifies_a_digit(installed: Path) -> None:
     got = json.loads(run(installed / "python", "-c", PURIFY, cwd=installed))
     assert Path(got["file"]).is_relative_to(installed.parent)
     assert (got["shape"], got["logits"]) == ([1, 1, 28, 28], [1, 10])
@@ -174,7 +174,7 @@ def test_a_digit_is_purified_from_the_wheel(installed: Path) -> None:
     assert got["moved"] <= got["eps"] + 1e-6
 
 
-# --- The core on its own ----------------------------------------------------------------------------------------
+# --- The core without extras ------------------------------------------------------------------------------------
 
 CORE = ("soap", "soap.training", "soap.purifiers", "soap.evaluation", "soap.attacks", "soap.zoo", "soap.data")
 IMPORT_WITHOUT = """
@@ -190,8 +190,8 @@ for name in sys.argv[2:]:
 """
 
 
-def needed_by(roots: Iterable[str]) -> set[str]:
-    """The canonical names of the distributions that `roots` need, themselves included; extras left out."""
+def requirements_of(roots: Iterable[str]) -> set[str]:
+    """Return the canonical names of `roots` and of all distributions they require, without extras."""
     found: set[str] = set()
     waiting = [Requirement(name) for name in roots]
     while waiting:
@@ -204,9 +204,9 @@ def needed_by(roots: Iterable[str]) -> set[str]:
     return found
 
 
-def foreign() -> str:
-    """The installed modules that torch, numpy and safetensors do not bring; jinja2, which torch brings, too."""
-    core = needed_by(["torch", "numpy", "safetensors"]) - {"jinja2", "markupsafe"}
+def outside_core() -> str:
+    """Return the installed modules outside the requirements of torch, numpy and safetensors, and jinja2."""
+    core = requirements_of(["torch", "numpy", "safetensors"]) - {"jinja2", "markupsafe"}
     return ",".join(
         module
         for module, owners in metadata.packages_distributions().items()
@@ -214,18 +214,18 @@ def foreign() -> str:
     )
 
 
-def test_the_core_imports_with_torch_numpy_and_safetensors_alone() -> None:
-    run(sys.executable, "-c", IMPORT_WITHOUT, foreign(), *CORE, cwd=ROOT)
+def test_core_imports_with_torch_numpy_and_safetensors_only() -> None:
+    run(sys.executable, "-c", IMPORT_WITHOUT, outside_core(), *CORE, cwd=ROOT)
 
 
 @pytest.mark.parametrize("name", ["typer", "rich", "PIL", "matplotlib.pyplot", "jinja2", "jaxtyping", "scipy"])
-def test_what_the_core_must_not_need_is_really_blocked(name: str) -> None:
+def test_import_blocker_blocks_other_packages(name: str) -> None:
     assert f"{name.partition('.')[0]} is blocked" in run(
-        sys.executable, "-c", IMPORT_WITHOUT, foreign(), name, cwd=ROOT, code=1
+        sys.executable, "-c", IMPORT_WITHOUT, outside_core(), name, cwd=ROOT, code=1
     )
 
 
-# --- The shape checks of this very run --------------------------------------------------------------------------
+# --- The shape checks of this test run -------------------------------------------------------------------------
 
 PROBE = """
 from soap.shapes import Float, Tensor
@@ -237,18 +237,18 @@ def double(x: Float[Tensor, "batch 3"]) -> Float[Tensor, "batch 3"]:
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module `soap.probe` that lasts for one test."""
+    """A module `soap.probe` that exists for one test."""
     (tmp_path / "probe.py").write_text(PROBE)
     monkeypatch.setattr(soap, "__path__", [*soap.__path__, str(tmp_path)])
     yield importlib.import_module("soap.probe")
     del sys.modules["soap.probe"], vars(soap)["probe"]
 
 
-def test_a_wrong_shape_is_caught_in_tests(probe: ModuleType) -> None:
+def test_wrong_shape_is_caught_in_tests(probe: ModuleType) -> None:
     assert probe.double(torch.ones(2, 3)).sum() == 12
     with pytest.raises(jaxtyping.TypeCheckError, match="batch 3"):
         probe.double(torch.ones(2, 4))
 
 
-def test_the_check_can_be_left_out(probe: ModuleType, unchecked_shapes: None) -> None:
+def test_shape_check_can_be_disabled(probe: ModuleType, unchecked_shapes: None) -> None:
     assert probe.double(torch.ones(2, 4)).sum() == 16

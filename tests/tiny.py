@@ -1,4 +1,4 @@
-"""Small joint models with random weights, one for each auxiliary task, and digits to try them on."""
+"""Small joint models with random weights, one per auxiliary task, and images for them."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ TASKS = ("reconstruction", "rotation", "consistency")
 def tiny_model(
     task: str = "reconstruction", *, side: int = 8, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> JointModel:
-    """A network with batch norm and dropout over [1, side, side] images of 4 classes, in evaluation mode."""
+    """Return a network with batch norm and dropout for [1, side, side] images of 4 classes, in eval mode."""
     with preserved_random_state():
         torch.manual_seed(seed)
         encoder = nn.Sequential(
@@ -37,12 +37,12 @@ def tiny_model(
 
 
 def noise_images(n: int, *, side: int = 8, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Uniformly random images."""
+    """Return `n` uniformly random images."""
     return torch.rand(n, 1, side, side, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def state_of(model: nn.Module) -> dict[str, object]:
-    """Everything about a model that a public call must leave alone, comparable with ==."""
+    """Return everything that a public call must not change: model and random state, comparable with ==."""
     return {
         "weights": {name: value.clone().numpy().tobytes() for name, value in model.state_dict().items()},
         "modes": [module.training for module in model.modules()],
@@ -53,7 +53,7 @@ def state_of(model: nn.Module) -> dict[str, object]:
 
 
 def attacked_digits(model: JointModel, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first test digits of mnist-mini under a short PGD attack, with their labels."""
+    """Return the first `n` test digits of mnist-mini after a short PGD attack, and their labels."""
     data = soap.data.load("mnist-mini").take(n)
     attack = soap.attacks.PGD(eps=0.3, step_size=0.05, steps=10)
     return attack(model, data.x, data.y), data.y

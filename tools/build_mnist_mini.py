@@ -1,9 +1,9 @@
-"""Rebuild the bundled mnist-mini from the full MNIST; the same files come out byte for byte.
+"""Rebuild the bundled mnist-mini from the full MNIST, byte for byte:
 
     python tools/build_mnist_mini.py DIR_WITH_MNIST [OUT]
 
-DIR_WITH_MNIST is a data root (it holds `mnist/`); OUT is the package's own `soap/data/mini` unless given.
-"Byte for byte" holds for one version of zlib; the content, which the package checks, is the same under any.
+DIR_WITH_MNIST is a data root, which contains `mnist/`; OUT is `soap/data/mini` by default. The bytes depend on the
+version of zlib; the content, which the package checks, does not.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Put trained weights where others find them, in half precision where asked:
+"""Copy trained weights to the package, optionally in half precision:
 
     python tools/bundle.py runs/NAME/last.safetensors soap/zoo/NAME.safetensors --half
 
-Half precision rounds every weight (11 bits instead of 24), so the figures of such a file are measured with it and
-never taken over from the one it was made of. It is loaded, like any other, into single precision.
+Half precision rounds every weight to 11 bits instead of 24, so results must be measured again with the new file.
+Loading converts it to single precision.
 """
 
 import argparse
@@ -19,19 +19,21 @@ from soap.shapes import Tensor
 
 
 def bundle(source: Path, target: Path, *, half: bool = False, recipe: Path | None = None) -> None:
-    """Copy a safetensors file; with `half`, its floating-point tensors are rounded to 16 bits.
+    """Copy a safetensors file; with `half`, round its floating-point tensors to 16 bits.
 
-    recipe: of a generative model, the recipe to keep inside instead; only its [purifier] may differ, which training
-    does not look at.
+    recipe: for a generative model, a recipe to store instead. Only its [purifier] may differ, which training does not
+    use.
     """
     tensors, metadata = tensor_files.load_tensors(source)
     if half:
         tensors = {name: _rounded(tensor) for name, tensor in tensors.items()}
         metadata = {**metadata, "stored": "half precision"}
     if recipe is not None:
-        inside, other = generative.parse(metadata["recipe"], str(source)), generative.read(recipe)
-        if replace(inside, text=other.text, purifier=other.purifier) != other:
-            raise InputError(f"{recipe} differs from the recipe inside {source} in more than [purifier].")
+        stored, other = generative.parse(metadata["recipe"], str(source)), generative.read(recipe)
+        if replace(stored, text=other.text, purifier=other.purifier) != other:
+            raise InputError(
+                f"{recipe} differs from the recipe inside {source} in more than [purifier]; change only that section."
+            )
         metadata = {**metadata, "recipe": other.text}
     tensor_files.save_tensors(target, tensors, metadata)
 
@@ -41,10 +43,10 @@ def _rounded(tensor: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Put trained weights where others find them.")
+    parser = argparse.ArgumentParser(description="Copy trained weights to the package.")
     parser.add_argument("source", type=Path, help="a .safetensors file that `soap train` wrote")
     parser.add_argument("target", type=Path, help="the .safetensors file to write")
     parser.add_argument("--half", action="store_true", help="store in half precision: half the size, rounded weights")
-    parser.add_argument("--recipe", type=Path, help="a .toml file to keep inside; only its [purifier] may differ")
+    parser.add_argument("--recipe", type=Path, help="a .toml file to store inside; only its [purifier] may differ")
     given = parser.parse_args()
     bundle(given.source, given.target, half=given.half, recipe=given.recipe)

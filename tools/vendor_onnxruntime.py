@@ -1,9 +1,9 @@
-"""Put what the page of `soap serve` needs to run a network in the browser alone where the service finds it:
+"""Install onnxruntime-web and exported models, so that the page of `soap serve` can run a network in the browser:
 
     python tools/vendor_onnxruntime.py
 
-npm fetches onnxruntime-web, whose checksum is pinned here; the parts of the bundled digit models are exported beside
-it. All goes to soap/serve/static/vendor, with a manifest.json, or nothing does: what was there before stays until then.
+npm downloads onnxruntime-web, whose checksum is pinned here. The parts of the bundled digit models are exported beside
+it. The folder soap/serve/static/vendor, with a manifest.json, is replaced when everything has succeeded.
 """
 
 import base64
@@ -26,27 +26,26 @@ from soap.export import export
 
 NAME, VERSION = "onnxruntime-web", "1.30.0"
 INTEGRITY = "sha512-q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
-"""Of the package as npm's registry has it (dist.integrity)."""
+"""Checksum of the package in npm's registry (dist.integrity)."""
 
 RUNTIME = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
 WANTED = {**{f"package/dist/{name}": name for name in RUNTIME}, "package/package.json": "package.json"}
-"""Members of the package, and what they are called here. It has no licence file; its package.json names the licence."""
+"""Members of the package and their names here. There is no licence file; package.json names the licence."""
 
 MODELS = ("mnist-fcn-dr", "mnist-cnn-dr")
-"""Bundled, small, with a purifier."""
+"""Bundled small models with a purifier."""
 
 PARTS = ("classifier", "loss", "step")
-"""Not the whole, which tells no step on the way."""
+"""Without "whole", which does not return the intermediate steps."""
 
 VENDOR = Path(__file__).resolve().parents[1] / "soap" / "serve" / "static" / "vendor"
 SCHEMA = "soap-vendor/1"
-PATIENCE = 600
-"""Seconds for npm."""
+NPM_TIMEOUT_S = 600
 
 
 def vendor(target: Path) -> dict[str, Any]:
-    """Fetch, export and write everything in place of the folder `target`; returns its manifest."""
-    with tempfile.TemporaryDirectory() as download, _replacing(target) as folder:
+    """Download, export and replace the folder `target`; return its manifest."""
+    with tempfile.TemporaryDirectory() as download, _replace_folder(target) as folder:
         package = packed(Path(download))
         check(package, INTEGRITY)
         unpack(package, folder)
@@ -68,36 +67,40 @@ def vendor(target: Path) -> dict[str, Any]:
 
 
 def packed(folder: Path) -> Path:
-    """The package as npm fetches it into `folder`."""
+    """Download the package with npm into `folder`; return its path."""
     npm = shutil.which("npm")
     if npm is None:
-        raise InputError(f"npm is not on the PATH, but fetches {NAME}; install it (Debian: apt-get install npm).")
+        raise InputError(
+            f"npm is not on the PATH, but is needed to download {NAME}; install it (Debian: apt-get install npm)."
+        )
     command = [npm, "pack", f"{NAME}@{VERSION}", "--ignore-scripts", "--loglevel=error", f"--pack-destination={folder}"]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=NPM_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise FileError(f"npm took longer than {PATIENCE} s to fetch {NAME}; is there a network?") from error
+        raise FileError(f"npm took longer than {NPM_TIMEOUT_S} s to download {NAME}; check the network.") from error
     found = list(folder.glob("*.tgz"))
     if done.returncode or len(found) != 1:
-        said = " ".join(done.stderr.split())[:400] or "it said nothing"
-        raise FileError(f"npm could not fetch {NAME}@{VERSION} ({said}); is there a network?")
+        message = " ".join(done.stderr.split())[:400] or "no message"
+        raise FileError(f"npm could not download {NAME}@{VERSION} ({message}); check the network.")
     return found[0]
 
 
 def check(package: Path, integrity: str) -> None:
-    """Raise unless the file's checksum is `integrity`, written as npm does: the algorithm, then base64."""
+    """Raise a FileError unless the file has the checksum `integrity`, in npm's format: algorithm-base64."""
     algorithm, _, _ = integrity.partition("-")
     with atomic.file_errors(package), package.open("rb") as file:
         digest = hashlib.file_digest(file, algorithm).digest()
     got = f"{algorithm}-{base64.b64encode(digest).decode()}"
     if got != integrity:
-        raise FileError(f"{package.name} has the checksum {got}, want {integrity}; it is not the published package.")
+        raise FileError(
+            f"{package.name} has the checksum {got}, expected {integrity}; it is not the published package."
+        )
 
 
 def unpack(package: Path, folder: Path, wanted: dict[str, str] = WANTED) -> None:
     """Write the `wanted` members of a checked package into `folder`.
 
-    A member's name is compared, never used as a path.
+    Member names are only compared, never used as paths.
     """
     missing = dict(wanted)
     with tarfile.open(package, "r:gz") as tar:
@@ -107,7 +110,9 @@ def unpack(package: Path, folder: Path, wanted: dict[str, str] = WANTED) -> None
                 continue
             content = tar.extractfile(member) if member.isreg() else None
             if content is None:
-                raise FileError(f"{member.name} in {package.name} is no regular file; it is not as published.")
+                raise FileError(
+                    f"{member.name} in {package.name} is not a regular file; it is not the published package."
+                )
             with atomic.file_errors(folder / name), content, (folder / name).open("wb") as out:
                 shutil.copyfileobj(content, out)
     if missing:
@@ -115,7 +120,7 @@ def unpack(package: Path, folder: Path, wanted: dict[str, str] = WANTED) -> None
 
 
 def _exported(name: str, folder: Path) -> dict[str, Any]:
-    """Export the parts of a model into a folder of its name; what the service must know of them."""
+    """Export the parts of a model into a folder with its name; return its entry in the manifest."""
     print(f"exporting {name}", flush=True)
     done = export(soap.load(name), folder / name, parts=PARTS)
     weights = json.loads((done.folder / "manifest.json").read_text(encoding="utf-8"))["weights_sha256"]
@@ -124,8 +129,8 @@ def _exported(name: str, folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """A temporary folder beside `target`, which takes its place when the block ends well."""
+def _replace_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `target` when the block ends without an error."""
     with atomic.file_errors(target):
         scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=atomic.TEMPORARY_SUFFIX))
     try:
@@ -141,7 +146,7 @@ def _replacing(target: Path) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code."""
+    """Run the command; return the exit code."""
     if arguments:
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,9 +1,8 @@
-"""Kill rehearsals again and again at random times, let them finish, and compare with runs that nobody killed.
+"""Kill runs repeatedly at random times, let them finish, and compare the files with those of an undisturbed run:
 
-    python tests/chaos/killing.py FOLDER "training=200" "adaptive suite=100" --seed 0
+    python tests/chaos/random_kills.py FOLDER "training=200" "adaptive suite=100" --seed 0
 
-A process of its own: it imports torch once and forks for every attempt. Prints, for each rehearsal,
-{"trials": ..., "failures": [...]}.
+Imports torch once and forks for every attempt. Prints {"trials": ..., "failures": [...]} for each run.
 """
 
 import argparse
@@ -19,22 +18,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rehearsals import REHEARSALS, Rehearsal, difference
+from killable_runs import RUNS, KillableRun, difference
 
 KILLED, DONE = "killed", "done"
 
 Attempt = Callable[[Callable[[Path], object], Path, float | None], str]
-"""Run, in this folder, kill after so many seconds; how it ended."""
+"""Function to run, folder, seconds until the kill (None: no kill) -> KILLED, DONE or an error text."""
 
 
-def attempt(go: Callable[[Path], object], out: Path, seconds: float | None) -> str:
-    """`go` in a process of its own, killed after so many seconds; how it ended: KILLED, DONE, or what went wrong."""
+def attempt(start: Callable[[Path], object], out: Path, seconds: float | None) -> str:
+    """Call `start` in a forked process and kill it after `seconds`; return KILLED, DONE or the traceback."""
     log = out.with_suffix(".log")
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            go(out)
+            start(out)
             code = 0
         except BaseException:
             log.write_text(traceback.format_exc())
@@ -49,56 +48,56 @@ def attempt(go: Callable[[Path], object], out: Path, seconds: float | None) -> s
     return DONE if os.WEXITSTATUS(status) == 0 else log.read_text()
 
 
-def killed_at_random(
-    rehearsal: Rehearsal, folder: Path, kills: int, seed: int, attempt: Attempt = attempt
+def kill_at_random(
+    run: KillableRun, folder: Path, kills: int, seed: int, attempt: Attempt = attempt
 ) -> tuple[int, list[str]]:
-    """(kills that hit a run, what went wrong)."""
+    """Return the number of kills that hit a running process, and the failures."""
     draw = random.Random(seed)
-    rehearsal.go(folder / "warm")  # once here, so that no attempt spends its time on what torch does the first time
-    began = time.monotonic()
-    if (ended := attempt(rehearsal.go, folder / "whole", None)) != DONE:
-        return 0, [ended]
-    whole = time.monotonic() - began
-    wanted = rehearsal.content(folder / "whole")
+    run.start(folder / "warm")  # once in this process: torch initialises lazily
+    start_time = time.monotonic()
+    if (outcome := attempt(run.start, folder / "complete", None)) != DONE:
+        return 0, [outcome]
+    duration = time.monotonic() - start_time
+    expected = run.content(folder / "complete")
     failures: list[str] = []
     hits = runs = 0
     while hits < kills:
         out, runs = folder / f"run-{runs}", runs + 1
         out.mkdir()
-        ended = KILLED
-        while ended == KILLED and hits < kills:
-            ended = attempt(rehearsal.go, out, draw.uniform(0, whole / 2))
-            hits += ended == KILLED
-            problem = "" if ended in (KILLED, DONE) else ended
+        outcome = KILLED
+        while outcome == KILLED and hits < kills:
+            outcome = attempt(run.start, out, draw.uniform(0, duration / 2))
+            hits += outcome == KILLED
+            problem = "" if outcome in (KILLED, DONE) else outcome
             try:
-                rehearsal.check(out)
+                run.check(out)
             except Exception:
                 problem = traceback.format_exc()
             if problem:
                 failures.append(f"run {runs}, kill {hits}: {problem}")
                 break
         else:
-            if ended == KILLED:
-                ended = attempt(rehearsal.go, out, None)
-            if ended != DONE:
-                failures.append(f"run {runs} does not finish: {ended}")
-            elif other := difference(rehearsal.content(out), wanted):
-                failures.append(f"run {runs}: {other} not as in the run that nobody killed")
+            if outcome == KILLED:
+                outcome = attempt(run.start, out, None)
+            if outcome != DONE:
+                failures.append(f"run {runs} does not finish: {outcome}")
+            elif other := difference(run.content(out), expected):
+                failures.append(f"run {runs}: {other} differs from the undisturbed run")
         shutil.rmtree(out)
     return hits, failures
 
 
 def main() -> None:
-    """Parse, kill, print."""
+    """Parse the arguments, run the kills and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("kills", nargs="+", help="REHEARSAL=KILLS")
+    parser.add_argument("kills", nargs="+", help="RUN=KILLS")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    torch.set_num_threads(1)  # other threads would not live through a fork
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # threads do not survive a fork
     found = {}
-    for name, _, kills in (one.partition("=") for one in asked.kills):
-        trials, failures = killed_at_random(REHEARSALS[name], asked.folder / name, int(kills), asked.seed)
+    for name, _, kills in (one.partition("=") for one in arguments.kills):
+        trials, failures = kill_at_random(RUNS[name], arguments.folder / name, int(kills), arguments.seed)
         found[name] = {"trials": trials, "failures": failures}
     json.dump(found, sys.stdout)
 

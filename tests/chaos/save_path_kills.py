@@ -1,9 +1,9 @@
-"""Kill a rehearsal at named points of its save path, let it finish, and compare with the run that nobody killed.
+"""Kill a run at named points of its save path, let it finish, and compare the files with those of an undisturbed run:
 
-    python tests/chaos/failpoints.py FOLDER --times 20 --seed 0
+    python tests/chaos/save_path_kills.py FOLDER --times 20 --seed 0
 
-The points are put into the functions that saving calls, in the forked process alone; the product knows nothing of
-them. Prints {point: {"trials": ..., "failures": [...]}}.
+The forked process replaces functions that saving calls; the package has no code for this test. Prints
+{point: {"trials": ..., "failures": [...]}}.
 """
 
 import argparse
@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from killing import DONE, KILLED, attempt
-from rehearsals import REHEARSALS, difference
+from killable_runs import RUNS, difference
+from random_kills import DONE, KILLED, attempt
 
 from soap import results
 
 
 @dataclass(frozen=True)
 class Point:
-    """A call of the save path; the process dies before it, after it, or when half of it is done."""
+    """A function of the save path; the process is killed before it, after it, or half-way."""
 
-    rehearsal: str
+    run: str
     owner: Any
     function: str
     when: str
@@ -44,8 +44,8 @@ POINTS = {
     "half written": Point("training", Path, "write_bytes", "half"),
     "written, not synced": Point("training", Path, "write_bytes", "after"),
     "synced": Point("training", os, "fsync", "after"),
-    "before the one before is kept": Point("training", os, "link", "before"),
-    "after the one before is linked": Point("training", os, "link", "after"),
+    "before the previous checkpoint is linked": Point("training", os, "link", "before"),
+    "after the previous checkpoint is linked": Point("training", os, "link", "after"),
     "before the rename": Point("training", os, "replace", "before"),
     "renamed, folder not synced": Point("training", os, "replace", "after"),
     "before a row": Point("transfer evaluation", results, "_write_all", "before"),
@@ -56,11 +56,11 @@ POINTS = {
 }
 
 
-def armed(point: Point, number: int, out: Path) -> None:
-    """The rehearsal, killed at the point's call of that number (from 1)."""
+def start_and_kill(point: Point, number: int, out: Path) -> None:
+    """Start the run and kill it at call `number` (from 1) of the point's function."""
     original, left = getattr(point.owner, point.function), number
 
-    def deadly(*given: Any, **named: Any) -> Any:
+    def killing(*given: Any, **named: Any) -> Any:
         nonlocal left
         left -= 1
         if left == 0 and point.when == "half":
@@ -71,13 +71,13 @@ def armed(point: Point, number: int, out: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    setattr(point.owner, point.function, deadly)
-    REHEARSALS[point.rehearsal].go(out)
+    setattr(point.owner, point.function, killing)
+    RUNS[point.run].start(out)
 
 
-def calls(rehearsal: str, out: Path) -> dict[str, int]:
-    """How often a whole run passes each of its points."""
-    counts = {name: 0 for name, point in POINTS.items() if point.rehearsal == rehearsal}
+def count_calls(run: str, out: Path) -> dict[str, int]:
+    """Return how often a complete run calls the function of each of its points."""
+    counts = {name: 0 for name, point in POINTS.items() if point.run == run}
     with ExitStack() as stack:
         for name in counts:
             owner, function = POINTS[name].owner, POINTS[name].function
@@ -88,49 +88,51 @@ def calls(rehearsal: str, out: Path) -> dict[str, int]:
                 return _original(*given, **named)
 
             setattr(owner, function, counted)
-        REHEARSALS[rehearsal].go(out)
+        RUNS[run].start(out)
     return counts
 
 
-def tried(point: Point, passes: int, wanted: Any, folder: Path, times: int, draw: random.Random) -> dict[str, Any]:
-    """Kill at the point so many times, each in a run of its own."""
-    rehearsal = REHEARSALS[point.rehearsal]
+def kill_at_point(
+    point: Point, total: int, expected: Any, folder: Path, times: int, draw: random.Random
+) -> dict[str, Any]:
+    """Kill at the point `times` times, each time in a new run; return trials and failures."""
+    run = RUNS[point.run]
     failures = []
     for trial in range(times):
         out = folder / str(trial)
         out.mkdir(parents=True)
-        number = draw.randint(1, passes)
+        number = draw.randint(1, total)
         try:
-            ended = attempt(partial(armed, point, number), out, None)
-            if ended != KILLED:
-                failures.append(f"call {number} of {passes} did not kill: {ended}")
+            outcome = attempt(partial(start_and_kill, point, number), out, None)
+            if outcome != KILLED:
+                failures.append(f"call {number} of {total} did not kill: {outcome}")
                 continue
-            rehearsal.check(out)
-            if (ended := attempt(rehearsal.go, out, None)) != DONE:
-                failures.append(f"killed at call {number} of {passes}, then: {ended}")
-            elif other := difference(rehearsal.content(out), wanted):
-                failures.append(f"killed at call {number} of {passes}: {other} not as in the run that nobody killed")
+            run.check(out)
+            if (outcome := attempt(run.start, out, None)) != DONE:
+                failures.append(f"killed at call {number} of {total}, then: {outcome}")
+            elif other := difference(run.content(out), expected):
+                failures.append(f"killed at call {number} of {total}: {other} differs from the undisturbed run")
         except Exception:
-            failures.append(f"killed at call {number} of {passes}: {traceback.format_exc()}")
+            failures.append(f"killed at call {number} of {total}: {traceback.format_exc()}")
     shutil.rmtree(folder)
     return {"trials": times, "failures": failures}
 
 
 def main() -> None:
-    """Parse, kill, print."""
+    """Parse the arguments, run the kills and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    torch.set_num_threads(1)  # other threads would not live through a fork
-    draw = random.Random(asked.seed)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # threads do not survive a fork
+    draw = random.Random(arguments.seed)
     found = {}
-    for rehearsal in dict.fromkeys(point.rehearsal for point in POINTS.values()):
-        whole = asked.folder / rehearsal
-        for name, passes in calls(rehearsal, whole).items():
-            wanted = REHEARSALS[rehearsal].content(whole)
-            found[name] = tried(POINTS[name], passes, wanted, asked.folder / name, asked.times, draw)
+    for run in dict.fromkeys(point.run for point in POINTS.values()):
+        complete = arguments.folder / run
+        for name, total in count_calls(run, complete).items():
+            expected = RUNS[run].content(complete)
+            found[name] = kill_at_point(POINTS[name], total, expected, arguments.folder / name, arguments.times, draw)
     json.dump(found, sys.stdout)
 
 

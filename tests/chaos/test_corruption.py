@@ -1,4 +1,4 @@
-"""Cut off anywhere or with any bit flipped: every file is refused by name, and nothing of it is used."""
+"""Every truncated file and every flipped bit is detected; the error names the file, and its content is not used."""
 
 import dataclasses
 import logging
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from counting import amount, count
-from damage import cut_off, flipped
-from rehearsals import EPOCHS, evaluate, images, train, trained
+from damage import flipped, truncated
+from killable_runs import EPOCHS, evaluate, images, train, training_content
 
 from soap import data as library
 from soap._files import tensor_files
@@ -24,31 +24,31 @@ from soap.training import checkpoint
 pytestmark = pytest.mark.chaos
 
 
-def refused(path, read, named, damages):
-    """(trials, failures): `read` must raise a FileError that says `named` for every damage to the file at `path`."""
-    whole, trials, failures = path.read_bytes(), 0, []
-    for what, content in damages(whole):
+def read_damaged(path, read, name, damage):
+    """Return (trials, failures): `read` must raise a FileError that contains `name` for every damaged copy."""
+    intact, trials, failures = path.read_bytes(), 0, []
+    for what, content in damage(intact):
         path.write_bytes(content)
         trials += 1
         try:
             read()
-            failures.append(f"{what}: not noticed")
+            failures.append(f"{what}: not detected")
         except FileError as error:
-            if named not in str(error):
-                failures.append(f"{what}: {error} does not name {named}")
+            if name not in str(error):
+                failures.append(f"{what}: {error} does not name {name}")
         except Exception as error:
             failures.append(f"{what}: {error!r}")
-    path.write_bytes(whole)
-    read()  # whole again, it is taken
+    path.write_bytes(intact)
+    read()
     return trials, failures
 
 
-DAMAGES = pytest.mark.parametrize("damages", [cut_off, flipped], ids=["cut off", "flipped"])
+DAMAGE = pytest.mark.parametrize("damage", [truncated, flipped], ids=["truncated", "flipped"])
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A training, an evaluation, and the files of a run of the suite."""
+    """A training, an evaluation, and the files of a suite run."""
     folder = tmp_path_factory.mktemp("runs")
     train(folder / "training")
     evaluate(folder / "evaluation")
@@ -67,33 +67,33 @@ def copied(runs, tmp_path):
     return shutil.copytree(runs, tmp_path / "copy")
 
 
-@DAMAGES
+@DAMAGE
 @pytest.mark.parametrize("name", ["last.safetensors", checkpoint.NAME])
-def test_weights_and_checkpoints(copied, name, damages):
+def test_damaged_weights_and_checkpoints_are_refused(copied, name, damage):
     path = copied / "training" / name
-    trials, failures = refused(path, lambda: tensor_files.load_tensors(path), name, damages)
-    count(f"{name} {damages.__name__.replace('_', ' ')}: refused by name", trials, failures)
+    trials, failures = read_damaged(path, lambda: tensor_files.load_tensors(path), name, damage)
+    count(f"{name} {damage.__name__}: refused, the error names the file", trials, failures)
 
 
-def test_a_run_whose_checkpoint_is_damaged_falls_back_and_ends_the_same(copied):
-    """A few only: each is a training of its own."""
+def test_run_with_a_damaged_checkpoint_uses_the_previous_one_and_ends_the_same(copied):
+    """Only a few, because each is a training run."""
     out = copied / "training"
-    wanted = trained(out)
-    # One epoch back, as if the run had been killed there.
+    expected = training_content(out)
+    # One epoch earlier, as if the run had been killed there.
     shutil.copy(out / checkpoint.PREVIOUS, out / checkpoint.NAME)
-    again = {path.name: path.read_bytes() for path in out.glob("*.safetensors")}
+    saved = {path.name: path.read_bytes() for path in out.glob("*.safetensors")}
     failures = []
     few = amount(3, 50)
-    damaged = [*cut_off(again[checkpoint.NAME])][:few] + [*flipped(again[checkpoint.NAME])][:few]
+    damaged = [*truncated(saved[checkpoint.NAME])][:few] + [*flipped(saved[checkpoint.NAME])][:few]
     for what, content in damaged:
-        for name, old in again.items():
+        for name, old in saved.items():
             (out / name).write_bytes(old)
         (out / checkpoint.NAME).write_bytes(content)
         train(out)
-        if trained(out) != wanted:
-            failures.append(f"{what}: another end")
-    count("a damaged checkpoint: back to the one before it, and the same end", len(damaged), failures)
-    assert wanted[checkpoint.NAME][2]["step"] == EPOCHS * (len(images()) - 4 >> 3)
+        if training_content(out) != expected:
+            failures.append(f"{what}: another result")
+    count("a damaged checkpoint: training continues from the previous one with the same result", len(damaged), failures)
+    assert expected[checkpoint.NAME][2]["step"] == EPOCHS * (len(images()) - 4 >> 3)
 
 
 SUITE = {
@@ -105,33 +105,33 @@ SUITE = {
 }
 
 
-@DAMAGES
+@DAMAGE
 @pytest.mark.parametrize("name", SUITE)
-def test_files_of_the_suite(copied, name, damages):
+def test_damaged_files_of_a_suite_run_are_refused(copied, name, damage):
     folder = RunFolder(copied / "suite")
-    trials, failures = refused(folder.path / name, lambda: SUITE[name](folder), name, damages)
-    count(f"{name} of the suite {damages.__name__.replace('_', ' ')}: refused by name", trials, failures)
+    trials, failures = read_damaged(folder.path / name, lambda: SUITE[name](folder), name, damage)
+    count(f"{name} of a suite run {damage.__name__}: refused, the error names the file", trials, failures)
 
 
-def test_result_stores_cut_off(copied, caplog):
-    """Rows before the cut are kept; a cut inside a row is said, and one between rows is a store with fewer rows."""
+def test_truncated_result_store_keeps_the_rows_before_the_end(copied, caplog):
+    """A truncation inside a row is logged; one between two rows gives a store with fewer rows."""
     store = Store(copied / "evaluation" / "rows.jsonl")
     whole, rows, failures, trials = store.path.read_bytes(), store.read(), [], 0
-    for what, content in cut_off(whole):
+    for what, content in truncated(whole):
         store.path.write_bytes(content)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             kept = store.read()
         trials += 1
         if kept != rows[: content.count(b"\n")]:
-            failures.append(f"{what}: other rows than those before the cut")
+            failures.append(f"{what}: other rows than those before the end")
         if bool(caplog.messages) != (not content.endswith(b"\n") and content != b""):
-            failures.append(f"{what}: said {caplog.messages}")
-    count("result store cut off: the rows before it are kept, half a row is said", trials, failures)
+            failures.append(f"{what}: logged {caplog.messages}")
+    count("result store truncated: the rows before the end are kept, a partial row is logged", trials, failures)
 
 
-def test_result_stores_flipped(copied, caplog):
-    """One flip is no error: that of the last newline, which is a row that was cut off, and is said."""
+def test_flipped_bits_in_a_result_store_are_refused(copied, caplog):
+    """Except in the last newline, which looks like a truncated row and is logged."""
     store = Store(copied / "evaluation" / "rows.jsonl")
     whole, rows, failures, trials = store.path.read_bytes(), store.read(), [], 0
     for what, content in flipped(whole):
@@ -140,16 +140,16 @@ def test_result_stores_flipped(copied, caplog):
         trials += 1
         try:
             if store.read() != rows[:-1] or not caplog.messages or content[:-1] != whole[:-1]:
-                failures.append(f"{what}: not noticed")
+                failures.append(f"{what}: not detected")
         except FileError as error:
             if "rows.jsonl, line " not in str(error):
                 failures.append(f"{what}: {error}")
-    count("result store flipped: refused, its line named", trials, failures)
+    count("result store flipped: refused, the error names the line", trials, failures)
 
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """MNIST and CIFAR-10 of 20 random images, in their own formats, with the fingerprints that their sources know."""
+    """MNIST and CIFAR-10 with 20 random images in their formats, and matching fingerprints in SOURCES."""
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 10, 20, dtype=np.uint8)
     grey, coloured = (draw.integers(0, 256, shape, dtype=np.uint8) for shape in ((20, 28, 28), (20, 3, 32, 32)))
@@ -171,13 +171,13 @@ def published(tmp_path, monkeypatch):
     return tmp_path
 
 
-@DAMAGES
+@DAMAGE
 @pytest.mark.parametrize(
     ("name", "file"), [("mnist", "t10k-images-idx3-ubyte"), ("mnist", "t10k-labels-idx1-ubyte"),
                        ("cifar10", "test_batch.bin")],
 )  # fmt: skip
-def test_data_files(published, name, file, damages):
+def test_damaged_data_files_are_refused(published, name, file, damage):
     folder = SOURCES[name].folder
     path = published / folder / file
-    trials, failures = refused(path, lambda: library.load(name, root=published), folder, damages)
-    count(f"{name}'s {file} {damages.__name__.replace('_', ' ')}: refused by name", trials, failures)
+    trials, failures = read_damaged(path, lambda: library.load(name, root=published), folder, damage)
+    count(f"{name}'s {file} {damage.__name__}: refused, the error names the file", trials, failures)

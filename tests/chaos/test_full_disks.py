@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or not ours: one clear error, and all that was there is there still."""
+"""A full, read-only or forbidden disk gives one clear error, and existing files stay intact."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from counting import LONG, amount, count
-from rehearsals import suite_images
+from killable_runs import suite_images
 from tiny import tiny_model
 from torch import nn
 
@@ -25,16 +25,16 @@ from soap.evaluation.transfer import transfer
 from soap.results import Row, Store
 from soap.training import checkpoint
 
-pytestmark = [pytest.mark.chaos, pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's mounts and limits")]
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(sys.platform != "linux", reason="needs mounts and limits of Linux")]
 
 PAGE = 4096
 SHARES = range(1, 121) if LONG else (1, 10, 25, 50, 75, 90, 99, 120)
-"""Room for a checkpoint, in per cent of its size."""
+"""Free space for a checkpoint, in per cent of its size."""
 
 
 @contextlib.contextmanager
 def mounted(size: int) -> Iterator[Path]:
-    """A file system in memory of so many bytes; the test is skipped where none may be mounted."""
+    """Mount a file system of `size` bytes in memory; skip the test if that is not permitted."""
     with tempfile.TemporaryDirectory() as folder:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "soap-chaos", folder]
         if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
@@ -46,7 +46,7 @@ def mounted(size: int) -> Iterator[Path]:
 
 
 def network(value: float) -> nn.Module:
-    """About 300 kB of weights, all of one value."""
+    """Return about 300 kB of weights, all equal to `value`."""
     model = nn.Linear(280, 280)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -59,7 +59,7 @@ def save(folder: Path, value: float) -> None:
 
 
 def values(folder: Path) -> dict[str, float]:
-    """Which checkpoints there are, and the value that all their weights have."""
+    """Return the value of all weights for each checkpoint in the folder."""
     found = {}
     for path in sorted(folder.iterdir()):
         tensors, _ = tensor_files.load_tensors(path)
@@ -68,28 +68,28 @@ def values(folder: Path) -> dict[str, float]:
     return found
 
 
-def filled_up(folder: Path, left: int) -> None:
-    """Fill the file system but for so many bytes."""
+def fill_disk(folder: Path, left: int) -> None:
+    """Fill the file system except for `left` bytes."""
     free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
     (folder / ".filling").write_bytes(bytes(max(0, free - left)))
 
 
-def tried(save_again: Callable[[], None], folder: Path, fits: bool, advice: str) -> str:
-    """What went wrong, if anything, when the third checkpoint meets too little room for it."""
+def save_with_limited_space(save_again: Callable[[], None], folder: Path, fits: bool, advice: str) -> str:
+    """Save a third checkpoint with limited space; return what went wrong, or an empty text."""
     try:
         save_again()
-        said = None
+        message = None
     except FileError as error:
-        said = str(error)
+        message = str(error)
     (folder / ".filling").unlink(missing_ok=True)
     last = 3.0 if fits else 2.0
     expected = {checkpoint.NAME: last, checkpoint.PREVIOUS: last - 1}
-    if (said is None) != fits or (said is not None and advice not in said):
-        return f"said {said!r}"
-    return "" if values(folder) == expected else f"holds {values(folder)}"
+    if (message is None) != fits or (message is not None and advice not in message):
+        return f"raised {message!r}"
+    return "" if values(folder) == expected else f"contains {values(folder)}"
 
 
-def test_a_full_disk_leaves_the_last_two_checkpoints():
+def test_full_disk_keeps_the_last_two_checkpoints():
     failures = []
     with mounted(PAGE * 1000) as folder:
         for share in SHARES:
@@ -98,14 +98,16 @@ def test_a_full_disk_leaves_the_last_two_checkpoints():
             save(folder, 1.0)
             save(folder, 2.0)
             size = -(-(folder / checkpoint.NAME).stat().st_size // PAGE) * PAGE
-            filled_up(folder, size * share // 100)
-            problem = tried(lambda: save(folder, 3.0), folder, share >= 100, "the disk is full; free some space")
-            failures += [f"room for {share} %: {problem}"] if problem else []
-    promise = "a full disk (room for 1 % to 120 % of a checkpoint): one clear error, the last two intact"
+            fill_disk(folder, size * share // 100)
+            problem = save_with_limited_space(
+                lambda: save(folder, 3.0), folder, share >= 100, "the disk is full; free some space"
+            )
+            failures += [f"space for {share} %: {problem}"] if problem else []
+    promise = "a full disk (space for 1 % to 120 % of a checkpoint): one clear error, the last two checkpoints intact"
     count(promise, len(SHARES), failures)
 
 
-def test_a_limit_on_file_sizes_leaves_the_last_two_checkpoints(tmp_path):
+def test_file_size_limit_keeps_the_last_two_checkpoints(tmp_path):
     failures = []
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for share in SHARES:
@@ -114,20 +116,26 @@ def test_a_limit_on_file_sizes_leaves_the_last_two_checkpoints(tmp_path):
         size = (tmp_path / checkpoint.NAME).stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (size * share // 100, before[1]))
         try:
-            problem = tried(lambda: save(tmp_path, 3.0), tmp_path, share >= 100, "larger than this system allows")
+            problem = save_with_limited_space(
+                lambda: save(tmp_path, 3.0), tmp_path, share >= 100, "larger than this system allows"
+            )
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         failures += [f"{share} %: {problem}"] if problem else []
         for path in tmp_path.iterdir():
             path.unlink()
-    count("a limit of 1 % to 120 % of a checkpoint: one clear error, the last two intact", len(SHARES), failures)
+    count(
+        "a file size limit of 1 % to 120 % of a checkpoint: one clear error, the last two checkpoints intact",
+        len(SHARES),
+        failures,
+    )
 
 
 def a_row() -> Row:
     return transfer(tiny_model(), suite_images(5), {"fgsm": soap.attacks.FGSM(eps=0.1)}, [])[0]
 
 
-def test_a_full_disk_leaves_the_rows_before_and_no_part_of_the_next():
+def test_full_disk_keeps_earlier_rows_and_writes_no_partial_row():
     row, failures = a_row(), []
     with mounted(PAGE * 100) as folder:
         trials = amount(4, 40)
@@ -137,8 +145,8 @@ def test_a_full_disk_leaves_the_rows_before_and_no_part_of_the_next():
             for _ in range(1 + number):
                 store.append(row)
             before = store.path.read_bytes()
-            filled_up(folder, 0)
-            while True:  # the last page of the store has room for a row or two
+            fill_disk(folder, 0)
+            while True:  # the last page of the store may have space for a row or two
                 try:
                     store.append(row)
                     before = store.path.read_bytes()
@@ -148,17 +156,17 @@ def test_a_full_disk_leaves_the_rows_before_and_no_part_of_the_next():
                     break
             (folder / ".filling").unlink()
             store.append(row)
-    count("a full disk: the rows before are kept, no part of the next", trials, failures)
+    count("a full disk: earlier rows are kept, no partial row is written", trials, failures)
 
 
-def test_a_full_disk_leaves_a_run_of_the_suite_as_it_was():
+def test_full_disk_leaves_a_suite_run_unchanged():
     none = np.empty(0, np.int64)
     noise = np.random.default_rng(0).random((50, 1, 28, 28), np.float32)
     batch = Attacked(rows=none, x=noise, defended=none, bare=none, seconds=0.0)
     with mounted(PAGE * 100) as folder:
         run = RunFolder(folder)
         run.keep(0, 0, batch)
-        filled_up(folder, PAGE * 4)
+        fill_disk(folder, PAGE * 4)
         with pytest.raises(FileError, match=r"0001\.npz: the disk is full"):
             run.keep(0, 1, batch)
         assert run.batch(0, 1) is None
@@ -166,8 +174,8 @@ def test_a_full_disk_leaves_a_run_of_the_suite_as_it_was():
         assert [path.name for path in (folder / "attempts" / "00").iterdir()] == ["0000.npz"]
 
 
-def let_in(folder: Path, row: Row, advice: str) -> list[str]:
-    """Which of three writers were let in to a folder that is not to be written to, or were told something else."""
+def forbidden_writes(folder: Path, row: Row, advice: str) -> list[str]:
+    """Try three writers on a folder without write access; return those that succeed or raise another error."""
     none = np.empty(0, np.int64)
     batch = Attacked(rows=none, x=np.empty(0, np.float32), defended=none, bare=none, seconds=0.0)
     found = []
@@ -184,17 +192,17 @@ def let_in(folder: Path, row: Row, advice: str) -> list[str]:
     return found
 
 
-def test_a_read_only_disk_is_one_clear_error():
+def test_read_only_disk_is_one_clear_error():
     row = a_row()
     with mounted(PAGE * 1000) as folder:
         save(folder, 1.0)
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-        failures = let_in(folder, row, "the file system is read-only; choose another folder")
+        failures = forbidden_writes(folder, row, "the file system is read-only; choose another folder")
         assert values(folder) == {checkpoint.NAME: 1.0}
     count("a read-only disk: one clear error, old files intact", 3, failures)
 
 
-def test_a_folder_of_somebody_else_is_one_clear_error():
+def test_folder_of_another_user_is_one_clear_error():
     row = a_row()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -202,15 +210,15 @@ def test_a_folder_of_somebody_else_is_one_clear_error():
         root = os.geteuid() == 0
         folder.chmod(0o555)
         if root:
-            os.seteuid(65534)  # whom no permission bit favours; root would be let in
+            os.seteuid(65534)  # nobody: root ignores permissions
         try:
-            failures = let_in(folder, row, "no permission; choose a folder you may write to")
+            failures = forbidden_writes(folder, row, "no permission; choose a folder you may write to")
         finally:
             if root:
                 os.seteuid(0)
             folder.chmod(0o755)
         assert values(folder) == {checkpoint.NAME: 1.0}
-    count("a folder of somebody else: one clear error, old files intact", 3, failures)
+    count("a folder of another user: one clear error, old files intact", 3, failures)
 
 
 COMMANDS = {
@@ -220,19 +228,21 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS if LONG else ["train"])
-def test_the_commands_end_with_one_line_and_a_code(command):
+def test_commands_on_a_full_disk_end_with_one_line_and_exit_code_1(command):
     with mounted(PAGE * 40) as folder:
         old = folder / "old"
         old.write_text("mine")
-        filled_up(folder, PAGE * 20 if command == "train" else 0)  # room for the recipe, not for the weights
+        fill_disk(folder, PAGE * 20 if command == "train" else 0)  # space for the recipe, not for the weights
         done = subprocess.run(
             [sys.executable, "-m", "soap", *COMMANDS[command].split(), str(folder / "new")],
             capture_output=True,
             text=True,
             check=False,
         )
-        said = done.stderr
-        told = done.returncode == 1 and "the disk is full; free some space and run the command again" in said
+        message = done.stderr
+        explained = done.returncode == 1 and "the disk is full; free some space and run the command again" in message
         half = [path for path in folder.rglob("*") if path.suffix in (".safetensors", ".unfinished")]
-        failures = [] if told and not half and old.read_text() == "mine" and "Traceback" not in said else [said]
+        failures = (
+            [] if explained and not half and old.read_text() == "mine" and "Traceback" not in message else [message]
+        )
     count(f"`soap {command}` on a full disk: one line, exit code 1, old files intact", 1, failures)

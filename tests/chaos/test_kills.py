@@ -1,4 +1,4 @@
-"""A kill at any moment loses at most the steps since the last save, and the end is the same to the bit."""
+"""A kill at any moment loses at most the steps since the last save, and the result is bitwise the same."""
 
 import json
 import os
@@ -25,35 +25,35 @@ KILLS = {
 
 @pytest.fixture
 def memory() -> Iterator[str]:
-    """A folder in memory where there is one: a kill, unlike a power cut, does not care what is synced."""
+    """A folder in memory if available: for a kill, unlike a power cut, syncing to disk does not matter."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
         yield folder
 
 
-def told(script: str, *arguments: str) -> dict:
-    """What a script of this folder prints, run in a process of its own."""
-    # Rows name the source's commit, which may move on while a long run goes on.
+def run_script(script: str, *arguments: str) -> dict:
+    """Run a script of this folder in a new process; return the JSON that it prints."""
+    # Rows contain the commit, which may change during a long run.
     done = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "SOAP_COMMIT": "a rehearsal"},
+        env={**os.environ, "SOAP_COMMIT": "a test"},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_killed_at_random_times_it_ends_as_if_it_had_not_been(memory):
+def test_runs_killed_at_random_times_end_with_the_same_result(memory):
     kills = {name: amount(*numbers) for name, numbers in KILLS.items()}
-    found = told("killing.py", memory, *(f"{name}={number}" for name, number in kills.items()))
-    count_all({f"{name}: SIGKILL at a random time, then the same end to the bit": one for name, one in found.items()})
+    found = run_script("random_kills.py", memory, *(f"{name}={number}" for name, number in kills.items()))
+    count_all({f"{name}: SIGKILL at a random time, then bitwise the same result": one for name, one in found.items()})
     assert {name: result["trials"] for name, result in found.items()} == kills
 
 
-def test_killed_at_every_point_of_the_save_path_it_finds_its_last_save(memory):
-    found = told("failpoints.py", memory, "--times", str(amount(1, 20)))
-    promise = "killed in the save path ({}): all files whole, the same end"
+def test_runs_killed_at_every_point_of_the_save_path_resume_from_the_last_save(memory):
+    found = run_script("save_path_kills.py", memory, "--times", str(amount(1, 20)))
+    promise = "killed in the save path ({}): all files intact, the same result"
     count_all({promise.format(point): result for point, result in found.items()})
     assert len(found) == 14

@@ -1,10 +1,10 @@
-"""Two processes that train together lose as little by a kill as one does, and none goes on alone."""
+"""Two processes that train together lose no more by a kill than one, and neither continues alone."""
 
 import sys
 
 import pytest
 from counting import amount, count_all
-from test_kills import memory, told
+from test_kills import memory, run_script
 
 __all__ = ["memory"]  # a fixture
 
@@ -12,13 +12,13 @@ pytestmark = [pytest.mark.chaos, pytest.mark.skipif(sys.platform == "win32", rea
 
 KILLS = {"both": (3, 50), "one": (3, 50)}
 PROMISES = {
-    "both": "training on 2 processes: SIGKILL of both at a random time, then the same end to the bit",
-    "one": "training on 2 processes: SIGKILL of one at a random time, the other ends, then the same end to the bit",
+    "both": "training on 2 processes: SIGKILL of both at a random time, then bitwise the same result",
+    "one": "training on 2 processes: SIGKILL of one at a random time, the other ends, then bitwise the same result",
 }
 
 
-def test_two_processes_killed_at_random_times_end_as_if_they_had_not_been(memory):
+def test_two_processes_killed_at_random_times_end_with_the_same_result(memory):
     kills = {name: amount(*numbers) for name, numbers in KILLS.items()}
-    found = told("rank_killing.py", memory, *(f"{name}={number}" for name, number in kills.items()))
+    found = run_script("random_process_kills.py", memory, *(f"{name}={number}" for name, number in kills.items()))
     count_all({PROMISES[name]: one for name, one in found.items()})
     assert {name: result["trials"] for name, result in found.items()} == kills

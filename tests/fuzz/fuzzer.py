@@ -1,6 +1,6 @@
-"""The fuzzer of one target: mutants of a growing pool, each given to the readers under watch.
+"""A coverage-guided fuzzer for one target: mutants of a growing pool are given to the readers of a file format.
 
-A mutant that reaches a line of the package that none before it had reached joins the pool.
+A mutant that reaches a new line of the package joins the pool.
 """
 
 import random
@@ -11,22 +11,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mutating import Mutator
-from watching import Hang, Room, reached, starved
+from monitors import Hang, MemoryMonitor, is_memory_error, traced_lines
+from mutations import Mutator
 
-PATIENCE = 5.0
-"""Seconds of processor time for one input; whole files of this size take milliseconds."""
+TIMEOUT_S = 5.0
+"""CPU seconds for one input; intact files of this size take milliseconds."""
 
-TIMES = 64
-"""Bytes that a reader may take for each byte of its input, beside the target's own room."""
+MEMORY_FACTOR = 64
+"""Bytes that a reader may allocate per byte of its input, in addition to the target's `memory_mib`."""
 
 
 @dataclass
 class Tally:
-    """What came of a target: inputs tried, taken and refused, lines of the package reached, and failures.
+    """Counts of one target: inputs tried, accepted and refused, lines of the package reached, and failures.
 
-    kinds: for each kind of failure what was said, and where the first input of that kind is kept. untaken: seeds that
-    no reader takes, as they should.
+    kinds: for each kind of failure, its message and the path of the first input that caused it. refused_seeds: seeds
+    that no reader accepts, although all should be accepted.
     """
 
     trials: int = 0
@@ -35,96 +35,99 @@ class Tally:
     lines: int = 0
     failures: int = 0
     kinds: dict[str, str] = field(default_factory=dict)
-    untaken: list[str] = field(default_factory=list)
+    refused_seeds: list[str] = field(default_factory=list)
 
 
 class Fuzzer:
     """Tries inputs on one target, in this process.
 
-    refusal: whether a reader may end with an exception. found: the folder for inputs that make a failure.
+    is_refusal: whether an exception of a reader is an allowed refusal. found: the folder for inputs that cause a
+    failure.
     """
 
-    def __init__(self, target: Any, refusal: Callable[[BaseException], bool], found: Path, scratch: Path) -> None:
-        self.target, self.refusal, self.found = target, refusal, found
+    def __init__(self, target: Any, is_refusal: Callable[[BaseException], bool], found: Path, scratch: Path) -> None:
+        self.target, self.is_refusal, self.found = target, is_refusal, found
         self.path = scratch / target.file
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.room, self.lines, self.tally = Room(), set[tuple[str, int]](), Tally()
-        signal.signal(signal.SIGPROF, _hang)
+        self.memory, self.lines, self.tally = MemoryMonitor(), set[tuple[str, int]](), Tally()
+        signal.signal(signal.SIGPROF, _raise_hang)
 
-    def run(self, corpus: Path, over: Callable[[], bool], seed: int) -> Tally:
-        """The corpus first, then mutants of it until it is over."""
-        kept = {path.name: path.read_bytes() for path in sorted(corpus.iterdir())}
-        for content in kept.values():  # the first use of a reader imports what it needs, which is not its own memory
+    def run(self, corpus: Path, is_over: Callable[[], bool], seed: int) -> Tally:
+        """Try the corpus first, then its mutants until `is_over`."""
+        inputs = {path.name: path.read_bytes() for path in sorted(corpus.iterdir())}
+        # The first call of a reader imports modules, which must not count as its memory.
+        for content in inputs.values():
             self.path.write_bytes(content)
             for reader in self.target.readers:
-                self._under_watch(reader, len(content))
-        for name, content in kept.items():
+                self._monitored(reader, len(content))
+        for name, content in inputs.items():
             self.attempt(content)
-            if name.startswith("seed-") and not self.taken:
-                self.attempt(self.target.mend(content))
-                self.tally.untaken += [] if self.taken else [name]
-        pool, mutator = list(kept.values()), Mutator(self.target.tokens, seed)
+            if name.startswith("seed-") and not self.accepted:
+                self.attempt(self.target.repair(content))
+                self.tally.refused_seeds += [] if self.accepted else [name]
+        pool, mutator = list(inputs.values()), Mutator(self.target.tokens, seed)
         draw = random.Random(seed)
-        while not over():
+        while not is_over():
             mutant = mutator.mutant(pool)
-            if self.attempt(self.target.mend(mutant) if draw.random() < 0.5 else mutant):
+            if self.attempt(self.target.repair(mutant) if draw.random() < 0.5 else mutant):
                 pool.append(mutant)
         self.tally.lines = len(self.lines)
         return self.tally
 
     def attempt(self, content: bytes) -> bool:
-        """Give the input to every reader; whether it reached a line that none before it had."""
+        """Give the input to every reader; return whether it reached a new line."""
         self.path.write_bytes(content)
-        known, self.taken, failed = len(self.lines), False, False
+        known, self.accepted, failed = len(self.lines), False, False
         for reader in self.target.readers:
-            accepted, kind, told = self._under_watch(reader, len(content))
-            self.taken |= accepted
+            accepted, kind, message = self._monitored(reader, len(content))
+            self.accepted |= accepted
             failed |= bool(kind)
             if kind:
-                self._keep(content, f"{reader.__name__}: {kind}", told)
+                self._store(content, f"{reader.__name__}: {kind}", message)
         self.tally.trials += 1
         self.tally.failures += failed
-        self.tally.accepted += self.taken
-        self.tally.refused += not self.taken
+        self.tally.accepted += self.accepted
+        self.tally.refused += not self.accepted
         return len(self.lines) > known
 
-    def _under_watch(self, reader: Callable[[Path], None], size: int) -> tuple[bool, str, str]:
-        """Whether the reader took the input; and what is wrong with how it ended, as a kind and in words."""
-        self.room.allow(self.target.room * 2**20 + TIMES * size)
-        accepted, kind, told = False, "", ""
-        signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+    def _monitored(self, reader: Callable[[Path], None], size: int) -> tuple[bool, str, str]:
+        """Return whether the reader accepted the input, and the kind and message of a failure ("" without one)."""
+        self.memory.allow(self.target.memory_mib * 2**20 + MEMORY_FACTOR * size)
+        accepted, kind, message = False, "", ""
+        signal.setitimer(signal.ITIMER_PROF, TIMEOUT_S)
         try:
-            with reached(self.lines):
+            with traced_lines(self.lines):
                 reader(self.path)
             accepted = True
         except (Exception, Hang) as error:
-            if starved(error) or not self.refusal(error):
-                kind = f"{'memory' if starved(error) else type(error).__name__} at {_place(error)}"
-                told = str(error)[:200]
+            if is_memory_error(error) or not self.is_refusal(error):
+                kind = f"{'memory' if is_memory_error(error) else type(error).__name__} at {_line_of(error)}"
+                message = str(error)[:200]
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-        if not kind and self.room.overdrawn():
-            kind, told = "memory", f"more than {self.target.room} MiB and {TIMES} times the input"
-        return accepted, kind, told
+        if not kind and self.memory.is_exceeded():
+            kind = "memory"
+            message = f"more than {self.target.memory_mib} MiB and {MEMORY_FACTOR} times the input"
+        return accepted, kind, message
 
-    def _keep(self, content: bytes, kind: str, told: str) -> None:
-        """One input a kind of failure."""
+    def _store(self, content: bytes, kind: str, message: str) -> None:
+        """Store the first input of each kind of failure."""
         if kind not in self.tally.kinds:
-            kept = self.found / f"{self.target.name}-{len(self.tally.kinds)}"
-            kept.write_bytes(content)
-            self.tally.kinds[kind] = f"{told} ({kept})"
+            path = self.found / f"{self.target.name}-{len(self.tally.kinds)}"
+            path.write_bytes(content)
+            self.tally.kinds[kind] = f"{message} ({path})"
 
 
-def _place(error: BaseException) -> str:
-    """The last line of the package, or of a reader here, that an exception came through."""
-    step, where = error.__traceback__, "no line of ours"
+def _line_of(error: BaseException) -> str:
+    """Return the last line of the package, or of a reader in this folder, in the traceback."""
+    step, line = error.__traceback__, "no line of the package"
     while step is not None:
         file = Path(step.tb_frame.f_code.co_filename)
         if {"soap", "fuzz"} & {*file.parts}:
-            where = f"{file.name}:{step.tb_lineno}"
+            line = f"{file.name}:{step.tb_lineno}"
         step = step.tb_next
-    return where
+    return line
 
 
-def _hang(number: int, frame: FrameType | None) -> None:
+def _raise_hang(number: int, frame: FrameType | None) -> None:
     raise Hang

@@ -1,8 +1,8 @@
-"""The seeds of the corpus, small whole files of every format:
+"""Make the seeds of the corpus, small valid files of every format:
 
-    python tests/fuzz/seeding.py tests/fuzz/corpus
+    python tests/fuzz/make_seeds.py tests/fuzz/corpus
 
-Inputs that once made a failure lie beside them, called after it; this command leaves them alone.
+The corpus also contains inputs that once caused a failure (found-*); this command does not change them.
 """
 
 import gzip
@@ -126,7 +126,7 @@ def weights() -> dict[str, bytes]:
         tensors = {key: _half(value) for key, value in model.state_dict().items()}
         made[model.name] = packed(tensors, {"recipe": text})
     checked = packed(models[WGAN].state_dict(), {"recipe": WGAN, checksums.CHECKSUM_FIELD: checksums.ZERO_CHECKSUM})
-    return {**made, "checked": checked, "small-gan.toml": WGAN.encode()}  # to be mended into small-gan
+    return {**made, "checked": checked, "small-gan.toml": WGAN.encode()}  # repaired into small-gan
 
 
 def _half(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,10 +134,10 @@ def _half(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def packed(tensors: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> bytes:
-    """A safetensors file, without a checksum unless it is asked for: mutants of it get further."""
+    """Return a safetensors file, with a checksum only if `about` has one: without it mutants reach later code."""
     content = safetensors.torch.save({key: value.contiguous() for key, value in tensors.items()}, dict(about))
     (length,) = struct.unpack("<Q", content[:8])
-    # The library writes metadata in any order; seeds are the same every time.
+    # safetensors writes metadata in any order; sorted, the seeds are reproducible.
     header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
     whole = struct.pack("<Q", len(header)) + header + content[8 + length :]
     return checksums.with_checksum(whole) if checksums.CHECKSUM_FIELD in about else whole
@@ -152,7 +152,7 @@ def saved_checkpoint(folder: Path) -> dict[str, bytes]:
     whole = (folder / checkpoint.NAME).read_bytes()
     (length,) = struct.unpack("<Q", whole[:8])
     state = json.loads(json.loads(whole[8 : 8 + length])["__metadata__"]["state"])
-    # As checkpoints once were: neither version, which changes, nor checksum, which keeps mutants from getting far.
+    # As in older checkpoints: without the version, which changes, and the checksum, which stops mutants early.
     text = json.dumps({**state, "identity": IDENTITY})
     return {"plain": packed(safetensors.torch.load(whole), {"state": text}), "state.json": text.encode()}
 
@@ -162,7 +162,7 @@ def adopted() -> dict[str, bytes]:
     for task in ("consistency", "rotation"):
         model = wrap(small_classifier(), task, shape=(3, 2, 2))
         made[task] = packed(model.state_dict(), metadata(model))
-    return {**made, "rotation.json": metadata(model)["adopted"].encode()}  # to be mended into rotation
+    return {**made, "rotation.json": metadata(model)["adopted"].encode()}  # repaired into rotation
 
 
 def recipe() -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""What is watched while a reader works: the lines it reaches, and the memory it asks for."""
+"""Monitors of a reader under test: the lines it reaches and the memory it allocates."""
 
 import ctypes
 import mmap
@@ -15,12 +15,12 @@ M_ARENA_MAX = -8
 
 
 class Hang(BaseException):
-    """Too long; no reader's `except Exception` can hold it."""
+    """The time limit was exceeded; a reader's `except Exception` cannot catch it."""
 
 
 @contextmanager
-def reached(lines: set[tuple[str, int]]) -> Iterator[None]:
-    """Add every line of the package that runs inside to `lines`."""
+def traced_lines(lines: set[tuple[str, int]]) -> Iterator[None]:
+    """Add every line of the package that runs in the block to `lines`."""
 
     def line(frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
@@ -37,49 +37,49 @@ def reached(lines: set[tuple[str, int]]) -> Iterator[None]:
         sys.settrace(None)
 
 
-class Room:
-    """Address space taken: what is only reserved counts as well, and so does memory that is given back at once.
+class MemoryMonitor:
+    """Detects allocations above a limit, including memory that is only reserved or freed at once.
 
-    The system keeps the highest mark of a process (VmPeak on Linux; elsewhere nothing is measured). Where more than
-    `allowed` lies free below that mark, the rest is filled, isolated: whoever takes more then moves the mark.
+    Linux keeps the peak address space of a process (VmPeak); on other systems nothing is measured. If more than the
+    limit is free below the earlier peak, the rest is reserved here, so that a larger allocation raises the peak.
     """
 
     def __init__(self) -> None:
-        self._filling: mmap.mmap | None = None
-        self._mark = 0
+        self._reserved: mmap.mmap | None = None
+        self._limit = 0
 
     def allow(self, allowed: int) -> None:
-        """Measure from here."""
-        if self._filling is not None:
-            self._filling.close()
-            self._filling = None
-        size, peak = sizes()
+        """Start to measure with a limit of `allowed` bytes."""
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+        size, peak = address_space()
         if peak - size > allowed:
-            self._filling = mmap.mmap(-1, peak - size - allowed)
-        self._mark = max(peak, size + allowed)
+            self._reserved = mmap.mmap(-1, peak - size - allowed)
+        self._limit = max(peak, size + allowed)
 
-    def overdrawn(self) -> bool:
-        """Whether more than was allowed has been taken since."""
-        return sizes()[1] > self._mark
+    def is_exceeded(self) -> bool:
+        """Return whether more than the limit was allocated since `allow`."""
+        return address_space()[1] > self._limit
 
 
-def sizes() -> tuple[int, int]:
-    """Bytes of address space now, and at most so far."""
+def address_space() -> tuple[int, int]:
+    """Return the bytes of address space of this process: now, and at its peak."""
     if not STATUS.exists():
         return 0, 0
     fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines()[:24])
-    now, most = (int(fields[name].split()[0]) * 1024 for name in ("VmSize", "VmPeak"))
-    return now, most
+    now, peak = (int(fields[name].split()[0]) * 1024 for name in ("VmSize", "VmPeak"))
+    return now, peak
 
 
-def keep_one_heap() -> None:
-    """Let threads share one heap: glibc reserves 128 MiB of addresses for every other one, whoever asks for a byte."""
+def use_one_malloc_arena() -> None:
+    """Make all threads share one heap: glibc otherwise reserves 128 MiB of addresses per thread."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
-def starved(error: BaseException | None) -> bool:
-    """Whether the error, or one behind it, is that the system had no memory to give."""
+def is_memory_error(error: BaseException | None) -> bool:
+    """Return whether the error, or one of its causes, is a failed allocation."""
     while error is not None:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             return True

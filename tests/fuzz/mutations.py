@@ -1,14 +1,14 @@
-"""Damage that a stranger could do to a file: bits, numbers, chunks and words changed, from a seed.
+"""Random mutations of a file: changed bits, numbers, chunks and format tokens, from a seed.
 
-Positions are drawn near the beginning or the end as often as anywhere else: headers stand there.
+Most positions are drawn near the beginning or the end, where headers are.
 """
 
 import random
 import re
 from collections.abc import Callable, Sequence
 
-LONGEST = 2**17
-"""Bytes of a mutant at most: what is larger teaches nothing more, only slower."""
+MAX_MUTANT_BYTES = 2**17
+"""Larger mutants only make a run slower."""
 
 NUMBERS = (
     *(0, 1, 2, 3, 7, 8, 9, 15, 16, 27, 28, 29, 31, 32, 33, 63, 64, 100, 127, 128, 129, 255, 256, 257, 1000, 1024),
@@ -24,28 +24,28 @@ DIGITS = re.compile(rb"-?\d[\d.eE+-]*")
 
 
 class Mutator:
-    """Mutants of the members of a pool; equal seeds give equal mutants."""
+    """Makes mutants of the members of a pool; equal seeds give equal mutants."""
 
     def __init__(self, tokens: Sequence[bytes], seed: int) -> None:
         self.draw = random.Random(seed)
         self.tokens = tokens or (b"\0",)
-        self.ways: tuple[Callable[[bytearray], None], ...] = (
+        self.changes: tuple[Callable[[bytearray], None], ...] = (
             self._flip, self._flip, self._byte, self._integer, self._integer, self._decimal, self._decimal,
-            self._token, self._token, self._remove, self._double, self._noise, self._cut,
+            self._token, self._token, self._remove, self._repeat, self._noise, self._cut,
         )  # fmt: skip
 
     def mutant(self, pool: Sequence[bytes]) -> bytes:
-        """One to eight changes, few of them as a rule, to a member of the pool or to two halves of two."""
+        """Return a member of the pool, or parts of two members joined, with one to eight changes."""
         content = bytearray(self.draw.choice(pool))
         if self.draw.random() < 0.1:
             other = self.draw.choice(pool)
             content = content[: self._place(content)] + other[self._place(other) :]
         for _ in range(min(8, 1 + int(self.draw.expovariate(0.7)))):
-            self.draw.choice(self.ways)(content)
-        return bytes(content[:LONGEST])
+            self.draw.choice(self.changes)(content)
+        return bytes(content[:MAX_MUTANT_BYTES])
 
     def _place(self, content: bytes | bytearray) -> int:
-        """A position: within the first or the last 2^k bytes, k random."""
+        """Return a position within the first or the last 2^k bytes, k random."""
         if not content:
             return 0
         near = min(len(content), 2 ** self.draw.randint(3, 17))
@@ -64,21 +64,21 @@ class Mutator:
             content[self._place(content)] = self.draw.choice((0, 1, 0x7F, 0x80, 0xFF, self.draw.randrange(256)))
 
     def _integer(self, content: bytearray) -> None:
-        """A binary number, of either order, over what is there."""
+        """Overwrite bytes with a binary number in either byte order."""
         width, order = self.draw.choice((1, 2, 4, 8)), self.draw.choice(("big", "little"))
         number = self.draw.choice(NUMBERS) % 2 ** (8 * width)
         start = self._place(content)
         content[start : start + width] = number.to_bytes(width, order)
 
     def _decimal(self, content: bytearray) -> None:
-        """Another number, or something else, for one in text."""
+        """Replace a number in text by another number or token."""
         start = self._place(content)
         found = DIGITS.search(content, start, start + 4096)
         if found:
             content[found.start() : found.end()] = self.draw.choice(DECIMALS)
 
     def _token(self, content: bytearray) -> None:
-        """A word of the format, put in or put over."""
+        """Insert a token of the format, or overwrite bytes with it."""
         token, start = self.draw.choice(self.tokens), self._place(content)
         content[start : start + (len(token) if self.draw.random() < 0.5 else 0)] = token
 
@@ -86,12 +86,12 @@ class Mutator:
         start, end = self._span(content)
         del content[start:end]
 
-    def _double(self, content: bytearray) -> None:
-        """A chunk again, there or elsewhere, a few times or very often."""
+    def _repeat(self, content: bytearray) -> None:
+        """Repeat a chunk, after itself or elsewhere, once or up to 2000 times."""
         start, end = self._span(content)
-        often = self.draw.choice((1, 1, 1, 2, 8, 2000))
+        times = self.draw.choice((1, 1, 1, 2, 8, 2000))
         place = self.draw.choice((end, self._place(content)))
-        content[place:place] = (content[start:end] * often)[:LONGEST]
+        content[place:place] = (content[start:end] * times)[:MAX_MUTANT_BYTES]
 
     def _noise(self, content: bytearray) -> None:
         start = self._place(content)

@@ -1,4 +1,4 @@
-"""Every reader of a file or body that a stranger may have written, and what must hold of whatever it accepts."""
+"""The readers of untrusted files and request bodies, with assertions about the content they accept."""
 
 import math
 from dataclasses import replace
@@ -26,8 +26,8 @@ from soap.serve.limits import Limits
 from soap.training import checkpoint
 
 
-class Takes(nn.Module):
-    """As much of a model as the readers of pictures ask for."""
+class ModelStub(nn.Module):
+    """The attributes of a model that the image readers use."""
 
     classes = 4
     name = "model"
@@ -46,7 +46,7 @@ def images(path: Path) -> None:
 
 
 def digits(path: Path) -> None:
-    """As images beside good labels, and as labels beside good images."""
+    """Read the file as images with valid labels, and as labels with valid images."""
     for name, content in (("images", b"\0\0\x08\x03" + bytes((0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28)) + bytes(2 * 784)),
                           ("labels", b"\0\0\x08\x01\0\0\0\x02\x05\x09")):  # fmt: skip
         good = path.with_name(name)
@@ -78,11 +78,11 @@ def _records(pixels: np.ndarray, labels: np.ndarray, *, classes: int, size: int)
 
 
 PACKED = replace(SOURCES["cifar10"].files[-1], size=3073)
-"""The one file that is wanted of an archive."""
+"""The only file to unpack from an archive."""
 
 
 def archive(path: Path) -> None:
-    """Nothing lies anywhere but in the folder it is unpacked into, whatever becomes of it."""
+    """Unpacking writes nothing outside the target folder, whether it succeeds or not."""
     target = path.parent / "unpacked"
     target.mkdir(exist_ok=True)
     try:
@@ -109,7 +109,7 @@ def _finite(model: nn.Module, path: Path) -> None:
 
 
 def small_run() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A training of a handful of numbers."""
+    """Return a model and an optimiser with a few parameters."""
     model = nn.Linear(3, 2)
     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -125,7 +125,7 @@ def training(path: Path) -> None:
 
 
 def small_classifier() -> nn.Module:
-    """A module as a user would bring."""
+    """Return a module as a user would provide it."""
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
 
 
@@ -159,7 +159,7 @@ def timings(path: Path) -> None:
 
 
 def manifest(path: Path) -> None:
-    """No part that it names is a file of ours, so that one with parts is refused."""
+    """The parts that it names do not exist here, so a manifest with parts is refused."""
     assert opened(path.parent).sessions == {}
 
 
@@ -188,7 +188,7 @@ def picture_folder(path: Path) -> None:
 
 
 def own_picture(path: Path) -> None:
-    (found,) = own_pictures.read([path], Takes(3, 32, 32), resize=True)
+    (found,) = own_pictures.read([path], ModelStub(3, 32, 32), resize=True)
     _body(found.x[0], 3, 32)
 
 
@@ -200,7 +200,7 @@ def data_archive(path: Path) -> None:
 
 
 def own_archive(path: Path) -> None:
-    (found,) = own_pictures.read([path], Takes(1, 2, 2), resize=False)
+    (found,) = own_pictures.read([path], ModelStub(1, 2, 2), resize=False)
     assert found.x.shape[1:] == (1, 2, 2)
 
 

@@ -1,4 +1,4 @@
-"""Mutants made to pass the first check of their format, so that damage gets further in: checksums and lengths."""
+"""Repair checksums and lengths of mutants, so that they pass the first check of their format and reach later code."""
 
 import gzip
 import io
@@ -19,12 +19,12 @@ JSON = json.JSONDecoder()
 
 
 def gzipped(content: bytes) -> bytes:
-    """A plain file packed; a packed one as it is."""
+    """Compress content that is not gzip yet."""
     return content if content[:2] == b"\x1f\x8b" else gzip.compress(content, 1, mtime=0)
 
 
-def with_checksums(content: bytes) -> bytes:
-    """A PNG whose chunks have the CRCs they should have."""
+def with_png_checksums(content: bytes) -> bytes:
+    """Correct the CRCs of the chunks of a PNG."""
     if not content.startswith(PNG):
         return content
     parts, place = [PNG], len(PNG)
@@ -36,8 +36,8 @@ def with_checksums(content: bytes) -> bytes:
     return b"".join(parts)
 
 
-def with_its_length(content: bytes) -> bytes:
-    """A safetensors file whose first number says where its header ends."""
+def with_header_length(content: bytes) -> bytes:
+    """Correct the header length of a safetensors file."""
     try:
         _, end = JSON.raw_decode(content[8:].decode("latin-1"))
     except (ValueError, RecursionError):
@@ -45,12 +45,12 @@ def with_its_length(content: bytes) -> bytes:
     return struct.pack("<Q", end) + content[8:]
 
 
-def inside(carrier: Path, key: str) -> Callable[[bytes], bytes]:
-    """A mender of safetensors files, which puts whatever is none into the carrier's metadata, as the text `key`."""
+def in_metadata(carrier: Path, key: str) -> Callable[[bytes], bytes]:
+    """Return a repair for safetensors files; other content becomes the metadata `key` of the file `carrier`."""
 
-    def mended(content: bytes) -> bytes:
+    def repaired(content: bytes) -> bytes:
         if content[8:10] == b'{"':
-            return with_its_length(content)
+            return with_header_length(content)
         whole = carrier.read_bytes()
         (length,) = struct.unpack("<Q", whole[:8])
         header = json.loads(whole[8 : 8 + length])
@@ -58,11 +58,11 @@ def inside(carrier: Path, key: str) -> Callable[[bytes], bytes]:
         packed = json.dumps(header, separators=(",", ":")).encode()
         return struct.pack("<Q", len(packed)) + packed + whole[8 + length :]
 
-    return mended
+    return repaired
 
 
-def archived(content: bytes) -> bytes:
-    """A single .npy as the x of a whole .npz, or as the y where it says that it holds whole numbers."""
+def in_npz(content: bytes) -> bytes:
+    """Put a single .npy into a complete .npz: as y if its header says integers, otherwise as x."""
     if not content.startswith(b"\x93NUMPY"):
         return content
     labels = b"'<i8'" in content[:128]
@@ -77,16 +77,16 @@ def archived(content: bytes) -> bytes:
     return packed.getvalue()
 
 
-def signed(content: bytes) -> bytes:
-    """Result rows whose lines have the key, the accuracy and the checksum they should have, where they can."""
-    return b"\n".join(_signed_line(line) for line in content.split(b"\n"))
+def with_row_checksums(content: bytes) -> bytes:
+    """Correct the key, the accuracy and the checksum of result rows where possible."""
+    return b"\n".join(_repaired_line(line) for line in content.split(b"\n"))
 
 
-def _signed_line(line: bytes) -> bytes:
+def _repaired_line(line: bytes) -> bytes:
     try:
         row = json.loads(line)
         for field in ("key", "accuracy"):
-            row[field] = _right(row, field)
+            row[field] = _expected(row, field)
         return checksums.dumps(
             {name: value for name, value in row.items() if name != checksums.CHECKSUM_FIELD}
         ).encode()
@@ -94,8 +94,8 @@ def _signed_line(line: bytes) -> bytes:
         return line
 
 
-def _right(row: dict[str, object], field: str) -> object:
-    """What `from_json` would have the field be."""
+def _expected(row: dict[str, object], field: str) -> object:
+    """Return the value of the field that `from_json` accepts."""
     fields = {name: value for name, value in row.items() if name in Row.__dataclass_fields__}
     provenance = row["provenance"]
     made = Row(**{**fields, "provenance": Provenance(**provenance)})  # type: ignore[arg-type,dict-item]

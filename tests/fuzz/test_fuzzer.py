@@ -1,4 +1,4 @@
-"""The fuzzer itself: readers that do each kind of wrong are caught at it, and good ones are not."""
+"""The fuzzer itself: each kind of faulty reader is detected, and correct readers are not reported."""
 
 import json
 import mmap
@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import fuzzing
-import mutating
+import fuzzer
+import mutations
 import pytest
-from watching import STATUS
+from monitors import STATUS
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no timers and forks to watch by")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs timers and fork")
 
 HERE = Path(__file__).parent
 
@@ -21,10 +21,12 @@ class RefusedError(Exception):
     pass
 
 
-def fuzzer(tmp_path, *readers):
-    target = SimpleNamespace(name="own", file="a/input", readers=readers, tokens=(b"key",), mend=bytes.upper, room=8)
+def make_fuzzer(tmp_path, *readers):
+    target = SimpleNamespace(
+        name="own", file="a/input", readers=readers, tokens=(b"key",), repair=bytes.upper, memory_mib=8
+    )
     (tmp_path / "found").mkdir()
-    return fuzzing.Fuzzer(target, refused, tmp_path / "found", tmp_path / "scratch")
+    return fuzzer.Fuzzer(target, refused, tmp_path / "found", tmp_path / "scratch")
 
 
 def refused(error):
@@ -36,17 +38,17 @@ def good(path):
         raise RefusedError
 
 
-def foreign(path):
+def raises_key_error(path):
     if b"x" in path.read_bytes():
         raise KeyError("x")
 
 
-def endless(path):
+def hangs(path):
     while True:
         pass
 
 
-def deaf(path):
+def catches_exceptions(path):
     try:
         while True:
             pass
@@ -54,19 +56,19 @@ def deaf(path):
         raise RefusedError from error
 
 
-def greedy(path):
-    mmap.mmap(-1, 2**28).close()  # reserved, never touched, and given back
+def reserves_memory(path):
+    mmap.mmap(-1, 2**28).close()  # reserved, not used, freed at once
 
 
-def starving(path):
+def runs_out_of_memory(path):
     try:
         raise MemoryError
     except MemoryError as error:
         raise RefusedError from error
 
 
-def test_a_good_reader_has_no_failures(tmp_path):
-    one = fuzzer(tmp_path, good)
+def test_correct_reader_has_no_failures(tmp_path):
+    one = make_fuzzer(tmp_path, good)
     for content in (b"", b"1", b"22" * 1000):
         one.attempt(content)
     assert (one.tally.trials, one.tally.accepted, one.tally.refused, one.tally.failures) == (3, 2, 1, 0)
@@ -75,16 +77,20 @@ def test_a_good_reader_has_no_failures(tmp_path):
 @pytest.mark.parametrize(
     ("reader", "kind"),
     [
-        (foreign, "foreign: KeyError at test_fuzzer.py:"),
-        (endless, "endless: Hang at "),
-        (deaf, "deaf: Hang at "),
-        pytest.param(greedy, "greedy: memory", marks=pytest.mark.skipif(not STATUS.exists(), reason="no /proc here")),
-        (starving, "starving: memory at "),
+        (raises_key_error, "raises_key_error: KeyError at test_fuzzer.py:"),
+        (hangs, "hangs: Hang at "),
+        (catches_exceptions, "catches_exceptions: Hang at "),
+        pytest.param(
+            reserves_memory,
+            "reserves_memory: memory",
+            marks=pytest.mark.skipif(not STATUS.exists(), reason="no /proc here"),
+        ),
+        (runs_out_of_memory, "runs_out_of_memory: memory at "),
     ],
 )
-def test_a_bad_reader_is_caught_and_the_input_kept(tmp_path, monkeypatch, reader, kind):
-    monkeypatch.setattr(fuzzing, "PATIENCE", 0.1)
-    one = fuzzer(tmp_path, good, reader)
+def test_faulty_reader_is_detected_and_its_input_stored(tmp_path, monkeypatch, reader, kind):
+    monkeypatch.setattr(fuzzer, "TIMEOUT_S", 0.1)
+    one = make_fuzzer(tmp_path, good, reader)
     one.attempt(b"x!")
     one.attempt(b"x!!!")
     assert one.tally.failures == 2
@@ -93,8 +99,8 @@ def test_a_bad_reader_is_caught_and_the_input_kept(tmp_path, monkeypatch, reader
     assert (tmp_path / "found" / "own-0").read_bytes() == b"x!"
 
 
-def hidden(path):
-    """Fails behind a word that no single change makes: only a pool that grows gets there."""
+def fails_deep_inside(path):
+    """Fails behind a header that no single mutation produces: only a growing pool reaches it."""
     from soap.data.idx import read_idx
     from soap.errors import FileError
 
@@ -105,9 +111,9 @@ def hidden(path):
     raise LookupError
 
 
-def test_new_lines_lead_the_way_in(tmp_path):
-    """From an empty file to one of two magic numbers and a length that fits, which chance alone would not meet."""
-    one = fuzzer(tmp_path, hidden)
+def test_coverage_guides_the_fuzzer_to_valid_files(tmp_path):
+    """From an empty file to one with two magic numbers and a matching length, which chance alone would not find."""
+    one = make_fuzzer(tmp_path, fails_deep_inside)
     one.target.tokens = (b"\0\0\x08\x01", b"\0\0\0\x01")
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -120,8 +126,8 @@ PROCESSES = """
 import json, os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-import running
-running.GRACE = 0.5
+import run_fuzzers
+run_fuzzers.GRACE_S = 0.5
 
 def crash(path):
     os.abort()
@@ -138,35 +144,35 @@ for reader in (crash, blocked, fine):
     name = reader.__name__
     (root / name).mkdir()
     (root / name / "seed-a").write_bytes(b"a" * 9)
-    targets[name] = SimpleNamespace(name=name, file="in", readers=(reader,), tokens=(), mend=bytes, room=64)
-print(json.dumps(running.supervise(targets, lambda error: False, root, 0.1, root / "found")))
+    targets[name] = SimpleNamespace(name=name, file="in", readers=(reader,), tokens=(), repair=bytes, memory_mib=64)
+print(json.dumps(run_fuzzers.supervise(targets, lambda error: False, root, 0.1, root / "found")))
 """
 
 
-def test_crashes_and_hangs_of_whole_processes_are_told(tmp_path):
+def test_crashes_and_hangs_of_processes_are_reported(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROCESSES, tmp_path], cwd=HERE, capture_output=True, check=True)
     tallies = json.loads(done.stdout)
     assert list(tallies["crash"]["kinds"]) == ["crash with exit code -6"]
     assert list(tallies["blocked"]["kinds"]) == ["hang that no signal ends"]
     assert (tmp_path / "found" / "crash-crash").read_bytes() == b"a" * 9
-    assert (tallies["fine"]["failures"], tallies["fine"]["untaken"]) == (0, [])
+    assert (tallies["fine"]["failures"], tallies["fine"]["refused_seeds"]) == (0, [])
     assert tallies["fine"]["accepted"] == tallies["fine"]["trials"] > 1
 
 
-def test_equal_seeds_give_equal_mutants_and_few_are_alike():
+def test_equal_seeds_give_equal_mutants_and_most_differ():
     pool = [b"{'shape': (28, 28), 'n': 7}" * 20, bytes(100)]
-    first, second = ([mutator.mutant(pool) for _ in range(500)] for mutator in map(made, (1, 1)))
+    first, second = ([mutator.mutant(pool) for _ in range(500)] for mutator in map(mutator_of, (1, 1)))
     assert first == second
     assert len(set(first)) > 450
-    assert first[:20] != [made(2).mutant(pool) for _ in range(20)]
-    assert max(map(len, first)) <= mutating.LONGEST
+    assert first[:20] != [mutator_of(2).mutant(pool) for _ in range(20)]
+    assert max(map(len, first)) <= mutations.MAX_MUTANT_BYTES
     assert any(b"magic" in mutant for mutant in first)
 
 
-def made(seed):
-    return mutating.Mutator((b"magic",), seed)
+def mutator_of(seed):
+    return mutations.Mutator((b"magic",), seed)
 
 
-def test_an_empty_pool_member_does_no_harm():
-    mutator = made(0)
+def test_mutator_accepts_an_empty_file():
+    mutator = mutator_of(0)
     assert any(mutator.mutant([b""]) for _ in range(200))

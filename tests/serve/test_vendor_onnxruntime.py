@@ -1,4 +1,4 @@
-"""What the page needs to run a network by itself: fetched whole, checked, and put there in one go, or not at all."""
+"""tools/vendor_onnxruntime.py downloads, checks and installs everything, or changes nothing."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ CONTENTS = {name: f"contents of {name}".encode() for name in tool.WANTED}
 
 
 def archive(path, contents, links=()):
-    """A package like npm's: `contents` by name, and `links` (name, target)."""
+    """Write a package like npm's: files with `contents` by name, and `links` (name, target)."""
     with tarfile.open(path, "w:gz") as tar:
         for name, body in contents.items():
             member = tarfile.TarInfo(name)
@@ -37,14 +37,14 @@ def integrity(path):
 
 @pytest.fixture
 def package(tmp_path):
-    """A package as it should be, with more in it than is wanted."""
+    """A valid package with additional files."""
     more = {"package/README.md": b"read me", "package/dist/ort.js": b"ort"}
     return archive(tmp_path / "package.tgz", {**more, **CONTENTS})
 
 
 @pytest.fixture
 def npm(tmp_path, monkeypatch):
-    """Put an `npm` that does `work` alone on the PATH."""
+    """Return a function that puts an `npm` that runs `work` on the PATH, without other programs."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -58,8 +58,8 @@ def npm(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def gives(npm, package, monkeypatch):
-    """Put an `npm` there that gives a package, the right one unless told otherwise; its checksum counts as pinned."""
+def npm_delivers(npm, package, monkeypatch):
+    """Return a function that installs an `npm` that delivers a package, and pins the checksum of that package."""
 
     def put(given=package):
         monkeypatch.setattr(tool, "INTEGRITY", integrity(given))
@@ -75,25 +75,25 @@ def gives(npm, package, monkeypatch):
 
 @pytest.fixture
 def target(tmp_path):
-    """A folder with what an earlier run left."""
+    """A folder with the result of an earlier run."""
     folder = tmp_path / "static" / "vendor"
     folder.mkdir(parents=True)
     (folder / "earlier").write_text("still here")
     return folder
 
 
-def isolated(target):
+def unchanged(target):
     return [path.name for path in target.parent.iterdir()] == ["vendor"] and (
         [path.name for path in target.iterdir()] == ["earlier"]
     )
 
 
-def test_all_is_fetched_exported_and_written_in_place_of_what_was_there(gives, target, monkeypatch, capsys):
+def test_everything_is_downloaded_exported_and_replaced(npm_delivers, target, monkeypatch, capsys):
     pytest.importorskip("onnxscript", reason="exports need the extra 'onnx'")
     monkeypatch.setattr(tool, "MODELS", ("mnist-fcn-dr",))
     monkeypatch.setattr(tool, "PARTS", ("classifier",))
     monkeypatch.setattr(tool, "VENDOR", target)
-    gives()
+    npm_delivers()
     assert tool.main([]) == 0
     assert f"{tool.NAME} {tool.VERSION} and mnist-fcn-dr" in capsys.readouterr().out
     assert [path.name for path in target.parent.iterdir()] == ["vendor"]
@@ -112,15 +112,15 @@ def test_all_is_fetched_exported_and_written_in_place_of_what_was_there(gives, t
     assert (manifest["package"], manifest["version"]) == (tool.NAME, tool.VERSION)
 
 
-def test_another_package_than_the_pinned_one_is_refused(gives, target, monkeypatch):
-    gives()
+def test_package_with_another_checksum_is_refused(npm_delivers, target, monkeypatch):
+    npm_delivers()
     monkeypatch.setattr(tool, "INTEGRITY", f"sha512-{base64.b64encode(bytes(64)).decode()}")
-    with pytest.raises(FileError, match=r"checksum sha512-.*, want sha512-AAAA.*not the published package"):
+    with pytest.raises(FileError, match=r"checksum sha512-.*, expected sha512-AAAA.*not the published package"):
         tool.vendor(target)
-    assert isolated(target)
+    assert unchanged(target)
 
 
-def test_a_changed_byte_is_noticed(package):
+def test_changed_byte_is_detected(package):
     right = integrity(package)
     tool.check(package, right)
     body = bytearray(package.read_bytes())
@@ -130,7 +130,7 @@ def test_a_changed_byte_is_noticed(package):
         tool.check(package, right)
 
 
-def test_nothing_leaves_the_folder(tmp_path):
+def test_members_are_not_written_outside_the_folder(tmp_path):
     outside = {"../escaped": b"1", "/tmp/escaped": b"2", "package/../../escaped": b"3", "package/dist/../escaped": b"4"}
     given = archive(tmp_path / "package.tgz", {**outside, **CONTENTS}, links=[("package/escaped", "/etc/passwd")])
     folder = tmp_path / "deep" / "folder"
@@ -141,63 +141,66 @@ def test_nothing_leaves_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize("name", tool.WANTED)
-def test_a_link_in_place_of_a_file_is_refused(gives, target, tmp_path, name):
+def test_link_in_place_of_a_file_is_refused(npm_delivers, target, tmp_path, name):
     rest = {each: body for each, body in CONTENTS.items() if each != name}
-    gives(archive(tmp_path / "links.tgz", rest, links=[(name, "/etc/passwd")]))
-    with pytest.raises(FileError, match="no regular file"):
+    npm_delivers(archive(tmp_path / "links.tgz", rest, links=[(name, "/etc/passwd")]))
+    with pytest.raises(FileError, match="not a regular file"):
         tool.vendor(target)
-    assert isolated(target)
+    assert unchanged(target)
 
 
-def test_a_package_that_lacks_a_file_is_refused(gives, target, tmp_path):
-    gives(archive(tmp_path / "lacking.tgz", dict(list(CONTENTS.items())[1:])))
+def test_package_without_a_needed_file_is_refused(npm_delivers, target, tmp_path):
+    npm_delivers(archive(tmp_path / "lacking.tgz", dict(list(CONTENTS.items())[1:])))
     with pytest.raises(FileError, match=f"lacks {next(iter(tool.WANTED))}"):
         tool.vendor(target)
-    assert isolated(target)
+    assert unchanged(target)
 
 
-def test_a_missing_npm_is_told(tmp_path, target, monkeypatch):
+def test_missing_npm_is_reported(tmp_path, target, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="npm is not on the PATH"):
         tool.vendor(target)
-    assert isolated(target)
+    assert unchanged(target)
 
 
-def test_what_npm_complains_of_is_told(npm, target, monkeypatch, capsys):
+def test_error_message_of_npm_is_reported(npm, target, monkeypatch, capsys):
     npm("sys.exit('npm error network request failed')")
     monkeypatch.setattr(tool, "VENDOR", target)
     assert tool.main([]) == 1
-    assert "(npm error network request failed); is there a network?" in capsys.readouterr().err
+    assert "(npm error network request failed); check the network." in capsys.readouterr().err
     npm("pass")
-    with pytest.raises(FileError, match="it said nothing"):
+    with pytest.raises(FileError, match="no message"):
         tool.vendor(target)
-    assert isolated(target)
+    assert unchanged(target)
 
 
-def test_an_npm_that_hangs_is_given_up(npm, target, monkeypatch):
+def test_npm_that_hangs_times_out(npm, target, monkeypatch):
     npm("import time; time.sleep(60)")
-    monkeypatch.setattr(tool, "PATIENCE", 0.5)
+    monkeypatch.setattr(tool, "NPM_TIMEOUT_S", 0.5)
     with pytest.raises(FileError, match=r"longer than 0\.5 s"):
         tool.vendor(target)
-    assert isolated(target)
+    assert unchanged(target)
 
 
-def test_an_export_that_fails_leaves_what_was_there(gives, target, monkeypatch):
-    gives()
+def test_failed_export_changes_nothing(npm_delivers, target, monkeypatch):
+    npm_delivers()
     monkeypatch.setattr(tool, "MODELS", ("no-such-model",))
     with pytest.raises(InputError, match="no-such-model"):
         tool.vendor(target)
-    assert isolated(target)
+    assert unchanged(target)
 
 
-def test_it_takes_no_arguments(capsys):
+def test_arguments_are_refused(capsys):
     assert tool.main(["--help"]) == 2
     assert "python tools/vendor_onnxruntime.py" in capsys.readouterr().err
 
 
-def test_the_page_asks_for_what_is_put_there():
+def test_page_requests_the_installed_files():
     script = (Path(tool.VENDOR).parent / "browser.js").read_text(encoding="utf-8")
-    asked = set(re.findall(r'"([\w./-]+\.(?:mjs|wasm))"', script))
-    assert asked == {"./vendor/ort.wasm.min.mjs", "ort-wasm-simd-threaded.wasm"}  # the third the runtime finds itself
-    assert {name.removeprefix("./vendor/") for name in asked} <= set(tool.RUNTIME)
+    requested = set(re.findall(r'"([\w./-]+\.(?:mjs|wasm))"', script))
+    assert requested == {
+        "./vendor/ort.wasm.min.mjs",
+        "ort-wasm-simd-threaded.wasm",
+    }  # the runtime loads the third file itself
+    assert {name.removeprefix("./vendor/") for name in requested} <= set(tool.RUNTIME)
     assert json.loads(re.search(r"const PARTS = (\[.*\]);", script)[1]) == list(tool.PARTS)

@@ -1,4 +1,4 @@
-"""Words of every format, for mutants: types, markers, names, and what has broken readers before."""
+"""Tokens of every format for mutants: types, markers, names, and values that have caused failures before."""
 
 IDX = (b"\0\0\x08\x03", b"\0\0\x08\x01", b"\x1f\x8b\x08", b"\x7f\xff\xff\xff")
 CIFAR = (b"\x09", b"\x0a", b"\x63", b"\x64", bytes(3073))

@@ -1,4 +1,4 @@
-"""Small runs of all that may be killed: begun or gone on with by one call, and what their files say at the end."""
+"""Small runs of everything that may be killed: each is started or resumed by one call and writes files to compare."""
 
 import json
 import sys
@@ -26,37 +26,37 @@ from soap.results import Store  # noqa: E402
 from soap.training import GenerativeSchedule, Schedule, checkpoint, generative, joint, loop  # noqa: E402
 
 EPOCHS = 10
-TIMES = ("seconds", "date", "images_per_second", "checksum")  # the last is one of the others, too
+TIMES = ("seconds", "date", "images_per_second", "checksum")  # the checksum covers the others
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """go: begin the run in a folder, or go on with it, to its end. content: all its files say but for times.
+class KillableRun:
+    """start: run in a folder to the end, or resume there. content: what the files contain, without times.
 
-    check: raise unless what a kill left behind is whole.
+    check: raise an error if the files that a kill left are not intact.
     """
 
-    go: Callable[[Path], None]
+    start: Callable[[Path], None]
     content: Callable[[Path], dict[str, Any]]
     check: Callable[[Path], None]
 
 
 def images() -> Dataset:
-    """Noise and labels for training."""
+    """Return noise images with labels for training."""
     x = noise_images(34, seed=5)
     return Dataset(name="noise", split="train", x=x, y=torch.arange(34) % 4, classes=tuple("abcd"), sha256="0" * 64)
 
 
 def train(out: Path) -> None:
-    """Joint training with dropout, batch norm, augmentation, held-out images; a checkpoint an epoch."""
+    """Train jointly with dropout, batch norm, augmentation and held-out images; one checkpoint per epoch."""
     schedule = Schedule(epochs=EPOCHS, lr=0.05, batch=8, warmup_epochs=0.5, augment=("flip",), holdout=4)
-    going = (out / checkpoint.NAME).exists()
+    resume = (out / checkpoint.NAME).exists()
     with patch.object(loop, "SAVE_INTERVAL_S", -1.0):
-        joint.train(tiny_model(seed=9 if going else 0), images(), schedule, out=out, resume=going)
+        joint.train(tiny_model(seed=9 if resume else 0), images(), schedule, out=out, resume=resume)
 
 
 class MeanImage:
-    """The simplest label-free objective: one image near all others, by Adam."""
+    """The simplest label-free objective: one image close to all others, fitted by Adam."""
 
     compilable = False
 
@@ -65,7 +65,7 @@ class MeanImage:
         self.optimisers = [torch.optim.Adam(self.networks.parameters(), lr=0.01)]
 
     def step(self, x: torch.Tensor, generator: torch.Generator, progress: float) -> dict[str, torch.Tensor]:
-        """Towards a noisy batch."""
+        """Take one step towards a noisy batch."""
         noise = torch.rand(x.shape, generator=generator)
         loss = (self.networks["image"] - x - 0.1 * noise).square().mean()
         self.optimisers[0].zero_grad()
@@ -74,32 +74,32 @@ class MeanImage:
         return {"loss": loss}
 
     def product(self) -> nn.Module:
-        """All there is."""
+        """Return the trained networks."""
         return self.networks.eval()
 
 
 def train_generative(out: Path) -> None:
-    """Label-free training; a checkpoint an epoch."""
-    going = (out / checkpoint.NAME).exists()
+    """Train without labels; one checkpoint per epoch."""
+    resume = (out / checkpoint.NAME).exists()
     schedule = GenerativeSchedule(epochs=EPOCHS, lr=0.01, batch=8)
     with patch.object(loop, "SAVE_INTERVAL_S", -1.0):
-        generative.train_generative(MeanImage(), images(), schedule, out=out, resume=going)
+        generative.train_generative(MeanImage(), images(), schedule, out=out, resume=resume)
 
 
 def evaluate(out: Path) -> None:
-    """Rows of the transfer protocol, one after the other."""
+    """Measure rows of the transfer protocol one after the other."""
     model = tiny_model()
     attacks = {f"pgd-{n}": soap.attacks.PGD(eps=0.05, step_size=0.01, steps=n) for n in (5, 10, 15)}
     purifiers = [soap.SOAP(model, eps) for eps in ("min-aux", 0.1)]
     transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch=10)
 
 
-def trained(out: Path) -> dict[str, Any]:
-    """Tensors and texts of a run's files."""
+def training_content(out: Path) -> dict[str, Any]:
+    """Return the tensors and texts of the files of a training."""
     found: dict[str, Any] = {}
     for path in sorted(out.glob("*.safetensors")):
         tensors, metadata = tensor_files.load_tensors(path)
-        state = _timeless(json.loads(metadata.pop("state", "{}")))
+        state = _without_times(json.loads(metadata.pop("state", "{}")))
         numbers = {name: (str(value.dtype), value.numpy().tobytes()) for name, value in sorted(tensors.items())}
         found[path.name] = (numbers, metadata, state)
     found["metrics"] = _lines(out / "metrics.jsonl")
@@ -107,22 +107,22 @@ def trained(out: Path) -> dict[str, Any]:
     return found
 
 
-def training_is_whole(out: Path) -> None:
-    """Every file that is there can be read, and a checkpoint that was there is there still."""
+def check_training(out: Path) -> None:
+    """Check that every file can be read and that the checkpoint was not lost."""
     for path in out.glob("*.safetensors"):
         tensor_files.load_tensors(path)
     _lines(out / "metrics.jsonl")
     if (out / checkpoint.PREVIOUS).exists() and not (out / checkpoint.NAME).exists():
-        raise AssertionError(f"{out}: the checkpoint is gone")
+        raise AssertionError(f"{out}: the checkpoint is missing")
 
 
-def evaluated(out: Path) -> dict[str, Any]:
-    """The rows of the store."""
+def evaluation_content(out: Path) -> dict[str, Any]:
+    """Return the rows of the store."""
     return {"rows": _lines(out / "rows.jsonl")}
 
 
-def suite_is_whole(out: Path) -> None:
-    """Every file that is there can be read."""
+def check_suite(out: Path) -> None:
+    """Check that every file of a suite run can be read."""
     folder = soap.evaluation.adaptive.RunFolder(out)
     if (out / "run.json").exists():
         folder.plan()
@@ -135,23 +135,25 @@ def suite_is_whole(out: Path) -> None:
 
 
 def _lines(path: Path) -> list[Any]:
-    return [_timeless(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    return [_without_times(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _timeless(value: Any) -> Any:
+def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _timeless(part) for key, part in value.items() if key not in TIMES}
-    return [_timeless(part) for part in value] if isinstance(value, list) else value
+        return {key: _without_times(part) for key, part in value.items() if key not in TIMES}
+    return [_without_times(part) for part in value] if isinstance(value, list) else value
 
 
 def difference(got: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """The names of the files that say something else; empty where all say the same."""
+    """Return the names of the files that differ, joined; empty if all are equal."""
     return ", ".join(sorted(name for name in {*got, *wanted} if got.get(name) != wanted.get(name)))
 
 
-REHEARSALS = {
-    "training": Rehearsal(train, trained, training_is_whole),
-    "label-free training": Rehearsal(train_generative, trained, training_is_whole),
-    "transfer evaluation": Rehearsal(evaluate, evaluated, lambda out: [*map(str, Store(out / "rows.jsonl").read())]),
-    "adaptive suite": Rehearsal(lambda out: bool(run_suite(out)), suite_content, suite_is_whole),
+RUNS = {
+    "training": KillableRun(train, training_content, check_training),
+    "label-free training": KillableRun(train_generative, training_content, check_training),
+    "transfer evaluation": KillableRun(
+        evaluate, evaluation_content, lambda out: [*map(str, Store(out / "rows.jsonl").read())]
+    ),
+    "adaptive suite": KillableRun(lambda out: bool(run_suite(out)), suite_content, check_suite),
 }
