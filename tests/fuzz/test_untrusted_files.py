@@ -64,8 +64,8 @@ BAD_SIZES = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "says"), BAD_VALUES.values(), ids=BAD_VALUES)
-def test_recipe_with_a_wrong_value_raises(tmp_path, old, new, says):
+@pytest.mark.parametrize(("old", "new", "message"), BAD_VALUES.values(), ids=BAD_VALUES)
+def test_recipe_with_a_wrong_value_raises(tmp_path, old, new, message):
     assert old in RECIPE
     path = tmp_path / "own.toml"
     path.write_text(RECIPE.replace(old, new))
@@ -74,8 +74,8 @@ def test_recipe_with_a_wrong_value_raises(tmp_path, old, new, says):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(("old", "new", "says"), BAD_SIZES.values(), ids=BAD_SIZES)
-def test_recipe_with_impossible_sizes_raises(old, new, says):
+@pytest.mark.parametrize(("old", "new", "message"), BAD_SIZES.values(), ids=BAD_SIZES)
+def test_recipe_with_impossible_sizes_raises(old, new, message):
     text = RECIPE.replace(old, new).replace("dropout = 0.0\n" if "cnn" in new else "\0", "")
     with pytest.raises(InputError, match=message):
         recipes.build(recipes.parse(text, "recipe"))
