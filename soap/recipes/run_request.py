@@ -1,15 +1,15 @@
-"""A run of the adaptive suite as commands meet it: what was asked for, and the model and images it was about."""
+"""The request of a suite run: which model, which purifier and which images; stored in the run's folder."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from soap import data as library
 from soap import zoo
 from soap.auxiliary import JointModel
-from soap.cli.options import radius
-from soap.cli.shell import Shell
 from soap.data import Dataset
 from soap.errors import FileError
 from soap.evaluation.adaptive.evaluate import ASKED
@@ -20,19 +20,19 @@ from soap.recipes import purifiers
 from soap.recipes.purifiers import SOAP_NAME
 
 
-def purifier_of(
-    model: JointModel, name: str, eps_pfy: str | None, *, prior: str | None = None, seed: int = 0
+def purifier_by_name(
+    model: JointModel, name: str, eps: float | str | None = None, *, prior: str | None = None, seed: int = 0
 ) -> Purifier:
-    """The purifier that a command's options name; None for `eps_pfy` leaves it its own radius."""
-    return purifiers.before(model, name, {} if eps_pfy is None else {"eps": radius(eps_pfy)}, prior=prior, seed=seed)
+    """The purifier called `name` for `model`; None for `eps` keeps its own radius."""
+    return purifiers.before(model, name, {} if eps is None else {"eps": eps}, prior=prior, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """Which model, behind what, on which images; kept in the run's folder.
+class RunRequest:
+    """Model, purifier and images of a suite run.
 
-    purifier: its name. eps_pfy: None for its own radius; for SOAP_NAME, which chooses one, None is a bare network.
-    prior: the generative model that it uses, None for its own. seed: of what it draws.
+    purifier: its name. eps_pfy: None for its own radius; for "soap", None means the bare network. prior: the
+    generative model that it uses, None for its own. seed: of its random numbers.
     """
 
     model: str
@@ -47,57 +47,55 @@ class Asked:
     seed: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """What the folder keeps."""
+        """The stored form."""
         return asdict(self)
 
     @property
     def bare(self) -> bool:
-        """Whether nothing stands before the network."""
+        """Whether the network has no purifier."""
         return self.purifier == SOAP_NAME and self.eps_pfy is None
 
-    def target(self, shell: Shell) -> Target:
-        """The model behind its purifier, on the command's device."""
-        model = zoo.load(self.model, device=shell.device, gradient=self.gradient)
+    def target(self, device: torch.device) -> Target:
+        """The model with its purifier, on `device`."""
+        model = zoo.load(self.model, device=device, gradient=self.gradient)
         if self.bare:
             return Target.of_model(model)
-        own = purifier_of(model, self.purifier, self.eps_pfy, prior=self.prior, seed=self.seed)
-        return Target.of_model(model, own)
+        eps = None if self.eps_pfy is None else purifiers.parse_radius(self.eps_pfy)
+        return Target.of_model(model, purifier_by_name(model, self.purifier, eps, prior=self.prior, seed=self.seed))
 
     def images(self, root: Path | None, classes: Sequence[str]) -> Dataset:
         """The images, on the CPU; `classes` are those of the run."""
         return library.load(self.data, self.split, root=root).numbered_by(classes).take(self.limit)
 
 
-def asked(folder: RunFolder, *, model: str | None = None, data: str | None = None) -> Asked:
-    """What the run was asked for; `model` and `data` replace its own, where files lie elsewhere now.
+def read_request(folder: RunFolder, *, model: str | None = None, data: str | None = None) -> RunRequest:
+    """The stored request of a run; `model` and `data` replace its own if the files have moved.
 
-    A run made from Python, which asked for nothing by name, is taken to be about the model and data of its plan.
+    A run made from Python stores no request; its plan names the model and the data.
     """
     plan = folder.plan()
-    kept = folder.fact(ASKED)
-    if kept is None:
-        bare = not plan["purifies"]
-        kept = Asked(
+    stored = folder.fact(ASKED)
+    if stored is None:
+        stored = RunRequest(
             model=plan["target"]["name"],
             gradient=None,
-            eps_pfy=None if bare else plan["target"]["eps_pfy"],
+            eps_pfy=plan["target"]["eps_pfy"] if plan["purifies"] else None,
             data=plan["data"]["name"],
             split=plan["data"]["split"],
             limit=plan["data"]["n"],
             command="",
         ).as_json()
     try:
-        found = Asked(**kept)
+        found = RunRequest(**stored)
         texts = (found.model, found.data, found.split, found.command, found.purifier)
-        choices = (found.gradient, found.eps_pfy, found.prior)
+        optional = (found.gradient, found.eps_pfy, found.prior)
         if not (
             all(isinstance(text, str) for text in texts)
-            and all(isinstance(choice, str | None) for choice in choices)
+            and all(isinstance(text, str | None) for text in optional)
             and all(isinstance(count, int) for count in (found.limit, found.seed))
         ):
-            raise TypeError("a value of another type")
+            raise TypeError("a value has the wrong type")
     except TypeError as error:
-        where = folder.path / "facts" / f"{ASKED}.json"
-        raise FileError(f"{where}: not what a run writes ({error}); repeat the command that began the run.") from error
-    changes = {"model": model, "data": data}
-    return Asked(**{**asdict(found), **{key: value for key, value in changes.items() if value is not None}})
+        path = folder.path / "facts" / f"{ASKED}.json"
+        raise FileError(f"{path}: not a stored request ({error}); repeat the command that made the run.") from error
+    return replace(found, model=model or found.model, data=data or found.data)

@@ -1,48 +1,41 @@
-"""The side-by-side picture: a row an image, with the input, what became of it, and the difference magnified."""
+"""The side-by-side image: one line per image with the input, the changed image and their magnified difference."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from soap._files import atomic
-from soap.cli.outputs import pixels
+from soap.data.pictures import magnify_difference, to_uint8
 from soap.shapes import Float, Tensor
 
-ROWS = 12
-"""The first images only: a sheet is for looking at."""
+MAX_LINES = 12
+"""Only the first images are drawn."""
 
-SIDE, MARGIN, CAPTION, TITLE = 200, 14, 24, 15  # pixels: a panel, between panels, a caption's height and letters
+PANEL_PX, MARGIN_PX, CAPTION_PX, FONT_PX = 200, 14, 24, 15
 
 
-def draw(
+def draw_comparison(
     path: Path,
     before: Float[Tensor, "n c h w"],
     after: Float[Tensor, "n c h w"],
     captions: Sequence[tuple[str, str]],
 ) -> None:
-    """Draw the first rows; `captions` stand under the input and under what became of it."""
+    """Draw the first images and write a PNG file; `captions` go under the input and under the changed image."""
     from PIL import Image, ImageDraw, ImageFont
 
-    shown = min(ROWS, len(before))
-    size = (3 * SIDE + 4 * MARGIN, shown * (SIDE + CAPTION + MARGIN) + MARGIN)
-    sheet = Image.new("RGB", size, "white")
-    draft, font = ImageDraw.Draw(sheet), ImageFont.load_default(TITLE)
-    for row in range(shown):
-        difference, gain = magnified(after[row] - before[row])
-        panels = (before[row], after[row], difference)
-        for column, (panel, caption) in enumerate(zip(panels, (*captions[row], gain), strict=True)):
-            left, top = MARGIN + column * (SIDE + MARGIN), MARGIN + row * (SIDE + CAPTION + MARGIN)
-            image = Image.fromarray(pixels(panel)).convert("RGB")
-            sheet.paste(image.resize((SIDE, SIDE), Image.Resampling.NEAREST), (left, top))
-            draft.text((left, top + SIDE + 3), caption, fill="black", font=font)
+    lines = min(MAX_LINES, len(before))
+    size = (3 * PANEL_PX + 4 * MARGIN_PX, lines * (PANEL_PX + CAPTION_PX + MARGIN_PX) + MARGIN_PX)
+    canvas = Image.new("RGB", size, "white")
+    drawing, font = ImageDraw.Draw(canvas), ImageFont.load_default(FONT_PX)
+    for line in range(lines):
+        change = after[line] - before[line]
+        difference, factor = magnify_difference(change)
+        magnified = f"difference x {factor:.3g}" if bool(change.any()) else "no difference"
+        panels = (before[line], after[line], difference)
+        for column, (panel, caption) in enumerate(zip(panels, (*captions[line], magnified), strict=True)):
+            left = MARGIN_PX + column * (PANEL_PX + MARGIN_PX)
+            top = MARGIN_PX + line * (PANEL_PX + CAPTION_PX + MARGIN_PX)
+            image = Image.fromarray(to_uint8(panel)).convert("RGB")
+            canvas.paste(image.resize((PANEL_PX, PANEL_PX), Image.Resampling.NEAREST), (left, top))
+            drawing.text((left, top + PANEL_PX + 3), caption, fill="black", font=font)
     with atomic.replacing(path) as temporary:
-        sheet.save(temporary, format="PNG")
-
-
-def magnified(difference: Float[Tensor, "c h w"]) -> tuple[Float[Tensor, "c h w"], str]:
-    """The difference about mid grey, its largest value at black or white; and how far that magnifies it."""
-    largest = float(difference.abs().max())
-    if largest == 0:
-        return torch.full_like(difference, 0.5), "no difference"
-    return 0.5 + difference / (2 * largest), f"difference x {0.5 / largest:.3g}"
+        canvas.save(temporary, format="PNG")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from soap.data.arrays import read_arrays
+from soap.data.npz import read_arrays
 
 KINDS = st.one_of(
     arrays_of.integer_dtypes(), arrays_of.unsigned_integer_dtypes(), arrays_of.floating_dtypes(),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soap.data import Dataset
-from soap.data.dataset import dataset, fingerprint
+from soap.data.dataset import make_dataset, fingerprint
 from soap.errors import InputError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 1, 4, 5), np.uint8)
@@ -16,7 +16,7 @@ CLASSES = ("ant", "bee", "cow")
 
 
 def example() -> Dataset:
-    return dataset("small", "test", PIXELS, LABELS, CLASSES)
+    return make_dataset("small", "test", PIXELS, LABELS, CLASSES)
 
 
 def test_values_and_types() -> None:
@@ -35,7 +35,7 @@ def test_every_byte_survives() -> None:
     prints = {fingerprint(every, np.array([0]))}
     for kind in np.float32, np.float64:
         prints.add(fingerprint((every.astype(kind) / kind(255)).astype(np.float32), np.array([0])))
-    prints.add(fingerprint(dataset("a", "test", every, np.array([0]), ["0"]).x.numpy(), np.array([0])))
+    prints.add(fingerprint(make_dataset("a", "test", every, np.array([0]), ["0"]).x.numpy(), np.array([0])))
     assert len(prints) == 1
 
 
@@ -114,7 +114,7 @@ def test_bad_fields(unchecked_shapes: None, change: dict[str, object], says: str
 
 def own(classes: tuple[str, ...]) -> Dataset:
     x = np.random.default_rng(0).random((6, 2), np.float32)
-    return dataset("own", "test", x, np.arange(6) % len(classes), classes)
+    return make_dataset("own", "test", x, np.arange(6) % len(classes), classes)
 
 
 def test_classes_are_numbered_as_a_model_has_them() -> None:

@@ -12,9 +12,9 @@ from soap import auxiliary, recipes, zoo
 from soap.bench.row import read as read_timings
 from soap.cli import pictures as own_pictures
 from soap.data import load
-from soap.data.archive import unpack
+from soap.data.unpacking import unpack
 from soap.data.cifar import read_cifar10, read_cifar100
-from soap.data.idx import read_idx
+from soap.data.mnist import read_idx
 from soap.data.mnist import read_mnist
 from soap.data.sources import SOURCES
 from soap.errors import SoapError

@@ -1,4 +1,4 @@
-"""One benchmark: what was measured, how every path did, and where; and the JSONL file that keeps them."""
+"""`BenchRow`: the result of one benchmark, and the JSONL file that stores them."""
 
 import datetime
 import json
@@ -21,15 +21,15 @@ from soap.bench.timing import Spread
 from soap.errors import FileError
 from soap.evaluation.provenance import commit
 
-SCHEMA = "soap-bench/1"
+ROW_SCHEMA = "soap-bench/1"
 OURS, PLAIN, FOOLBOX, FP32 = "ours", "plain", "foolbox", "fp32"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """How one path did: seconds a run, images a second, passes an image and peak memory (None: not measured).
+class PathMetrics:
+    """Metrics of one path: seconds per run, images per second, passes per image and peak memory (None: not measured).
 
-    ratio: how many times as long as ours it took.
+    ratio: its time divided by ours.
     """
 
     seconds: Spread
@@ -41,12 +41,11 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRow:
-    """One benchmark.
+    """The result of one benchmark.
 
-    what: "purify", "attack" or "train". case: the numbers it was run with, e.g. batch, T and grid size. paths: "ours",
-    "plain", "foolbox", and "fp32", which is ours where the row is of bf16. agreement: how the results of every other
-    path compare with ours. share: the part of the floor's speed that ours reached. notes: what a reader must know about
-    the figures.
+    what: "purify", "attack" or "train". case: its settings, e.g. batch, T and grid size. paths: "ours", "plain",
+    "foolbox", and in a bf16 row "fp32", which is ours in fp32. agreement: how the results of each other path compare
+    with ours. share: the floor's time divided by ours. notes: what a reader must know about the numbers.
     """
 
     what: str
@@ -55,7 +54,7 @@ class BenchRow:
     inputs: str
     settings: str
     case: Mapping[str, float | str]
-    paths: Mapping[str, Figures]
+    paths: Mapping[str, PathMetrics]
     agreement: Mapping[str, Mapping[str, float]]
     floor: Floor
     share: float
@@ -63,19 +62,19 @@ class BenchRow:
     provenance: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """The row for machines."""
-        return {"schema": SCHEMA, **asdict(self)}
+        """The JSON form."""
+        return {"schema": ROW_SCHEMA, **asdict(self)}
 
 
-def figures(
+def path_metrics(
     seconds: Mapping[str, Spread],
     images: int,
     passes: Mapping[str, Passes],
     peaks: Mapping[str, int | None],
-) -> dict[str, Figures]:
-    """Every path's figures, from those of its parts; a path whose passes were not seen has none."""
+) -> dict[str, PathMetrics]:
+    """The metrics of each path; a path whose passes were not counted has none."""
     return {
-        name: Figures(
+        name: PathMetrics(
             seconds=taken,
             images_per_second=images / taken.median,
             ratio=taken.median / seconds[OURS].median,
@@ -87,7 +86,7 @@ def figures(
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
-    """Who measures, on what, when, and by which command."""
+    """Version, machine, time and command of a measurement."""
     return {
         "version": __version__,
         "commit": commit(),
@@ -97,12 +96,12 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["soap", *_without_places(sys.argv[1:])]),
+        "command": shlex.join(["soap", *_without_paths(sys.argv[1:])]),
     }
 
 
 def append(path: Path, row: BenchRow) -> None:
-    """Add a row at the end of a JSONL file."""
+    """Append a row to a JSONL file."""
     with atomic.explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
@@ -110,23 +109,23 @@ def append(path: Path, row: BenchRow) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file as plain data, for tables and plots."""
+    """The rows of a JSONL file as plain dictionaries, for tables and plots."""
     with atomic.explained(path):
         lines = path.read_bytes().splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or row.get("schema") != SCHEMA:
-                raise ValueError(f"not a row of schema {SCHEMA}")
+            if not isinstance(row, dict) or row.get("schema") != ROW_SCHEMA:
+                raise ValueError(f"not a row of schema {ROW_SCHEMA}")
         except (ValueError, RecursionError) as error:
-            raise FileError(f"{path}, line {number}: {error}; mend or remove the line.") from error
+            raise FileError(f"{path}, line {number}: {error}; fix or remove the line.") from error
         rows.append(row)
     return rows
 
 
 def _processor() -> str:
-    """The name of the CPU where the system tells it."""
+    """The name of the CPU, or of its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -135,11 +134,15 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _without_places(arguments: Sequence[str]) -> list[str]:
-    """The arguments less where data lie and rows go: paths of one machine, which do not change a figure."""
+def _without_paths(arguments: Sequence[str]) -> list[str]:
+    """The arguments without --results and --data-root: paths of one machine that do not affect the result."""
     kept: list[str] = []
-    places = ("--results", "--data-root")
+    path_options = ("--results", "--data-root")
     for argument, before in zip(arguments, ["", *arguments], strict=False):
-        if before not in places and argument not in places and not argument.startswith(tuple(f"{p}=" for p in places)):
+        if (
+            before not in path_options
+            and argument not in path_options
+            and not argument.startswith(tuple(f"{option}=" for option in path_options))
+        ):
             kept.append(argument)
     return kept
