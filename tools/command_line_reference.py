@@ -7,7 +7,7 @@ from typing import Any
 import typer.main
 
 from soap.cli import app
-from soap.cli.shell import PANEL
+from soap.cli.console import COMMON_PANEL
 
 
 def reference() -> str:
@@ -17,12 +17,12 @@ def reference() -> str:
         tuple(parameter.opts): parameter
         for command in commands.values()
         for parameter in command.params
-        if parameter.rich_help_panel == PANEL
+        if parameter.rich_help_panel == COMMON_PANEL
     }
     any_command = next(iter(commands.values()))
-    parts = [f"## {PANEL}", "Some commands do without a few of them.", _table(any_command, shared.values())]
+    parts = [f"## {COMMON_PANEL}", "Some commands do without a few of them.", _table(any_command, shared.values())]
     for path, command in commands.items():
-        own = [parameter for parameter in command.params if parameter.rich_help_panel != PANEL]
+        own = [parameter for parameter in command.params if parameter.rich_help_panel != COMMON_PANEL]
         parts += [f"## {path}", _plain(command.help), f"```text\n{_usage(path, command)}\n```"]
         parts += [_table(command, own)] if own else []
         parts += [_plain(command.epilog).replace("Example: ", "```console\n") + "\n```"]

@@ -14,7 +14,7 @@ import traceback
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Annotated, Any, Protocol
 
 import rich.console
@@ -153,7 +153,7 @@ def command(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        groups = {one.name: one.annotation for one in parameters if dataclasses.is_dataclass(one.annotation)}
+        groups: dict[str, Any] = {one.name: one.annotation for one in parameters if is_dataclass(one.annotation)}
         own: list[inspect.Parameter] = []
         for one in parameters:
             own += option_parameters(one.annotation) if one.name in groups else [one]

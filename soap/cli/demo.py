@@ -4,7 +4,7 @@ import shlex
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
@@ -69,7 +69,8 @@ def demo(
     network = zoo.load(model, device=console.device)
     decoding(network)  # raises before the work if the model has no decoder
     digits = data.load(DATA).take(limit).to(console.device)
-    purifier, options = SOAP(network), {"batch": console.batch, "seed": console.seed}
+    options: dict[str, Any] = {"batch": console.batch, "seed": console.seed}
+    purifier = SOAP(network)
     attacks, attacked = {name: PAPER[DATA][name] for name in ATTACKS}, dict[str, Tensor]()
     report = None
     with console.progress() as watch:

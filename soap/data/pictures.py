@@ -164,8 +164,16 @@ def _open(kind: str, content: bytes) -> "Image":
     from PIL.PngImagePlugin import PngImageFile
     from PIL.WebPImagePlugin import WebPImageFile
 
-    readers = {"PNG": PngImageFile, "JPEG": JpegImageFile, "WEBP": WebPImageFile, "BMP": BmpImageFile}
-    return readers[kind](io.BytesIO(content))
+    stream = io.BytesIO(content)
+    match kind:
+        case "PNG":
+            return PngImageFile(stream)
+        case "JPEG":
+            return JpegImageFile(stream)
+        case "WEBP":
+            return WebPImageFile(stream)
+        case _:
+            return BmpImageFile(stream)
 
 
 def _check_size(name: str, size: tuple[int, int], max_pixels: int) -> None:

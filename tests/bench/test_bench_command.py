@@ -50,8 +50,8 @@ def test_purify(run, tmp_path):
 
 
 def test_purify_grows_along_batch_grid_and_steps(run, monkeypatch):
-    monkeypatch.setattr("soap.bench.growth.GRIDS", (2, 11))
-    monkeypatch.setattr("soap.bench.growth.STEPS", (1, 5))
+    monkeypatch.setattr("soap.bench.purification.SWEEP_GRID_SIZES", (2, 11))
+    monkeypatch.setattr("soap.bench.purification.SWEEP_STEPS", (1, 5))
     found = rows(run, "purify", *SMALL, "--batch", 4, "--grow")
     cases = [(row["case"]["batch"], row["case"]["grid"], row["case"]["steps"]) for row in found]
     assert cases == [(1, 11, 5), (4, 11, 5), (4, 2, 5), (4, 11, 1)]
@@ -80,7 +80,7 @@ def test_attack(run, attack, paths):
 
 
 def test_an_attack_without_foolbox(run, monkeypatch):
-    monkeypatch.setattr("soap.bench.foolbox_attacks.installed", lambda: False)
+    monkeypatch.setattr("soap.bench.attacks.foolbox_installed", lambda: False)
     (row,) = rows(run, "attack", *SMALL, "--steps", 2, "--batch", 2)
     check(row, "plain")
     refused = run("bench", "attack", *SMALL, "--attack", "cw", "--steps", 2, "--batch", 2)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from tiny import noise_images, state_of, tiny_model
 
 import soap
-from soap.bench import plain_walks
+from soap.bench import reference
 from soap.bench.counting import Meter, counting_features, counting_logits, counting_losses
-from soap.bench.plain_deepfool import deepfool
-from soap.bench.purify import needed
+from soap.bench.purification import needed_points
+from soap.bench.reference import deepfool
 
 CPU = torch.device("cpu")
 GAMMA, T = 0.1, 5
@@ -27,7 +27,7 @@ def test_the_papers_grid_takes_55_and_11_the_plain_way_and_11_and_5_ours(task):
     x = noise_images(3)
     model, before = tiny_model(task), state_of(tiny_model(task))
     plain, ours = Meter(CPU), Meter(CPU)
-    plain_walks.purify_min_aux(counting_losses(model, plain), x, GRID, gamma=GAMMA, T=T)
+    reference.purify_min_aux(counting_losses(model, plain), x, GRID, gamma=GAMMA, T=T)
     soap.SOAP(counting_losses(model, ours), step_size=GAMMA, steps=T, grid=GRID)(x)
     assert passes(plain, len(x)) == (55 + 11, 55)
     assert passes(ours, len(x)) == (11 + 5, 11)
@@ -42,7 +42,7 @@ def test_the_papers_grid_takes_55_and_11_the_plain_way_and_11_and_5_ours(task):
 )
 def test_what_is_needed_is_what_ours_takes(grid, fine, steps):
     radii = tuple(k * GAMMA / fine for k in sorted(grid))
-    gradients, losses = needed(radii, gamma=GAMMA, T=steps)
+    gradients, losses = needed_points(radii, gamma=GAMMA, T=steps)
     meter = Meter(CPU)
     x = noise_images(2)
     soap.SOAP(counting_losses(tiny_model(), meter), step_size=GAMMA, steps=steps, grid=radii)(x)
@@ -60,13 +60,13 @@ def test_what_is_needed_is_what_ours_takes(grid, fine, steps):
     ],
 )
 def test_needed_passes_by_hand(grid, steps, wanted):
-    assert needed(grid, gamma=GAMMA, T=steps) == wanted
+    assert needed_points(grid, gamma=GAMMA, T=steps) == wanted
 
 
 def test_an_attack_takes_a_pass_a_step():
     x, y = noise_images(3), torch.tensor([0, 1, 2])
     plain, ours = Meter(CPU), Meter(CPU)
-    plain_walks.pgd(counting_logits(tiny_model(), plain), x, y, eps=0.1, gamma=0.02, T=7)
+    reference.pgd(counting_logits(tiny_model(), plain), x, y, eps=0.1, gamma=0.02, T=7)
     soap.attacks.PGD(eps=0.1, step_size=0.02, steps=7)(counting_logits(tiny_model(), ours), x, y)
     assert passes(plain, 3) == (7, 7)
     assert passes(ours, 3)[1] == 7
@@ -81,7 +81,7 @@ def test_deepfool_takes_a_backward_pass_a_class_and_none_where_there_is_nothing_
     twin = counting_logits(model, meter)
     deepfool(twin, x, torch.tensor([(label + 1) % 4]), attack)
     assert passes(meter, 1) == (1, 0)
-    meter.restart()
+    meter.reset()
     deepfool(twin, x, torch.tensor([label]), attack)
     assert passes(meter, 1) == (2, 3)  # its own class and two others
 
@@ -106,6 +106,6 @@ def test_a_replayed_graph_counts_as_what_it_replaces():
     purifier = soap.SOAP(model, step_size=GAMMA, steps=T, grid=GRID)
     x = noise_images(8).to(device)
     for _ in range(3):
-        meter.restart()
+        meter.reset()
         purifier(x)
     assert passes(meter, 8) == (16, 11)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from soap.bench.epoch_clock import EpochClock
+from soap.bench.training_run import EpochClock
 from soap.errors import InputError
 
 STEP, CHECKPOINT = 2.0, 50.0

@@ -8,8 +8,8 @@ from torch import nn
 
 import soap
 from soap._runtime.isolation import frozen
-from soap.bench.floor import Rates, Work, cost_of, floor, measure_rates
-from soap.bench.purify import least_work
+from soap.bench.floor import Rates, Work, cost_of, floor_of, measure_rates
+from soap.bench.purification import least_work
 
 
 def test_a_linear_layer_by_hand():
@@ -43,7 +43,7 @@ def test_only_layers_that_are_called_count_and_what_lies_between_them_is_free():
 @pytest.mark.parametrize(("work", "seconds", "bound"), [((8, 1), 4, "operations"), ((8, 100), 20, "bytes")])
 def test_the_larger_time_is_the_floor(work, seconds, bound):
     operations, count = work
-    got = floor(Work(operations=operations, bytes=count), Rates(operations=2, bytes=5))
+    got = floor_of(Work(operations=operations, bytes=count), Rates(operations=2, bytes=5))
     assert (got.seconds, got.bound) == (seconds, bound)
 
 

@@ -7,8 +7,8 @@ import torch
 
 from soap import recipes
 from soap.bench import Rates
-from soap.bench.plain_training import PlainTraining
-from soap.bench.train import bench_train
+from soap.bench.reference import PlainTraining
+from soap.bench.training import bench_train
 from soap.training.loop import _Run
 from soap.training.stepping import Stepper
 

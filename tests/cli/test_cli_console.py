@@ -1,17 +1,19 @@
-"""What all commands have in common: help, common options, streams, exit codes, completion."""
+"""What all commands share: help, common options, streams, exit codes, completion."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import typer
 
 import soap
-from soap.cli import shell as shell_module
-from soap.cli.shell import COMMON, SCHEMA, Shell, command
+from soap.cli import COMMANDS as REGISTERED
+from soap.cli.console import JSON_SCHEMA, CommonOptions, Console, command, error_message
 from soap.errors import FileError, InputError
 
 COMMANDS = [
@@ -30,17 +32,19 @@ def test_every_command_has_help_with_an_example_and_the_common_options(run, monk
     assert f"Example: soap {name}" in shown.out
     # A batch size of training is the recipe's; a service draws nothing at random; files are written on the CPU.
     left_out = {"train": {"batch"}, "serve": {"seed"}, "export": {"device"}}.get(name, set())
-    for option in {*COMMON} - left_out:
+    for option in {one.name for one in dataclasses.fields(CommonOptions)} - left_out:
         assert f"--{option}" in shown.out
     for option in left_out:
         assert f"--{option}" not in shown.out
 
 
-def test_no_command_is_forgotten_here(run):
-    from soap.cli import app
+def test_every_registered_command_is_tested_here():
+    assert {name.split()[0] for name in COMMANDS} == {*REGISTERED}
 
-    top = {one.name for one in app.registered_commands} | {group.name for group in app.registered_groups}
-    assert {name.split()[0] for name in COMMANDS} == top
+
+def test_only_the_module_of_the_called_command_is_imported():
+    code = "import sys; from soap.cli import main; main(['data', 'list']); print('soap.bench.command' in sys.modules)"
+    assert process("-c", code).stdout.splitlines()[-1] == "False"
 
 
 def test_version_and_bare_call(run):
@@ -98,13 +102,13 @@ def call(capsys, function, *arguments, **settings):
         (
             RuntimeError("two\nlines"),
             1,
-            "error: unexpected RuntimeError: two lines. This is a defect of soap: please run again with --debug and "
+            "error: unexpected RuntimeError: two lines. This is a bug in soap: please run again with --debug and "
             "report it.\n",
         ),
     ],
 )
 def test_errors_are_one_line_and_a_code(capsys, error, code, line):
-    def fail(shell: Shell) -> None:
+    def fail(console: Console) -> None:
         """Fail."""
         raise error
 
@@ -115,43 +119,65 @@ def test_errors_are_one_line_and_a_code(capsys, error, code, line):
     assert ("Traceback" in err) == (code != 130)
 
 
-def test_json_goes_out_with_its_schema_and_talk_goes_to_standard_error(capsys):
-    def tell(shell: Shell) -> None:
+def test_json_goes_to_standard_output_and_messages_to_standard_error(capsys):
+    def tell(console: Console) -> None:
         """Tell."""
-        shell.say("always")
-        shell.say("on request", level=1)
-        shell.result({"path": Path("a"), "n": 3}, "for people")
+        console.info("always")
+        console.info("on request", level=1)
+        console.result({"path": Path("a"), "n": 3}, "for people")
 
     assert call(capsys, tell) == (0, "for people\n", "always\n")
     assert call(capsys, tell, "-q") == (0, "for people\n", "")
     assert call(capsys, tell, "-v") == (0, "for people\n", "always\non request\n")
     code, out, err = call(capsys, tell, "--json", "-q")
     assert (code, err) == (0, "")
-    assert json.loads(out) == {"schema": SCHEMA, "command": "try it", "path": "a", "n": 3}
+    assert json.loads(out) == {"schema": JSON_SCHEMA, "command": "try it", "path": "a", "n": 3}
 
 
-def test_common_options_arrive_and_can_be_left_out_or_replaced(capsys):
-    def tell(shell: Shell, seed: int | None = None) -> None:
+def test_common_options_can_be_omitted_or_replaced(capsys):
+    def tell(console: Console, seed: int | None = None) -> None:
         """Tell."""
-        shell.result({"seed": seed, "batch": shell.batch, "device": shell.device}, "")
+        console.result({"seed": seed, "batch": console.batch, "device": console.device}, "")
 
     assert json.loads(call(capsys, tell, "--json", "--batch", "7", "--device", "cpu")[1]) == {
-        "schema": SCHEMA, "command": "try it", "seed": None, "batch": 7, "device": "cpu"
+        "schema": JSON_SCHEMA, "command": "try it", "seed": None, "batch": 7, "device": "cpu"
     }  # fmt: skip
     assert json.loads(call(capsys, tell, "--json", "--seed", "4", without=("batch",))[1])["seed"] == 4
     assert call(capsys, tell, "--batch", "7", without=("batch",))[0] == 2
 
 
-def test_a_wide_table_is_not_folded_in_a_pipe_and_progress_is_silent_there(capsys):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+    first: Annotated[int, typer.Option("--first", help="The first.")]
+    second: Annotated[str, typer.Option("--second", help="The second.")] = "b"
+
+
+def test_a_dataclass_parameter_becomes_one_option_per_field(capsys):
+    def show(console: Console, name: str, pair: Pair) -> None:
+        """Show."""
+        console.result({"name": name, "first": pair.first, "second": pair.second}, "")
+
+    def printed(*arguments):
+        return json.loads(call(capsys, show, *arguments, "--json")[1])
+
+    assert printed("x", "--first", "3") == {
+        "schema": JSON_SCHEMA, "command": "try it", "name": "x", "first": 3, "second": "b"
+    }  # fmt: skip
+    assert printed("x", "--first", "3", "--second", "c")["second"] == "c"
+    assert call(capsys, show, "x")[0] == 2  # --first is required
+    assert "The second." in call(capsys, show, "--help")[1]
+
+
+def test_a_pipe_gets_unfolded_tables_and_no_progress(capsys):
     from soap.cli.tables import table
 
-    def tell(shell: Shell) -> None:
+    def tell(console: Console) -> None:
         """Tell."""
         view = table("a", "b", right=("b",))
         view.add_row("x" * 300, "y" * 300)
-        with shell.progress() as show:
+        with console.progress() as show:
             show("work", 1, 2, "half")
-        shell.result({}, view)
+        console.result({}, view)
 
     code, out, err = call(capsys, tell)
     assert (code, err) == (0, "")
@@ -168,10 +194,10 @@ def test_progress_shows_on_a_terminal_and_honours_no_color(monkeypatch):
     def bars(**environment):
         screen = io.StringIO()
         terminal = {"TERM": "xterm", **environment}
-        console = rich.console.Console(file=screen, force_terminal=True, width=100, _environ=terminal)
-        shell = Shell(command="x", device=torch.device("cpu"), seed=0, batch=1, json=False, verbose=0, quiet=False,
-                      errors=console)  # fmt: skip
-        with shell.progress() as show:
+        screen_console = rich.console.Console(file=screen, force_terminal=True, width=100, _environ=terminal)
+        console = Console(command="x", device=torch.device("cpu"), seed=0, batch=1, json=False, verbose=0, quiet=False,
+                      errors=screen_console)  # fmt: skip
+        with console.progress() as show:
             show("training", 1, 2, "epoch 1/2")
         return screen.getvalue()
 
@@ -207,7 +233,7 @@ def complete(run, monkeypatch, line):
         return run().out.split()
 
 
-def test_names_complete_in_the_shell(run, monkeypatch, tmp_path):
+def test_names_are_completed_in_the_shell(run, monkeypatch, tmp_path):
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "last.safetensors").touch()
     (tmp_path / "runs" / "notes.txt").touch()
@@ -220,7 +246,7 @@ def test_names_complete_in_the_shell(run, monkeypatch, tmp_path):
     assert complete(run, monkeypatch, "soap data download cifar1") == ["cifar10", "cifar100"]
 
 
-def test_out_of_device_memory_is_told_apart():
+def test_out_of_device_memory_has_its_own_message():
     import torch
 
-    assert shell_module._message(torch.OutOfMemoryError("CUDA")) == "out of memory; use a smaller --batch."
+    assert error_message(torch.OutOfMemoryError("CUDA")) == "out of memory; use a smaller --batch."

@@ -48,7 +48,7 @@ def test_an_empty_folder_is_no_data_set(run, tmp_path):
     (tmp_path / "empty").mkdir()
     done = run("data", "import", "mnist", "empty")
     assert done.code == 1
-    assert "does not hold mnist" in done.err
+    assert "does not contain mnist" in done.err
     assert not (tmp_path / "data").exists()
 
 

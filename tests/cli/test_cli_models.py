@@ -46,7 +46,7 @@ def test_the_bundled_models_are_listed(run):
 def test_a_model_without_figures_says_so(run, own_zoo):
     (model,) = run("models", "--json").json["models"]
     assert model["figures"] == {"none": None, "fgsm": None, "pgd": None}
-    assert "No figures yet" in run("models", "mnist-fcn-dr").out
+    assert "No results yet" in run("models", "mnist-fcn-dr").out
 
 
 def test_figures_are_those_of_the_papers_attacks_on_the_models_data(run, own_zoo):

@@ -49,7 +49,7 @@ def judge(monkeypatch, verdict):
     monkeypatch.setattr(suite, "evaluate", judged)
 
 
-def test_headline_protocols_checks_and_what_was_left_out(run, copied, capsys):
+def test_headline_protocols_checks_and_skipped_protocols(run, copied, capsys):
     shown = run(*QUICK, "--out", "run")
     assert shown.code == 0
     lines = [line.strip() for line in shown.out.splitlines()]
@@ -59,7 +59,7 @@ def test_headline_protocols_checks_and_what_was_left_out(run, copied, capsys):
     for protocol in ("clean", "noise", "transfer", "bpda-trajectory", "worst"):
         assert protocol in starts
     assert sum(line.startswith(("PASS", "WARN", "FAIL", "NOT RUN")) and ". " in line for line in lines) == 19
-    assert any(line.startswith("Left out:") and "black-box (not in this suite)" in line for line in lines)
+    assert any(line.startswith("Skipped:") and "black-box (not in this suite)" in line for line in lines)
     assert "soap report run" in shown.err
 
 
@@ -74,7 +74,7 @@ def test_a_void_run_shows_no_worst_case(run, copied, monkeypatch):
     assert run(*QUICK, "--out", "run", "--json").json["headline"] is None
 
 
-def test_json_says_the_same(run, copied):
+def test_json_has_the_same_results(run, copied):
     answer = run(*QUICK, "--out", "run", "--json", "--quiet").json
     assert answer["schema"] == "soap/1"
     assert answer["finished"] is True
@@ -97,7 +97,7 @@ def test_require_trusted(run, copied, monkeypatch, verdict, code):
     assert run(*QUICK, "--out", "run").code == 0
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(run, finished, monkeypatch, tmp_path):
+def test_ctrl_c_keeps_finished_work_and_the_same_command_resumes(run, finished, monkeypatch, tmp_path):
     perturb = APGD.perturb
 
     def interrupted(self, model, x, y):

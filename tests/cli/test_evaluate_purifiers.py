@@ -10,11 +10,11 @@ import torch
 import soap
 from soap import recipes, zoo
 from soap._files import tensor_files
-from soap.cli.runs import asked
 from soap.evaluation import PAPER
 from soap.evaluation.adaptive import RunFolder
 from soap.purifiers import AntiAdversary, DefenseGAN, Hedge
 from soap.recipes import generative
+from soap.recipes.run_request import read_request
 from soap.results import Store
 
 COMMITTED = Path(__file__).parents[2] / "results" / "adaptive"
@@ -150,7 +150,7 @@ def test_runs_from_before_there_were_purifiers_by_name_are_understood(tmp_path, 
     for later in ("purifier", "prior", "seed", "checksum"):
         del kept[later]
     path.write_text(json.dumps(kept), encoding="utf-8")
-    found = asked(RunFolder(tmp_path / name))
+    found = read_request(RunFolder(tmp_path / name))
     assert (found.purifier, found.prior, found.seed, found.bare) == ("soap", None, 0, bare)
 
 

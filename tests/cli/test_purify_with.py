@@ -11,7 +11,7 @@ from PIL import Image
 from soap import zoo
 from soap._files import tensor_files
 from soap.cli import main
-from soap.cli.pictures import SHEET
+from soap.data.picture_files import COMPARISON_NAME
 from soap.purifiers import DefenseGAN
 from soap.recipes import generative
 from soap.training import WganGp
@@ -96,7 +96,7 @@ def test_all_that_is_named_are_pictures_and_what_is_written_is_the_purifiers(run
         assert image["eps"] == pytest.approx(expected.eps[k].item(), abs=1e-5)
         assert image["loss_after"] == pytest.approx(expected.loss_after[k].item(), rel=1e-3)
         assert image["loss_after"] < image["loss_before"]
-    assert levels(tmp_path / "pure" / SHEET).shape[1] > 3 * 28
+    assert levels(tmp_path / "pure" / COMPARISON_NAME).shape[1] > 3 * 28
     # A single picture, a folder, and the settings of the command in place of the prior's.
     alone = run("purify", one, "--with", "defense-gan", "--prior", prior, "--out", "alone", "--steps", "2")
     assert alone.code == 0
@@ -134,17 +134,17 @@ CASES = [
     (WITH.replace("prior.", "cut."), 1, "cut.safetensors: not a whole safetensors file"),
     (WITH.replace("prior.", "gone."), 1, "gone.safetensors: there is no such file"),
     (WITH.replace("good.png", "gone.png"), 1, "gone.png: there is no such file"),
-    (WITH.replace("good.png", "large.png"), 2, "large.png is 32 x 32 pixels, but own takes 28 x 28"),
+    (WITH.replace("good.png", "large.png"), 2, "large.png is 32 x 32 pixels, expected 28 x 28"),
     (WITH.replace("good.png", "colour.npz"), 2, "this model takes [batch, 1, 28, 28]"),
-    (WITH.replace("defense-gan", "hedge"), 2, "asks a classifier; try `soap evaluate MODEL --purifier hedge`"),
-    (WITH.replace("defense-gan", "soap"), 2, "asks a classifier; leave --with out and name it"),
-    (WITH.replace("purify", "purify mnist-fcn-dr"), 2, "mnist-fcn-dr is taken for a file; leave it out"),
+    (WITH.replace("defense-gan", "hedge"), 2, "needs a classifier; try `soap evaluate MODEL --purifier hedge`"),
+    (WITH.replace("defense-gan", "soap"), 2, "needs a classifier; omit --with and name a model"),
+    (WITH.replace("purify", "purify mnist-fcn-dr"), 2, "mnist-fcn-dr is read as a file; remove it"),
     (WITH + " --steps 0", 2, "steps (L) is 0"),
     (WITH + " --step-size 0", 2, "step_size is 0.0"),
     (WITH + " --eps-pfy 0.1", 2, "unknown purifier setting 'eps'; did you mean s"),
     (WITH + " --eps-pfy min-aux", 2, "eps='min-aux' is a choice of SOAP's; defense-gan takes"),
     (WITH.replace("--with defense-gan", ""), 2, "--prior is the generative model of --with"),
-    ("purify mnist-fcn-dr --out out", 2, "no pictures: name FILES after the model mnist-fcn-dr"),
+    ("purify mnist-fcn-dr --out out", 2, "no pictures; name FILES after the model mnist-fcn-dr"),
     ("predict prior.safetensors good.png", 2, "holds a generative model, want a classifier"),
     ("train broken.toml --limit 80", 2, "unknown key in [purifier] 'strats'; did you mean starts"),
     ("train own.toml --limit 80 --compile", 2, "WganGp cannot be compiled; train without --compile"),

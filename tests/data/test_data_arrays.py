@@ -54,16 +54,19 @@ def archive(content, method=zipfile.ZIP_STORED):
 
 FIVE = np.arange(5.0)
 LIES = {
-    "more than there is": (archive(member(FIVE, shape=(6,))), "announces 48 bytes and holds others"),
-    "less than there is": (archive(member(FIVE, shape=(4,))), "announces 32 bytes and holds others"),
+    "more than there is": (archive(member(FIVE, shape=(6,))), "announces 48 bytes"),
+    "less than there is": (archive(member(FIVE, shape=(4,))), "announces 32 bytes"),
     "terabytes": (archive(member(FIVE, shape=(10**12,))), "announces 8000000000000 bytes"),
     "terabytes, packed": (archive(member(FIVE, shape=(10**12,)), zipfile.ZIP_DEFLATED), "announces 8000000000000"),
     "negative": (archive(member(FIVE, shape=(-1, -5))), "egative"),
-    "packed by bzip2": (archive(member(FIVE), zipfile.ZIP_BZIP2), "packed in another way than numpy's"),
-    "packed by LZMA": (archive(member(FIVE), zipfile.ZIP_LZMA), "packed in another way than numpy's"),
-    "objects": (archive(member(np.array([None]))), "holds object, no numbers"),
-    "texts of no length": (archive(member(np.array([b"a"])).replace(b"|S1", b"|S0")), "holds |S0, no numbers"),
-    "version 3": (archive(member(FIVE, version=(3, 0))), r"is of version \(3, 0\)"),
+    "packed by bzip2": (archive(member(FIVE), zipfile.ZIP_BZIP2), "compressed by a method"),
+    "packed by LZMA": (archive(member(FIVE), zipfile.ZIP_LZMA), "compressed by a method"),
+    "objects": (archive(member(np.array([None]))), "contains object, not plain numbers"),
+    "texts of no length": (
+        archive(member(np.array([b"a"])).replace(b"|S1", b"|S0")),
+        "contains .S0, not plain numbers",
+    ),
+    "version 3": (archive(member(FIVE, version=(3, 0))), r"has format version \(3, 0\)"),
     "no array": (archive(b"hello, world"), "magic"),
 }
 

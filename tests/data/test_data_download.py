@@ -69,7 +69,7 @@ def test_cut_connections_are_resumed(tiny, server, tmp_path: Path) -> None:
 
 def test_a_later_call_goes_on_from_the_part(tiny, server, tmp_path: Path) -> None:
     server.files, server.cuts = tiny["cifar10"].served, [1000, 0, 0, 0, 0]
-    with pytest.raises(FileError, match=r"cut 5 times, at 1000 of .*Run the same command again"):
+    with pytest.raises(FileError, match=r"broke 5 times, at 1000 of .*Run the same command again"):
         download("cifar10", root=tmp_path, mirror=server.url)
     folder = tmp_path / "cifar-10-batches-bin"
     assert content(folder) == {f"{ARCHIVE}.part": server.files[ARCHIVE][:1000]}
@@ -119,7 +119,7 @@ def test_a_part_longer_than_the_served_file(tiny, server, tmp_path: Path) -> Non
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     (folder / f"{ARCHIVE}.part").write_bytes(b"?" * 1000)
-    with pytest.raises(FileError, match="serves 5 bytes; wanted"):
+    with pytest.raises(FileError, match="serves 5 bytes; expected"):
         download("cifar10", root=tmp_path, mirror=server.url)
     assert [wanted for _, wanted in server.requests] == ["bytes=1000-", None]
 
@@ -129,7 +129,7 @@ def test_wrong_content_is_refused_and_removed(tiny, server, tmp_path: Path) -> N
     damaged[50] ^= 1
     server.files = {ARCHIVE: bytes(damaged)}
     wanted = tiny["cifar10"].source.remotes[0].checksum
-    with pytest.raises(FileError, match=f"arrived has sha256:[0-9a-f]+; wanted {wanted}. It was removed"):
+    with pytest.raises(FileError, match=f"received has sha256:[0-9a-f]+; expected {wanted}. It was removed"):
         download("cifar10", root=tmp_path, mirror=server.url)
     assert content(tmp_path / "cifar-10-batches-bin") == {}
     assert len(server.requests) == 1
@@ -147,7 +147,7 @@ def test_another_length_is_refused(tiny, server, tmp_path: Path, announce_length
 @pytest.mark.parametrize("status", [404, 403, 500, 503])
 def test_refusals_of_the_server(tiny, server, tmp_path: Path, status: int) -> None:
     server.status = status
-    with pytest.raises(FileError, match=f"the server answered {status} .*soap data import cifar10 DIR"):
+    with pytest.raises(FileError, match=f"the server returned {status} .*soap data import cifar10 DIR"):
         download("cifar10", root=tmp_path, mirror=server.url)
     assert len(server.requests) == 1
 
@@ -161,7 +161,7 @@ def test_no_network(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_bad_arguments(tiny, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown published data set 'cifar'; did you mean"):
         download("cifar", root=tmp_path)
-    with pytest.raises(InputError, match="wanted an address that begins with https://"):
+    with pytest.raises(InputError, match="expected an address that begins with https://"):
         download("mnist", root=tmp_path, mirror=tmp_path.as_uri())
 
 
@@ -194,14 +194,14 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
 
 TEST = "cifar-10-batches-bin/test_batch.bin"
 ARCHIVES = {
-    "lacks a file": (None, "lacks cifar-10-batches-bin/test_batch.bin"),
-    "symbolic link": (member(TEST, tarfile.SYMTYPE, "/etc/passwd"), "is no regular file"),
-    "hard link": (member(TEST, tarfile.LNKTYPE, "../../escaped"), "is no regular file"),
-    "device": (member(TEST, tarfile.FIFOTYPE), "is no regular file"),
-    "too long": (member(TEST, size=4 * 3073 + 1), "a file of 12293 bytes; wanted a file of 12292"),
-    "escape": (member("cifar-10-batches-bin/../../escaped", size=12292), "lacks"),
-    "absolute": (member("/cifar-10-batches-bin/test_batch.bin", size=12292), "lacks"),
-    "other content": (member(TEST, size=4 * 3073), "wanted [0-9a-f]{64} .test_batch.bin"),
+    "lacks a file": (None, "does not contain cifar-10-batches-bin/test_batch.bin"),
+    "symbolic link": (member(TEST, tarfile.SYMTYPE, "/etc/passwd"), "is not a regular file"),
+    "hard link": (member(TEST, tarfile.LNKTYPE, "../../escaped"), "is not a regular file"),
+    "device": (member(TEST, tarfile.FIFOTYPE), "is not a regular file"),
+    "too long": (member(TEST, size=4 * 3073 + 1), "a file of 12293 bytes; expected a file of 12292"),
+    "escape": (member("cifar-10-batches-bin/../../escaped", size=12292), "does not contain"),
+    "absolute": (member("/cifar-10-batches-bin/test_batch.bin", size=12292), "does not contain"),
+    "other content": (member(TEST, size=4 * 3073), "expected [0-9a-f]{64} .test_batch.bin"),
 }
 
 
@@ -237,7 +237,7 @@ def test_a_full_disk(tiny, server, tmp_path: Path) -> None:
     _, hard = soft_and_hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
     try:
-        with pytest.raises(FileError, match=r"cannot write in .*Make room"):
+        with pytest.raises(FileError, match=r"cannot write in .*Free disk space"):
             download("cifar10", root=tmp_path, mirror=server.url)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, soft_and_hard)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from soap.data.idx import MAX_BYTES, read_idx, write_idx
-from soap.data.mnist import read_mnist
+from soap.data.mnist import MAX_IDX_BYTES, read_idx, read_mnist, write_idx
 from soap.errors import FileError
 
 
@@ -47,15 +46,15 @@ BAD = {
     "empty": (b"", "nothing"),
     "magic cut": (b"\0\0", "begins with 00 00;"),
     "first bytes not zero": (b"\1\0\x08\x03" + IMAGES[4:], "begins with 01 00 08 03"),
-    "floats": (header(2, 3, 4, code=0x0D) + bytes(96), "00 00 0d 03; wanted 00 00 08 03"),
-    "labels for images": (header(24) + bytes(24), "00 00 08 01; wanted 00 00 08 03"),
+    "floats": (header(2, 3, 4, code=0x0D) + bytes(96), "00 00 0d 03; expected 00 00 08 03"),
+    "labels for images": (header(24) + bytes(24), "00 00 08 01; expected 00 00 08 03"),
     "header cut": (IMAGES[:10], "ends inside its header"),
-    "content cut": (IMAGES[:-1], "holds 23 bytes after its header; wanted exactly 24 bytes"),
-    "no content": (IMAGES[:16], "holds 0 bytes"),
-    "trailing byte": (IMAGES + b"\0", "holds more after its header; wanted exactly 24 bytes"),
+    "content cut": (IMAGES[:-1], "has 23 bytes after its header; expected exactly 24 bytes"),
+    "no content": (IMAGES[:16], "has 0 bytes"),
+    "trailing byte": (IMAGES + b"\0", "has more bytes after its header; expected exactly 24 bytes"),
     "no images": (header(0, 28, 28), "announces 0 x 28 x 28 = 0 bytes"),
-    "huge": (header(2**32 - 1, 2**32 - 1, 2**32 - 1) + bytes(9), f"wanted 1 to {MAX_BYTES}"),
-    "one over the cap": (header(MAX_BYTES // 2 + 1, 2, 1), f"wanted 1 to {MAX_BYTES}"),
+    "huge": (header(2**32 - 1, 2**32 - 1, 2**32 - 1) + bytes(9), f"expected 1 to {MAX_IDX_BYTES}"),
+    "one over the cap": (header(MAX_IDX_BYTES // 2 + 1, 2, 1), f"expected 1 to {MAX_IDX_BYTES}"),
 }
 
 
@@ -102,7 +101,7 @@ def test_memory_is_bounded_by_what_is_there(tmp_path: Path) -> None:
     liar.write_bytes(header(2**10, 2**10, 2**10) + bytes(100))
     tracemalloc.start()
     try:
-        for path, says in (bomb, "holds more"), (liar, "holds 100 bytes"):
+        for path, says in (bomb, "has more bytes"), (liar, "has 100 bytes"):
             with pytest.raises(FileError, match=says):
                 read_idx(path, 3)
         assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
@@ -118,9 +117,9 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 PAIRS = {
-    "wrong size": (header(2, 3, 4) + bytes(24), header(2) + bytes(2), "images are 3 x 4; wanted 28 x 28"),
-    "counts differ": (header(2, 28, 28) + bytes(1568), header(3) + bytes(3), "holds 2 images and .* 3 labels"),
-    "label 10": (header(2, 28, 28) + bytes(1568), header(2) + bytes([1, 10]), "label 1 is 10; wanted 0 to 9"),
+    "wrong size": (header(2, 3, 4) + bytes(24), header(2) + bytes(2), "images are 3 x 4; expected 28 x 28"),
+    "counts differ": (header(2, 28, 28) + bytes(1568), header(3) + bytes(3), "contains 2 images and .* 3 labels"),
+    "label 10": (header(2, 28, 28) + bytes(1568), header(2) + bytes([1, 10]), "label 1 is 10; expected 0 to 9"),
 }
 
 

@@ -40,14 +40,14 @@ def test_a_step_with_settings_of_one_s_own(run, tmp_path):
 
 def test_files_that_do_not_agree_are_an_error(run, monkeypatch):
     """onnxruntime made to answer with other logits."""
-    import soap.export.opening as opening
+    import soap.export.onnx_files as onnx_files
 
-    honest = opening.Opened.run
+    honest = onnx_files.OnnxModel.run
 
     def lying(self, part, *inputs):
         return [-output for output in honest(self, part, *inputs)]
 
-    monkeypatch.setattr(opening.Opened, "run", lying)
+    monkeypatch.setattr(onnx_files.OnnxModel, "run", lying)
     done = run("export", "mnist-fcn-no-def", "--out", "onnx", "--check", "--limit", 20)
     assert done.code == 1
     assert "do not use these files" in done.err

@@ -14,7 +14,7 @@ import pytest
 import soap
 from soap.errors import FileError, InputError
 from soap.evaluation import fingerprint
-from soap.export import MANIFEST, PARTS, export, opened
+from soap.export import MANIFEST, PARTS, export, open_onnx
 
 DIGIT = np.full((2, 1, 28, 28), 0.5, np.float32)
 
@@ -62,11 +62,11 @@ def test_another_version_of_the_operators(tmp_path):
     model = soap.load("mnist-fcn-no-def")
     export(model, tmp_path, opset=18)
     assert [one.version for one in onnx.load(tmp_path / "classifier.onnx").opset_import if one.domain == ""] == [18]
-    assert opened(tmp_path).run("classifier", DIGIT)[0].shape == (2, 10)
+    assert open_onnx(tmp_path).run("classifier", DIGIT)[0].shape == (2, 10)
 
 
 def test_a_model_without_a_task_has_a_classifier_alone(classifier_folder):
-    assert set(opened(classifier_folder).sessions) == {"classifier"}
+    assert set(open_onnx(classifier_folder).sessions) == {"classifier"}
 
 
 def test_the_model_is_as_before(fcn, fcn_files):
@@ -148,4 +148,4 @@ SPOILT = {
 def test_a_folder_that_is_not_whole_is_refused(copied, spoil, said):
     spoil(copied)
     with pytest.raises(FileError, match=said):
-        opened(copied)
+        open_onnx(copied)
