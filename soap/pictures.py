@@ -40,7 +40,7 @@ def _ignore(what: str, done: float, total: float | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class ClassPrediction:
     """The predicted class of one image: its number, its name and its probability."""
 
     label: int
@@ -60,8 +60,8 @@ class PredictedPicture:
     """The prediction for one image, without and with purification; the latter is None if nothing was purified."""
 
     file: str
-    bare: Prediction
-    purified: Prediction | None = None
+    bare: ClassPrediction
+    purified: ClassPrediction | None = None
     eps: float | None = None
     loss_before: float | None = None
     loss_after: float | None = None
@@ -84,8 +84,8 @@ class AttackedPicture:
     label: int
     label_name: str
     label_source: str
-    before: Prediction
-    after: Prediction
+    before: ClassPrediction
+    after: ClassPrediction
     linf: float
     l2: float
 
@@ -115,8 +115,8 @@ class PurifiedPicture:
 
     file: str
     output: Path
-    before: Prediction | None
-    after: Prediction | None
+    before: ClassPrediction | None
+    after: ClassPrediction | None
     eps: float
     loss_before: float
     loss_after: float
@@ -160,13 +160,15 @@ class _NamedClassifier:
         model, recipe = zoo.load(name, device=device), zoo.recipe(name)
         return cls(model=model, recipe=recipe, classes=class_names(recipe, model.classes))
 
-    def predict(self, x: Float[Tensor, "n *shape"], batch: int) -> list[Prediction]:
+    def predict(self, x: Float[Tensor, "n *shape"], batch: int) -> list[ClassPrediction]:
         found = []
         for part in torch.split(x, batch):
             with isolated(self.model), torch.no_grad():
                 confidences, labels = self.model(part).softmax(1).max(1)
             pairs = zip(labels.tolist(), confidences.tolist(), strict=True)
-            found += [Prediction(label=label, name=self.classes[label], confidence=share) for label, share in pairs]
+            found += [
+                ClassPrediction(label=label, name=self.classes[label], confidence=share) for label, share in pairs
+            ]
         return found
 
 
@@ -187,7 +189,7 @@ def predict_pictures(
     classifier = _NamedClassifier.load(model, device)
     purifier = SOAP(classifier.model) if (classifier.model.purifiable if purify is None else purify) else None
     found = read_files(files, classifier.model, resize=resize)
-    names, x = _all_names(found), torch.cat([file.x for file in found])
+    names, x = [name for file in found for name in file.names], torch.cat([file.x for file in found])
     bare = classifier.predict(x, batch)
     images = [PredictedPicture(file=name, bare=one) for name, one in zip(names, bare, strict=True)]
     if purifier is not None:
@@ -236,9 +238,8 @@ def attack_pictures(
         watch(attack, sum(map(len, parts)), len(x))
     written = as_written(found, torch.cat(parts), away=isinstance(method, MinimalL2))
     after = classifier.predict(written, batch)
-    targets = write_files(found, written, out, labels=y)
     captions = [(f"input: {one}", f"attacked: {two}") for one, two in zip(before, after, strict=True)]
-    draw_comparison(out / COMPARISON_NAME, x, written, captions)
+    outputs = _write(found, written, out, captions, labels=y)
     delta = written - x
     linf, l2 = delta.flatten(1).abs().amax(1).tolist(), row_norms(delta).tolist()
     images = [
@@ -253,7 +254,7 @@ def attack_pictures(
             linf=linf[k],
             l2=l2[k],
         )
-        for k, (name, target) in enumerate(_names_and_targets(found, targets))
+        for k, (name, target) in enumerate(outputs)
     ]
     return PictureReport(
         model=classifier.model.name, method=repr(method), images=images, comparison=out / COMPARISON_NAME
@@ -288,9 +289,8 @@ def purify_pictures(
     with isolated(network), torch.no_grad():
         losses = torch.cat([network.auxiliary.loss(network, part) for part in torch.split(written, batch)])
     before, after = classifier.predict(x, batch), classifier.predict(written, batch)
-    targets = write_files(found, written, out)
     captions = [(f"input: {one}", f"purified: {two}") for one, two in zip(before, after, strict=True)]
-    draw_comparison(out / COMPARISON_NAME, x, written, captions)
+    outputs = _write(found, written, out, captions)
     images = [
         PurifiedPicture(
             file=name,
@@ -301,7 +301,7 @@ def purify_pictures(
             loss_before=done.loss_before[k].item(),
             loss_after=losses[k].item(),
         )
-        for k, (name, target) in enumerate(_names_and_targets(found, targets))
+        for k, (name, target) in enumerate(outputs)
     ]
     return PictureReport(model=network.name, method=repr(purifier), images=images, comparison=out / COMPARISON_NAME)
 
@@ -337,12 +337,11 @@ def purify_pictures_by_prior(
     x = torch.cat([file.x for file in found])
     done = purify_in_batches(purifier, x, batch, watch)
     written = as_written(found, done.x)
-    targets = write_files(found, written, out)
-    draw_comparison(out / COMPARISON_NAME, x, written, [("input", "purified")] * len(x))
+    outputs = _write(found, written, out, [("input", "purified")] * len(x))
     columns = (done.eps.tolist(), done.loss_before.tolist(), done.loss_after.tolist())
     images = [
         PurifiedPicture(file=one, output=target, before=None, after=None, eps=eps, loss_before=first, loss_after=last)
-        for (one, target), eps, first, last in zip(_names_and_targets(found, targets), *columns, strict=True)
+        for (one, target), eps, first, last in zip(outputs, *columns, strict=True)
     ]
     return PictureReport(model=str(model.name), method=repr(purifier), images=images, comparison=out / COMPARISON_NAME)
 
@@ -360,7 +359,7 @@ def purify_in_batches(
 
 
 def _true_labels(
-    classes: int, files: Sequence[PictureFile], predictions: Sequence[Prediction], label: int | None
+    classes: int, files: Sequence[PictureFile], predictions: Sequence[ClassPrediction], label: int | None
 ) -> tuple[list[int], list[str]]:
     """The true class of each image, and where it came from."""
     if label is not None:
@@ -377,9 +376,14 @@ def _true_labels(
     return labels, sources
 
 
-def _all_names(files: Sequence[PictureFile]) -> list[str]:
-    return [name for file in files for name in file.names]
-
-
-def _names_and_targets(files: Sequence[PictureFile], targets: Sequence[Path]) -> list[tuple[str, Path]]:
+def _write(
+    files: Sequence[PictureFile],
+    written: Tensor,
+    out: Path,
+    captions: Sequence[tuple[str, str]],
+    labels: Tensor | None = None,
+) -> list[tuple[str, Path]]:
+    """Write the changed images and the side-by-side image; the name and the written file of each image."""
+    targets = write_files(files, written, out, labels=labels)
+    draw_comparison(out / COMPARISON_NAME, torch.cat([file.x for file in files]), written, captions)
     return [(name, target) for file, target in zip(files, targets, strict=True) for name in file.names]

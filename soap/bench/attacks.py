@@ -15,7 +15,7 @@ from soap.attacks import PGD, Attack, CarliniWagner, DeepFool
 from soap.auxiliary import JointModel
 from soap.bench import reference
 from soap.bench.comparison import Prepare, Run, attack_agreement, compare_paths
-from soap.bench.counting import Passes, counting_logits
+from soap.bench.counting import PassCount, counting_logits
 from soap.bench.floor import Rates, Work, cost_of, floor_of
 from soap.bench.inputs import BenchModel, bench_images, predicted_labels
 from soap.bench.results import FOOLBOX, OURS, PLAIN, BenchRow, provenance
@@ -106,7 +106,7 @@ def _paths(attack: BenchAttack, x: Tensor, y: Tensor) -> Mapping[str, Prepare[Te
     return paths
 
 
-def least_work(attack: Attack, model: JointModel, x: Tensor, counted: Sequence[Passes | None]) -> Work:
+def least_work(attack: Attack, model: JointModel, x: Tensor, counted: Sequence[PassCount | None]) -> Work:
     """The work of one gradient per step for PGD; for others, of the fewest passes that any path needed."""
     with frozen(model):
         cost = cost_of(model, model, x[:2].clone().requires_grad_())

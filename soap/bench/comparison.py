@@ -9,7 +9,7 @@ import torch
 
 from soap.auxiliary import JointModel
 from soap.balls import row_norms
-from soap.bench.counting import Meter, Passes
+from soap.bench.counting import Meter, PassCount
 from soap.bench.inputs import predicted_labels
 from soap.bench.results import PathMetrics, path_metrics
 from soap.bench.timing import Watch, interleaved, with_peak_memory
@@ -51,7 +51,7 @@ def compare_paths(
     watch: Watch = lambda what, done, total: None,
 ) -> PathComparison[Result]:
     """Run each path on `images` images: once for memory and passes, once for its result, `repeats` times for time."""
-    passes: dict[str, Passes] = {}
+    passes: dict[str, PassCount] = {}
     peaks: dict[str, int | None] = {}
     for number, (name, path) in enumerate(prepare.items()):
         watch("counting", number, len(prepare))

@@ -16,7 +16,7 @@ from soap.shapes import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passes:
+class PassCount:
     """Forward and backward passes per image."""
 
     forward: float
@@ -44,10 +44,10 @@ class Meter:
         """Set the counts to zero."""
         self.counts.zero_()
 
-    def passes(self, images: int) -> Passes:
+    def passes(self, images: int) -> PassCount:
         """The counts divided by `images`."""
         forward, backward = self.counts.tolist()
-        return Passes(forward=forward / images, backward=backward / images)
+        return PassCount(forward=forward / images, backward=backward / images)
 
 
 class _Mark(torch.autograd.Function):

@@ -15,7 +15,7 @@ import torch
 from soap import __version__
 from soap._files import atomic
 from soap._runtime import devices
-from soap.bench.counting import Passes
+from soap.bench.counting import PassCount
 from soap.bench.floor import Floor
 from soap.bench.timing import Spread
 from soap.errors import FileError
@@ -35,7 +35,7 @@ class PathMetrics:
     seconds: Spread
     images_per_second: float
     ratio: float
-    passes: Passes | None
+    passes: PassCount | None
     peak_bytes: int | None
 
 
@@ -69,7 +69,7 @@ class BenchRow:
 def path_metrics(
     seconds: Mapping[str, Spread],
     images: int,
-    passes: Mapping[str, Passes],
+    passes: Mapping[str, PassCount],
     peaks: Mapping[str, int | None],
 ) -> dict[str, PathMetrics]:
     """The metrics of each path; a path whose passes were not counted has none."""

@@ -9,7 +9,7 @@ import torch
 
 from soap import recipes, validate
 from soap._runtime.isolation import preserved_random_state
-from soap.bench.counting import Meter, Passes, counting_features
+from soap.bench.counting import Meter, PassCount, counting_features
 from soap.bench.floor import Rates, floor_of
 from soap.bench.inputs import epoch_images, training_set
 from soap.bench.results import OURS, PLAIN, BenchRow, path_metrics, provenance
@@ -97,7 +97,7 @@ class _Measured:
     """By path: seconds of each epoch, passes and peak memory; and how the losses agree."""
 
     seconds: dict[str, list[float]]
-    passes: dict[str, Passes]
+    passes: dict[str, PassCount]
     peaks: dict[str, int | None]
     agreement: dict[str, dict[str, float]]
 
@@ -189,8 +189,8 @@ def _first_steps(plan: BenchTraining, data: Dataset) -> tuple[dict[str, float], 
     return losses, {OURS: ours_peak, PLAIN: plain_peak}
 
 
-def _count_passes(plan: BenchTraining, data: Dataset) -> dict[str, Passes]:
-    """Passes of one step on two images through the encoder, views and attack included; counted on the CPU."""
+def _count_passes(plan: BenchTraining, data: Dataset) -> dict[str, PassCount]:
+    """PassCount of one step on two images through the encoder, views and attack included; counted on the CPU."""
     plan = replace(plan, model=copy.deepcopy(plan.model).cpu(), precision="fp32")
     two = data.take(min(2, len(data))).to("cpu")
     meters = {name: Meter(two.x.device) for name in (OURS, PLAIN)}

@@ -18,7 +18,7 @@ from soap.cli.tables import table
 from soap.pictures import attack_pictures
 
 
-def attack(
+def attack_command(
     console: Console,
     *,
     model: ModelName,
@@ -75,4 +75,4 @@ def attack(
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "attack", example="soap attack mnist-cnn-dr digits/ --attack pgd --out attacked")(attack)
+    command(app, "attack", example="soap attack mnist-cnn-dr digits/ --attack pgd --out attacked")(attack_command)

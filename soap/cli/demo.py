@@ -33,7 +33,7 @@ ATTACKS = ("none", "fgsm", "pgd")
 SHOWN_ATTACK = "pgd"
 
 
-def demo(
+def demo_command(
     console: Console,
     model: Annotated[
         str | None,
@@ -104,4 +104,4 @@ def demo(
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "demo", example="soap demo --out soap-demo.html")(demo)
+    command(app, "demo", example="soap demo --out soap-demo.html")(demo_command)

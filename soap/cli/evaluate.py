@@ -55,7 +55,7 @@ class TransferOptions:
     ] = None
 
 
-def evaluate(
+def evaluate_command(
     console: Console,
     model: ModelName,
     suite: SuiteOptions,
@@ -173,4 +173,4 @@ def _purifier_title(defence: str) -> str:
 def register(app: typer.Typer) -> None:
     """Add the command."""
     example = "soap evaluate mnist-cnn-dr --data mnist-mini --limit 500 --attack pgd"
-    command(app, "evaluate", example=example, shared=True)(evaluate)
+    command(app, "evaluate", example=example, shared=True)(evaluate_command)

@@ -20,7 +20,7 @@ from soap.report.model_cards import HEADLINE_ATTACKS, ModelCard, PriorCard, read
 METADATA_TITLES = {"data": "sha256 of its training data", "epoch": "epochs trained", "weights": "which weights"}
 
 
-def models(
+def models_command(
     console: Console,
     model: Annotated[
         str | None,
@@ -115,4 +115,4 @@ def _aligned(facts: Mapping[str, str]) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "models", example="soap models mnist-cnn-dr")(models)
+    command(app, "models", example="soap models mnist-cnn-dr")(models_command)

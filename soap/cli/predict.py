@@ -10,7 +10,7 @@ from soap.cli.tables import table
 from soap.pictures import predict_pictures
 
 
-def predict(
+def predict_command(
     console: Console,
     model: ModelName,
     files: PictureFiles,
@@ -47,4 +47,4 @@ def predict(
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "predict", example="soap predict mnist-cnn-dr digit.png photos/ --resize")(predict)
+    command(app, "predict", example="soap predict mnist-cnn-dr digit.png photos/ --resize")(predict_command)

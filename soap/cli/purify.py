@@ -13,7 +13,7 @@ from soap.pictures import PictureReport, PurifiedPicture, purify_pictures, purif
 from soap.recipes.purifiers import BY_PRIOR, parse_radius
 
 
-def purify(
+def purify_command(
     console: Console,
     *,
     model: ModelName,
@@ -98,4 +98,4 @@ def _view(done: PictureReport[PurifiedPicture], *, predicted: bool) -> Any:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "purify", example="soap purify mnist-cnn-dr attacked/ --out purified")(purify)
+    command(app, "purify", example="soap purify mnist-cnn-dr attacked/ --out purified")(purify_command)

@@ -21,7 +21,7 @@ from soap.recipes.purifiers import way_of
 from soap.training import GenerativeProgress, Progress, Standing, checkpoint
 
 
-def train(
+def train_command(
     console: Console,
     *,
     recipe: Annotated[
@@ -143,4 +143,4 @@ def _check_folder(folder: Path, resume: bool) -> None:
 def register(app: typer.Typer) -> None:
     """Add the command."""
     example = "soap train mnist-fcn-dr --data mnist-mini --epochs 5 --out runs/trial"
-    command(app, "train", example=example, without=("batch",), shared=True)(train)
+    command(app, "train", example=example, without=("batch",), shared=True)(train_command)

@@ -22,7 +22,7 @@ from soap.recipes.naming import class_names
 from soap.report import UPPER_BOUND
 
 
-def tune(
+def tune_command(
     console: Console,
     *,
     model: ModelName,
@@ -111,4 +111,4 @@ def _recipe_section(found: Tuning) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "tune", example="soap tune mnist-fcn-dr --data digits/ --eps 0.3 --out runs/tune")(tune)
+    command(app, "tune", example="soap tune mnist-fcn-dr --data digits/ --eps 0.3 --out runs/tune")(tune_command)

@@ -23,7 +23,7 @@ RunName = Annotated[
 ]
 
 
-def verify(
+def verify_command(
     console: Console,
     *,
     run: RunName,
@@ -93,4 +93,4 @@ def _percent(one: Compared, correct: int) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "verify", example="soap verify runs/mnist-fcn-dr-quick")(verify)
+    command(app, "verify", example="soap verify runs/mnist-fcn-dr-quick")(verify_command)

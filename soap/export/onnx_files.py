@@ -22,7 +22,7 @@ from soap.auxiliary import JointModel
 from soap.errors import FileError, InputError, unknown
 from soap.evaluation import fingerprint
 from soap.export import parts as available
-from soap.export.parts import PARTS, Part
+from soap.export.parts import PARTS, ExportPart
 from soap.export.tracing import trace_batch
 from soap.purifiers import SOAP
 
@@ -139,7 +139,7 @@ def _metadata(model: JointModel, purifier: SOAP | None, opset: int) -> dict[str,
     }
 
 
-def _write(part: Part, path: Path, metadata: dict[str, Any], opset: int) -> None:
+def _write(part: ExportPart, path: Path, metadata: dict[str, Any], opset: int) -> None:
     """Write one part as one file."""
     graph = trace_batch(part.function, part.examples)
     batch = torch.export.Dim("batch")

@@ -20,7 +20,7 @@ EXAMPLE_BATCH = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ExportPart:
     """One function to export; `examples` are distinct input tensors of the right shapes."""
 
     name: str
@@ -30,25 +30,27 @@ class Part:
     outputs: tuple[str, ...]
 
 
-def classifier(model: JointModel) -> Part:
+def classifier(model: JointModel) -> ExportPart:
     """x -> logits."""
 
     def forward(x: Tensor) -> Tensor:
         return model(x)  # type: ignore[no-any-return]
 
-    return Part(name="classifier", function=forward, examples=(_images(model),), inputs=("x",), outputs=("logits",))
+    return ExportPart(
+        name="classifier", function=forward, examples=(_images(model),), inputs=("x",), outputs=("logits",)
+    )
 
 
-def loss(model: JointModel) -> Part:
+def loss(model: JointModel) -> ExportPart:
     """x -> the auxiliary loss [batch] that purification minimises and chooses a radius by."""
 
     def forward(x: Tensor) -> Tensor:
         return model.auxiliary.loss(model, x)
 
-    return Part(name="loss", function=forward, examples=(_images(model),), inputs=("x",), outputs=("loss",))
+    return ExportPart(name="loss", function=forward, examples=(_images(model),), inputs=("x",), outputs=("loss",))
 
 
-def step(model: JointModel) -> Part:
+def step(model: JointModel) -> ExportPart:
     """One step of Algorithm 2: (x, x0, step_size [], eps [batch]) -> x_next, inside eps of x0 and inside [0, 1]."""
 
     def forward(x: Tensor, x0: Tensor, step_size: Tensor, eps: Tensor) -> Tensor:
@@ -60,7 +62,7 @@ def step(model: JointModel) -> Part:
 
     # Two tensors: if x and x0 were the same, torch would make one input of them.
     x, x0 = _images(model), _images(model)
-    return Part(
+    return ExportPart(
         name="step",
         function=forward,
         examples=(x, x0, x.new_tensor(0.1), x.new_full((EXAMPLE_BATCH,), 0.3)),
@@ -69,14 +71,14 @@ def step(model: JointModel) -> Part:
     )
 
 
-def whole(purifier: SOAP) -> Part:
+def whole(purifier: SOAP) -> ExportPart:
     """x -> the purified x, its logits, the radius that was used, and the auxiliary loss before and after."""
 
     def forward(x: Tensor) -> tuple[Tensor, ...]:
         purified, eps, loss_before, loss_after = purifier._walk(x)
         return purified, purifier.model(purified), eps, loss_before, loss_after
 
-    return Part(
+    return ExportPart(
         name="whole",
         function=forward,
         examples=(_images(purifier.model),),

@@ -12,7 +12,7 @@ SMALL = ("--model", "mnist-fcn-dr", "--device", "cpu", "--repeats", "1")
 @pytest.fixture(autouse=True)
 def known_rates(request, monkeypatch):
     """The device's rates are measured by one test; the others are spared the second it takes."""
-    if request.node.name != "test_for_people":
+    if request.node.name != "test_the_printed_table":
         monkeypatch.setattr("soap.bench.measure_rates", lambda *_: Rates(operations=1e11, bytes=1e10))
 
 
@@ -49,7 +49,7 @@ def test_purify(run, tmp_path):
     assert [json.loads(line) for line in kept] == found
 
 
-def test_purify_grows_along_batch_grid_and_steps(run, monkeypatch):
+def test_grow_varies_batch_grid_and_steps(run, monkeypatch):
     monkeypatch.setattr("soap.bench.purification.SWEEP_GRID_SIZES", (2, 11))
     monkeypatch.setattr("soap.bench.purification.SWEEP_STEPS", (1, 5))
     found = rows(run, "purify", *SMALL, "--batch", 4, "--grow")
@@ -57,14 +57,14 @@ def test_purify_grows_along_batch_grid_and_steps(run, monkeypatch):
     assert cases == [(1, 11, 5), (4, 11, 5), (4, 2, 5), (4, 11, 1)]
 
 
-def test_for_people(run):
+def test_the_printed_table(run):
     done = run("bench", "purify", *SMALL, "--batch", 2, "--results", "rows.jsonl")
     assert done.code == 0
     assert done.out.startswith("purify mnist-fcn-dr (weights: trained) on mnist-mini/test: batch 2, steps 5, grid 11")
     assert "ours against plain: pixels 100.0 %, eps 100.0 %, labels 100.0 %" in done.out
     for said in ("images/s", "time / ours", "floor: ", "% of its speed"):
         assert said in done.out
-    assert done.err == "Rows are in rows.jsonl.\n"
+    assert done.err == "The rows are in rows.jsonl.\n"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_attack(run, attack, paths):
         assert row["agreement"]["foolbox"]["pixels"] >= 0.99
 
 
-def test_an_attack_without_foolbox(run, monkeypatch):
+def test_without_foolbox_only_the_reference_is_measured(run, monkeypatch):
     monkeypatch.setattr("soap.bench.attacks.foolbox_installed", lambda: False)
     (row,) = rows(run, "attack", *SMALL, "--steps", 2, "--batch", 2)
     check(row, "plain")
@@ -120,7 +120,7 @@ def test_train_alone_a_row_for_each_recipe(run, tmp_path):
     assert [json.loads(line) for line in kept] == found
 
 
-def test_training_alone_for_people(run):
+def test_training_alone_prints_one_path(run):
     done = run("bench", "train", "--alone", "--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 3, "--batch", 4)
     assert done.code == 0
     assert done.out.startswith("train mnist-fcn-dr (weights: random, seed 0) on ")
@@ -129,7 +129,7 @@ def test_training_alone_for_people(run):
     assert "plain" not in done.out
 
 
-def test_train_by_a_recipe_of_ones_own_on_a_whole_epoch(run, tmp_path):
+def test_train_by_a_user_recipe_on_a_whole_epoch(run, tmp_path):
     from soap import recipes
 
     text = recipes.read("mnist-fcn-pgd-at").text.replace('data = "mnist"', 'data = "mnist-mini"')
@@ -150,7 +150,7 @@ def test_train_by_a_recipe_of_ones_own_on_a_whole_epoch(run, tmp_path):
         ("purify --batch 0", 2, "--batch"),
         ("purify --repeats 0", 2, "--repeats"),
         ("purify --results taken.jsonl", 1, "taken.jsonl, line 1"),
-        ("purify --results taken.jsonl/rows.jsonl", 1, "taken.jsonl is a file, want a folder"),
+        ("purify --results taken.jsonl/rows.jsonl", 1, "taken.jsonl is a file, expected a folder"),
         ("purify --results .", 1, "it is a folder, want a file"),
         ("attack --attack pdg", 2, "unknown attack 'pdg'; did you mean pgd?"),
         ("attack --steps 0", 2, "--steps"),

@@ -1,4 +1,4 @@
-"""Passes: counted exactly, for the plain path and ours, and as many as the algorithm needs."""
+"""PassCount: counted exactly, for the plain path and ours, and as many as the algorithm needs."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def passes(meter, images):
 
 
 @pytest.mark.parametrize("task", ["reconstruction", "rotation", "consistency"])
-def test_the_papers_grid_takes_55_and_11_the_plain_way_and_11_and_5_ours(task):
+def test_passes_of_the_papers_grid(task):
     x = noise_images(3)
     model, before = tiny_model(task), state_of(tiny_model(task))
     plain, ours = Meter(CPU), Meter(CPU)
@@ -40,7 +40,7 @@ def test_the_papers_grid_takes_55_and_11_the_plain_way_and_11_and_5_ours(task):
     fine=st.sampled_from([1, 2, 3]),
     steps=st.integers(1, 6),
 )
-def test_what_is_needed_is_what_ours_takes(grid, fine, steps):
+def test_ours_needs_exactly_the_needed_passes(grid, fine, steps):
     radii = tuple(k * GAMMA / fine for k in sorted(grid))
     gradients, losses = needed_points(radii, gamma=GAMMA, T=steps)
     meter = Meter(CPU)
@@ -63,7 +63,7 @@ def test_needed_passes_by_hand(grid, steps, wanted):
     assert needed_points(grid, gamma=GAMMA, T=steps) == wanted
 
 
-def test_an_attack_takes_a_pass_a_step():
+def test_pgd_needs_one_pass_per_step():
     x, y = noise_images(3), torch.tensor([0, 1, 2])
     plain, ours = Meter(CPU), Meter(CPU)
     reference.pgd(counting_logits(tiny_model(), plain), x, y, eps=0.1, gamma=0.02, T=7)
@@ -73,7 +73,7 @@ def test_an_attack_takes_a_pass_a_step():
     assert passes(ours, 3)[0] <= 8  # one more looks at the model's answers
 
 
-def test_deepfool_takes_a_backward_pass_a_class_and_none_where_there_is_nothing_to_do():
+def test_deepfool_needs_one_backward_pass_per_class():
     model, x = tiny_model(), noise_images(1)
     label = int(model(x).argmax())
     attack = soap.attacks.DeepFool(steps=1, candidates=3)
@@ -86,7 +86,7 @@ def test_deepfool_takes_a_backward_pass_a_class_and_none_where_there_is_nothing_
     assert passes(meter, 1) == (2, 3)  # its own class and two others
 
 
-def test_views_are_counted_at_the_encoder_and_copies_count_into_the_same_meter():
+def test_views_are_counted_at_the_encoder_and_copies_share_the_meter():
     import copy
 
     meter = Meter(CPU)
@@ -99,7 +99,7 @@ def test_views_are_counted_at_the_encoder_and_copies_count_into_the_same_meter()
 
 
 @pytest.mark.gpu
-def test_a_replayed_graph_counts_as_what_it_replaces():
+def test_a_replayed_graph_is_counted_like_its_calls():
     device = torch.device("cuda")
     meter = Meter(device)
     model = counting_losses(tiny_model().to(device), meter)

@@ -16,13 +16,13 @@ from soap.bench import reference
 from soap.bench.comparison import attack_agreement, purifier_agreement, same_pixels
 from soap.bench.reference import PlainTraining, deepfool
 
-_spec = importlib.util.spec_from_file_location("plain_reading", Path(__file__).parents[1] / "purify" / "plain.py")
+_spec = importlib.util.spec_from_file_location("plain_reading", Path(__file__).parents[1] / "purifiers" / "plain.py")
 reading = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(reading)
 
 
 @pytest.mark.parametrize("task", ["reconstruction", "rotation", "consistency"])
-def test_plain_purification_is_the_tests_own_reading(task):
+def test_reference_purification_equals_that_of_the_tests(task):
     model, x = tiny_model(task), noise_images(5)
     got, eps = reference.purify_min_aux(model, x, GRID, gamma=0.1, T=5)
     wanted, radii = reading.plain_min_aux(model, x, GRID, 0.1, 5, reference.LOSS_TIE)
@@ -33,7 +33,7 @@ def test_plain_purification_is_the_tests_own_reading(task):
     assert torch.equal(one, reading.plain_purify(model, x, 0.2, 0.1, 5))
 
 
-def test_ours_and_plain_purify_digits_alike():
+def test_ours_and_reference_purification_agree():
     model = soap.load("mnist-fcn-dr")
     x, _ = attacked_digits(model, 20)
     purifier = soap.SOAP(model)
@@ -50,7 +50,7 @@ def digits():
     return soap.load("mnist-fcn-dr"), data.x, data.y
 
 
-def test_ours_and_plain_attack_digits_alike(digits):
+def test_ours_and_reference_pgd_agree(digits):
     model, x, y = digits
     attack = PGD(eps=0.3, step_size=0.03, steps=10)
     alike = attack_agreement(model, x, y, attack(model, x, y), reference.pgd(model, x, y, eps=0.3, gamma=0.03, T=10))
@@ -59,7 +59,7 @@ def test_ours_and_plain_attack_digits_alike(digits):
     assert alike["fooled_ours"] == alike["fooled_theirs"] > 0.5
 
 
-def test_ours_and_plain_deepfool_alike(digits):
+def test_ours_and_reference_deepfool_agree(digits):
     model, x, y = digits
     attack = DeepFool(candidates=4)
     found = deepfool(model, x, y, attack)
@@ -69,7 +69,7 @@ def test_ours_and_plain_deepfool_alike(digits):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_unlike_results_are_told():
+def test_different_results_lower_the_agreement():
     model, x = tiny_model(), noise_images(4)
     moved = x.clone()
     moved[0, 0, 0] = 1 - moved[0, 0, 0] / 2  # one row of eight pixels, of 4 * 64
@@ -81,7 +81,7 @@ def test_unlike_results_are_told():
 
 
 @pytest.mark.parametrize("attack", [None, FGSM(eps=0.1), PGD(eps=0.1, step_size=0.05, steps=3)])
-def test_ours_and_plain_training_have_the_same_first_losses(tmp_path, attack):
+def test_ours_and_reference_training_have_the_same_first_losses(tmp_path, attack):
     recipe = recipes.read("mnist-fcn-no-def" if attack else "mnist-fcn-dr")
     data = soap.data.load("mnist-mini", "train").take(96)
     schedule = replace(recipe.training, epochs=1, batch=32)

@@ -149,14 +149,14 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, mess, line, code, said):
     assert {path: path.stat().st_mtime_ns for path in mess.rglob("*")} == before
 
 
-def test_debug_shows_where_it_happened(run, mess):
+def test_debug_prints_the_traceback(run, mess):
     done = run("predict", MODEL, "missing.png", "--debug")
     assert done.code == 1
     assert "Traceback (most recent call last)" in done.err
     assert done.err.endswith("error: missing.png: there is no such file or folder; check the path.\n")
 
 
-def test_a_folder_without_permission_is_found_before_the_work(run, mess, monkeypatch):
+def test_a_folder_without_permission_is_an_error_before_the_work(run, mess, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)  # root may write everywhere
     for line in (f"{PURIFY} --out out", f"{ATTACK} --out out", EVALUATE, TRAIN.format(MODEL)):
         done = run(*line.split())
@@ -165,7 +165,7 @@ def test_a_folder_without_permission_is_found_before_the_work(run, mess, monkeyp
     assert not (mess / "out").exists()
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_file(run, mess, monkeypatch):
+def test_a_full_disk_is_an_error_and_leaves_no_partial_file(run, mess, monkeypatch):
     def full(self, *_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -47,7 +47,7 @@ def test_only_the_module_of_the_called_command_is_imported():
     assert process("-c", code).stdout.splitlines()[-1] == "False"
 
 
-def test_version_and_bare_call(run):
+def test_version_and_call_without_arguments(run):
     assert run("--version").out == f"soap {soap.__version__}\n"
     bare = run()
     assert "Usage: soap" in bare.out + bare.err

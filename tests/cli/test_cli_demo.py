@@ -47,7 +47,7 @@ def test_json_result(measured):
     assert Path(result["page"]).is_absolute()
 
 
-def test_the_rows_are_those_of_the_library(measured):
+def test_the_rows_equal_those_of_the_library(measured):
     result, _ = measured
     model, data = soap.load("mnist-fcn-dr"), soap.data.load("mnist-mini").take(20)
     paper = soap.evaluation.PAPER["mnist-mini"]
@@ -88,7 +88,7 @@ def idle(monkeypatch):
     monkeypatch.setattr(demo, "transfer", work)
 
 
-def test_an_out_that_is_a_folder(tmp_path, idle):
+def test_an_output_path_that_is_a_folder_is_refused(tmp_path, idle):
     done = call(*FEW, "--out", tmp_path)
     assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
@@ -96,7 +96,7 @@ def test_an_out_that_is_a_folder(tmp_path, idle):
     assert not [*tmp_path.iterdir()]
 
 
-def test_an_out_under_a_file(tmp_path, idle):
+def test_an_output_path_below_a_file_is_refused(tmp_path, idle):
     (tmp_path / "file").write_text("kept")
     done = call(*FEW, "--out", tmp_path / "file" / "page.html")
     assert done.exit_code == 1
@@ -105,7 +105,7 @@ def test_an_out_under_a_file(tmp_path, idle):
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_an_out_without_permission(tmp_path, idle, monkeypatch):
+def test_an_output_path_without_permission_is_refused(tmp_path, idle, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)  # the tests may run as root, who may write everywhere
     done = call(*FEW, "--out", tmp_path / "page.html")
     assert done.exit_code == 1
@@ -121,7 +121,7 @@ def bare_model(folder: Path) -> Path:
     return path
 
 
-def test_a_model_that_cannot_be_purified(tmp_path, idle):
+def test_a_model_without_a_task_is_refused(tmp_path, idle):
     done = call("--model", bare_model(tmp_path), "--out", tmp_path / "page.html")
     assert done.exit_code == 2
     assert "without an auxiliary task" in done.stderr

@@ -54,7 +54,7 @@ def levels(path):
         return np.asarray(image).astype(int)
 
 
-def test_training_is_the_same_command_and_goes_on_where_it_was_stopped(run, trained, tmp_path, monkeypatch):
+def test_a_generative_model_is_trained_and_resumed(run, trained, tmp_path, monkeypatch):
     (tmp_path / "own.toml").write_text(TEXT)
     done = run(*TRAIN, "--out", "straight", "-v")
     assert done.code == 0
@@ -81,7 +81,7 @@ def test_training_is_the_same_command_and_goes_on_where_it_was_stopped(run, trai
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
-def test_all_that_is_named_are_pictures_and_what_is_written_is_the_purifiers(run, prior, digits, some, tmp_path):
+def test_all_arguments_are_pictures_and_the_purified_images_are_written(run, prior, digits, some, tmp_path):
     one, two = digits / "0" / "digit.png", digits / "1" / "digit.png"
     (tmp_path / "second.png").write_bytes(two.read_bytes())
     done = run("purify", "--with", "defense-gan", one, "second.png", "--prior", prior, "--out", "pure", "--json")
@@ -166,7 +166,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, tmp_path, line, code, sai
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_prior_that_is_not_bundled_says_how_to_make_it(run, digits, tmp_path, monkeypatch):
+def test_a_prior_that_is_not_bundled_names_its_training_command(run, digits, tmp_path, monkeypatch):
     (tmp_path / "zoo").mkdir()
     monkeypatch.setattr(zoo, "folder", lambda: tmp_path / "zoo")
     done = run("purify", digits, "--with", "defense-gan", "--out", "out")

@@ -21,7 +21,7 @@ ARRAYS = arrays_of.arrays(KINDS, arrays_of.array_shapes(min_dims=0, max_dims=4, 
 
 @given(first=ARRAYS, second=ARRAYS, turned=st.booleans(), packed=st.booleans())
 @settings(max_examples=60)
-def test_as_numpy_reads_them(first, second, turned, packed):
+def test_arrays_equal_those_read_by_numpy(first, second, turned, packed):
     file = io.BytesIO()
     save = np.savez_compressed if packed else np.savez
     save(file, first=np.array(first, order="F" if turned else "C"), b=second)
@@ -72,7 +72,7 @@ LIES = {
 
 
 @pytest.mark.parametrize(("file", "says"), LIES.values(), ids=LIES)
-def test_an_array_that_is_not_there_is_refused_without_memory_for_it(file, says):
+def test_a_missing_array_is_refused_without_allocating_it(file, says):
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match=says):
@@ -86,7 +86,7 @@ def test_version_2_is_read():
     assert np.array_equal(read_arrays(archive(member(FIVE, version=(2, 0))))[1]["x"], FIVE)
 
 
-def test_a_changed_value_is_noticed_by_the_archives_checksum():
+def test_a_changed_value_fails_the_checksum():
     whole = bytearray(archive(member(FIVE)).getvalue())
     whole[whole.index(np.float64(3).tobytes())] ^= 1
     with pytest.raises(zipfile.BadZipFile, match="CRC"):

@@ -60,7 +60,7 @@ def test_rotation_turns_anticlockwise_by_k(batch: int, channels: int, side: int,
 
 @settings(max_examples=30, deadline=None)
 @given(shape=SIZES, sigma=st.floats(0, 2), seed=SEEDS)
-def test_noise_is_the_draw_times_sigma(shape: tuple[int, ...], sigma: float, seed: int) -> None:
+def test_noise_is_a_normal_sample_times_sigma(shape: tuple[int, ...], sigma: float, seed: int) -> None:
     x = images(*shape)
     draw = torch.randn(shape, generator=seeded(seed))
     free = gaussian_noise(x, sigma, seeded(seed), clip=None)
@@ -69,7 +69,7 @@ def test_noise_is_the_draw_times_sigma(shape: tuple[int, ...], sigma: float, see
     assert torch.equal(gaussian_noise(x, sigma, seeded(seed), clip=(0.25, 0.5)), free.clamp(0.25, 0.5))
 
 
-def test_draws_have_the_stated_distribution() -> None:
+def test_random_numbers_have_the_stated_distribution() -> None:
     """Six standard errors on 4,000 images."""
     x = torch.zeros(4000, 1, 5, 5)
     x[:, :, 2, 2] = 1

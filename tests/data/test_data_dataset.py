@@ -39,7 +39,7 @@ def test_every_byte_survives() -> None:
     assert len(prints) == 1
 
 
-def test_fingerprint_tells_contents_apart() -> None:
+def test_fingerprint_differs_for_other_content() -> None:
     other_pixel, other_label = PIXELS.copy(), LABELS.copy()
     other_pixel[5, 0, 3, 4] ^= 1
     other_label[5] = 0
@@ -117,7 +117,7 @@ def own(classes: tuple[str, ...]) -> Dataset:
     return make_dataset("own", "test", x, np.arange(6) % len(classes), classes)
 
 
-def test_classes_are_numbered_as_a_model_has_them() -> None:
+def test_class_numbers_are_matched_by_name() -> None:
     """Folders 3 and 7 alone were numbered 0 and 1, and a model of ten digits found none of them."""
     digits = [str(number) for number in range(10)]
     data = own(("3", "7")).numbered_by(digits)

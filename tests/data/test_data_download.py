@@ -34,7 +34,7 @@ def test_download(tiny, server, tmp_path: Path, name: str) -> None:
     assert len(server.requests) == asked  # a second call downloads nothing
 
 
-def test_an_archive_already_fetched_is_used(tiny, server, tmp_path: Path) -> None:
+def test_a_downloaded_archive_is_reused(tiny, server, tmp_path: Path) -> None:
     """As after a disk that was full when it came to unpacking."""
     (tmp_path / "cifar-10-batches-bin").mkdir()
     (tmp_path / "cifar-10-batches-bin" / ARCHIVE).write_bytes(tiny["cifar10"].served[ARCHIVE])
@@ -42,7 +42,7 @@ def test_an_archive_already_fetched_is_used(tiny, server, tmp_path: Path) -> Non
     assert server.requests == []
 
 
-def test_only_what_is_missing_or_damaged(tiny, server, tmp_path: Path) -> None:
+def test_only_missing_or_damaged_files_are_downloaded(tiny, server, tmp_path: Path) -> None:
     server.files = tiny["mnist"].served
     folder = download("mnist", root=tmp_path, mirror=server.url)
     (folder / "t10k-labels-idx1-ubyte").write_bytes(b"damaged")
@@ -67,7 +67,7 @@ def test_cut_connections_are_resumed(tiny, server, tmp_path: Path) -> None:
     assert content(folder) == tiny["cifar10"].files
 
 
-def test_a_later_call_goes_on_from_the_part(tiny, server, tmp_path: Path) -> None:
+def test_a_later_call_resumes_from_the_partial_file(tiny, server, tmp_path: Path) -> None:
     server.files, server.cuts = tiny["cifar10"].served, [1000, 0, 0, 0, 0]
     with pytest.raises(FileError, match=r"broke 5 times, at 1000 of .*Run the same command again"):
         download("cifar10", root=tmp_path, mirror=server.url)
@@ -79,7 +79,7 @@ def test_a_later_call_goes_on_from_the_part(tiny, server, tmp_path: Path) -> Non
     assert content(folder) == tiny["cifar10"].files
 
 
-def test_a_server_without_ranges_starts_over(tiny, server, tmp_path: Path) -> None:
+def test_a_server_without_ranges_sends_the_whole_file(tiny, server, tmp_path: Path) -> None:
     server.files, server.cuts, server.ranges = tiny["cifar10"].served, [1000], False
     assert content(download("cifar10", root=tmp_path, mirror=server.url)) == tiny["cifar10"].files
     assert len(server.requests) == 2
@@ -93,7 +93,9 @@ def test_a_server_that_sends_another_range(tiny, server, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("announce_length", [True, False])
 @pytest.mark.parametrize("excess", [-1, 0, 1])
-def test_a_part_of_something_else_is_dropped(tiny, server, tmp_path: Path, excess: int, announce_length: bool) -> None:
+def test_a_partial_file_with_other_content_is_removed(
+    tiny, server, tmp_path: Path, excess: int, announce_length: bool
+) -> None:
     """Shorter than, as long as, and longer than the file it should become."""
     server.files, server.announce_length = tiny["cifar10"].served, announce_length
     folder = tmp_path / "cifar-10-batches-bin"
@@ -136,7 +138,9 @@ def test_wrong_content_is_refused_and_removed(tiny, server, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("announce_length", "change"), [(True, b"?"), (False, b"?"), (True, b"")])
-def test_another_length_is_refused(tiny, server, tmp_path: Path, announce_length: bool, change: bytes) -> None:
+def test_a_file_of_another_length_is_refused(
+    tiny, server, tmp_path: Path, announce_length: bool, change: bytes
+) -> None:
     served = tiny["cifar10"].served[ARCHIVE]
     server.files = {ARCHIVE: served + change if change else served[:-1]}
     server.announce_length = announce_length
@@ -206,7 +210,7 @@ ARCHIVES = {
 
 
 @pytest.mark.parametrize(("change", "says"), ARCHIVES.values(), ids=ARCHIVES.keys())
-def test_archives_that_are_not_what_they_should_be(tiny, server, tmp_path: Path, monkeypatch, change, says) -> None:
+def test_archives_with_unexpected_content_are_refused(tiny, server, tmp_path: Path, monkeypatch, change, says) -> None:
     serve_archive(tiny, server, monkeypatch, archive(tiny["cifar10"].files, change, drop="test_batch.bin"))
     with pytest.raises(FileError, match=says):
         download("cifar10", root=tmp_path / "root", mirror=server.url)
@@ -221,7 +225,7 @@ def test_damaged_archives(tiny, server, tmp_path: Path, monkeypatch: pytest.Monk
         download("cifar10", root=tmp_path, mirror=server.url)
 
 
-def test_a_root_that_cannot_be_made(tiny, server, tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_created_is_an_error(tiny, server, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(FileError, match=r"cannot write in .*--data-root or \$SOAP_DATA"):
         download("mnist", root=tmp_path / "file", mirror=server.url)

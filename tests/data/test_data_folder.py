@@ -21,7 +21,7 @@ def picture(path: Path, pixels: np.ndarray | None = None, mode: str | None = Non
     return pixels
 
 
-def test_classes_in_sorted_order_files_mixed(tmp_path: Path) -> None:
+def test_classes_are_sorted_and_files_shuffled(tmp_path: Path) -> None:
     made = [picture(tmp_path / name) for name in ("cat/2.png", "cat/10.bmp", "dog/1.PNG")]
     (tmp_path / "dog" / "notes.txt").write_text("not an image")
     (tmp_path / "dog" / "._1.png").write_bytes(b"what macOS leaves behind")
@@ -35,7 +35,7 @@ def test_classes_in_sorted_order_files_mixed(tmp_path: Path) -> None:
     assert torch.equal(data.x[data.y == 1], dog[None])
 
 
-def test_the_first_and_the_last_files_are_of_all_classes(tmp_path: Path) -> None:
+def test_the_first_and_the_last_files_contain_all_classes(tmp_path: Path) -> None:
     """They lay class by class, so that a limit tested one class and a holdout kept another from training."""
     for name in ("cat", "dog", "emu"):
         for number in range(30):
@@ -54,7 +54,7 @@ def test_formats(tmp_path: Path, suffix: str, tolerance: float) -> None:
     assert (got[1] - torch.tensor(smooth.T) / 255).abs().max() <= tolerance
 
 
-def test_grey_stays_grey_until_a_colour_joins(tmp_path: Path) -> None:
+def test_images_are_grey_unless_one_has_colour(tmp_path: Path) -> None:
     grey = RANDOM.integers(0, 256, (5, 7), np.uint8)
     picture(tmp_path / "a" / "1.png", grey)
     picture(tmp_path / "a" / "2.png", grey, mode="LA")
@@ -97,7 +97,7 @@ def test_same_content_as_the_bundled_digits(tmp_path: Path) -> None:
     assert digits.classes == few.classes
 
 
-def test_without_splits_either_name_serves_all(tmp_path: Path) -> None:
+def test_without_splits_both_names_return_all_images(tmp_path: Path) -> None:
     picture(tmp_path / "a" / "1.png")
     picture(tmp_path / "train" / "1.png")  # a class of trains
     assert load(tmp_path, "train").sha256 == load(tmp_path, "test").sha256
@@ -149,7 +149,7 @@ def test_wrong_folders(tmp_path: Path, make, says: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp"])
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.7])
-def test_broken_image_is_named(tmp_path: Path, suffix: str, kept: float) -> None:
+def test_a_damaged_image_is_named_in_the_error(tmp_path: Path, suffix: str, kept: float) -> None:
     picture(tmp_path / "a" / f"0.{suffix}", RANDOM.integers(0, 256, (32, 32, 3), np.uint8))
     broken = tmp_path / "a" / f"1.{suffix}"
     picture(broken, RANDOM.integers(0, 256, (32, 32, 3), np.uint8))

@@ -34,7 +34,7 @@ def test_reads_plain_and_gzipped_whatever_the_name(tmp_path: Path, name: str, pa
 
 @settings(max_examples=30, deadline=None)
 @given(array=hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=4, max_side=6)))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, array: np.ndarray) -> None:
+def test_written_files_are_read_back(tmp_path_factory: pytest.TempPathFactory, array: np.ndarray) -> None:
     folder = tmp_path_factory.mktemp("idx")
     write_idx(folder / "a", array)
     write_idx(folder / "b", array)
@@ -60,7 +60,7 @@ BAD = {
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize(("content", "says"), BAD.values(), ids=BAD.keys())
-def test_headers_that_lie(tmp_path: Path, content: bytes, says: str, packed: bool) -> None:
+def test_false_headers_are_refused(tmp_path: Path, content: bytes, says: str, packed: bool) -> None:
     path = tmp_path / "images"
     path.write_bytes(gzip.compress(content) if packed else content)
     with pytest.raises(FileError) as caught:
@@ -71,7 +71,7 @@ def test_headers_that_lie(tmp_path: Path, content: bytes, says: str, packed: boo
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_damage_escapes_as_another_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damage_raises_only_file_errors(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever byte changes and wherever the file is cut, there are other pixels or a FileError."""
     content = bytearray(data.draw(st.sampled_from([IMAGES, gzip.compress(IMAGES, mtime=0)])))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -89,7 +89,7 @@ def test_damaged_gzip(tmp_path: Path, damage) -> None:
         read_idx(path, 3)
 
 
-def test_memory_is_bounded_by_what_is_there(tmp_path: Path) -> None:
+def test_memory_is_bounded_by_the_content(tmp_path: Path) -> None:
     """A gzip bomb behind an honest-looking header, and a header announcing 1 GiB that is not there."""
     bomb, liar = tmp_path / "bomb.gz", tmp_path / "liar"
     packed = io.BytesIO()
@@ -124,7 +124,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize(("images", "labels", "says"), PAIRS.values(), ids=PAIRS.keys())
-def test_pairs_that_do_not_belong_together(tmp_path: Path, images: bytes, labels: bytes, says: str) -> None:
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path, images: bytes, labels: bytes, says: str) -> None:
     (tmp_path / "images").write_bytes(images)
     (tmp_path / "labels").write_bytes(labels)
     with pytest.raises(FileError, match=says):

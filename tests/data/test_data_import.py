@@ -91,7 +91,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize(("name", "damage", "says"), DAMAGED.values(), ids=DAMAGED.keys())
-def test_damaged_files_leave_the_root_as_it_was(tiny, tmp_path: Path, name: str, damage, says: str) -> None:
+def test_damaged_files_leave_the_root_unchanged(tiny, tmp_path: Path, name: str, damage, says: str) -> None:
     put(damage(tiny[name].files), tmp_path / "have")
     old = put({"old": b"here before"}, tmp_path / "root" / tiny[name].source.folder)
     with pytest.raises(FileError, match=says):

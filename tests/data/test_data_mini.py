@@ -65,7 +65,7 @@ def test_files_are_small_and_pinned() -> None:
     assert "Corinna Cortes" in licence
 
 
-def test_choice_against_a_plain_loop() -> None:
+def test_balanced_indices_equal_a_plain_loop() -> None:
     labels = np.random.default_rng(0).integers(0, 10, 500).astype(np.uint8)
     wanted = []
     for turn in range(20):

@@ -160,7 +160,7 @@ def test_unreadable_files(tmp_path: Path, make) -> None:
     assert not trace.exists()
 
 
-def test_a_file_cut_or_changed_anywhere(tmp_path: Path) -> None:
+def test_a_truncated_or_changed_file_is_refused(tmp_path: Path) -> None:
     """Nothing but our own errors comes out, and what is read in spite of a change passed the archive's CRC."""
     path = saved(tmp_path, x=NCHW[:, 0, 0], y=Y)
     whole, wanted = path.read_bytes(), load(path).sha256

@@ -62,7 +62,7 @@ def test_mnist_under_its_other_names(tiny, tmp_path: Path, packed: bool, dotted:
     assert load("mnist", root=tmp_path).sha256 == wanted
 
 
-def test_content_is_held_to_the_pinned_fingerprint(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_must_match_the_pinned_fingerprint(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = put(tiny, tmp_path, "cifar10")
     right = load("cifar10", root=tmp_path).sha256
     monkeypatch.setitem(SOURCES, "cifar10", replace(tiny["cifar10"].source, content={"test": right}))
@@ -135,7 +135,9 @@ def test_root_of_a_user_without_home(monkeypatch: pytest.MonkeyPatch) -> None:
         root(Path("~nobody-of-this-name/data"))
 
 
-def test_the_environment_chooses_the_data(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_selects_the_data_folder(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(tiny, tmp_path, "mnist")
     monkeypatch.setenv("SOAP_DATA", str(tmp_path))
     assert len(load("mnist")) == 10

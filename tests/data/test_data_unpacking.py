@@ -74,7 +74,7 @@ def places(tmp_path):
 
 
 @pytest.mark.parametrize("other", BEFORE.values(), ids=BEFORE)
-def test_other_members_are_passed_over(tmp_path, places, other):
+def test_other_members_are_skipped(tmp_path, places, other):
     archive, target = places
     archive.write_bytes(packed(other, GOOD))
     unpack(archive, (WANTED,), SOURCE, target)
@@ -83,7 +83,7 @@ def test_other_members_are_passed_over(tmp_path, places, other):
 
 
 @pytest.mark.parametrize(("member", "says"), INSTEAD.values(), ids=INSTEAD)
-def test_a_member_that_is_not_the_wanted_file_is_refused(tmp_path, places, member, says):
+def test_a_member_that_is_not_the_expected_file_is_refused(tmp_path, places, member, says):
     archive, target = places
     archive.write_bytes(packed(member))
     with pytest.raises(FileError, match=says):
@@ -92,7 +92,7 @@ def test_a_member_that_is_not_the_wanted_file_is_refused(tmp_path, places, membe
 
 
 @pytest.mark.parametrize("pax", [{"path": "../../escaped"}, {"linkpath": "/etc"}, {"size": "9" * 40}, {"size": "-1"}])
-def test_longer_headers_lead_nowhere_either(tmp_path, places, pax):
+def test_extended_headers_cannot_escape_the_folder(tmp_path, places, pax):
     archive, target = places
     archive.write_bytes(packed((NAME, {}, bytes(3073)), pax=pax))
     with suppress(FileError):
@@ -100,7 +100,7 @@ def test_longer_headers_lead_nowhere_either(tmp_path, places, pax):
     assert {*everything(tmp_path)} <= {"a", "a/b", "a/b/some.tar.gz", "a/b/target", f"a/b/target/{WANTED.name}"}
 
 
-def test_a_packed_file_is_unpacked_one_byte_too_far_at_most(places):
+def test_unpacking_reads_at_most_one_byte_too_many(places):
     """A bomb of 64 MB in 64 kB: what is wanted and one byte more, and then it is refused."""
     archive, target = places
     bomb = archive.with_name("t10k-labels-idx1-ubyte.gz")

@@ -1,9 +1,10 @@
-"""Exports are slow, so each is made once a worker."""
+"""Exported models, each exported once per worker because exports are slow."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import run
 from torch import Tensor
 
 import soap
@@ -11,6 +12,8 @@ import soap
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
 from soap.export import ExportedFiles, export
+
+__all__ = ["classifier_folder", "fcn", "fcn_files", "run", "some"]
 
 
 @pytest.fixture(scope="session")

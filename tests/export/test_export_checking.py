@@ -13,7 +13,7 @@ from soap.errors import FileError, InputError
 from soap.export import MANIFEST, MIN_AGREEMENT, OnnxModel, PartAgreement, check_export, checking, open_onnx
 
 
-def test_files_that_agree(fcn, fcn_files, some):
+def test_agreeing_files_pass(fcn, fcn_files, some):
     seen = []
     found = check_export(
         fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch=16, watch=lambda *told: seen.append(told)
@@ -40,7 +40,7 @@ def swapped(folder, target, part, donor):
     return target
 
 
-def test_another_classifier_is_noticed(fcn, fcn_files, classifier_folder, some, tmp_path):
+def test_other_weights_are_detected(fcn, fcn_files, classifier_folder, some, tmp_path):
     folder = swapped(fcn_files.folder, tmp_path / "swapped", "classifier", classifier_folder / "classifier.onnx")
     found = {one.part: one for one in check_export(fcn, folder, some, purifier=fcn_files.purifier)}
     assert not found["classifier"].holds
@@ -49,7 +49,7 @@ def test_another_classifier_is_noticed(fcn, fcn_files, classifier_folder, some, 
     assert found["whole"].holds
 
 
-def test_losses_must_be_alike(fcn_files, some, monkeypatch):
+def test_losses_must_agree(fcn_files, some, monkeypatch):
     other = soap.load("mnist-fcn-dr")
     task = type(other.auxiliary)
     loss = task.loss
@@ -57,10 +57,10 @@ def test_losses_must_be_alike(fcn_files, some, monkeypatch):
     other_purifier = soap.SOAP(other, steps=2, step_size=0.2)
     spoilt = {one.part: one for one in check_export(other, fcn_files.folder, some, purifier=other_purifier)}
     assert (spoilt["loss"].agree, spoilt["loss"].double_torch, spoilt["loss"].double_onnx) == (0, 1, 0)
-    assert spoilt["whole"].holds  # the walk down 1.01 times a loss is the walk down the loss
+    assert spoilt["whole"].holds  # steps by the sign of 1.01 times a gradient equal steps by the gradient's sign
 
 
-def test_double_precision_tells_rounding_from_a_wrong_graph(fcn_files, some, monkeypatch):
+def test_double_precision_distinguishes_rounding_from_a_wrong_graph(fcn_files, some, monkeypatch):
     """Torch made to round in single precision alone: then the file is right, and torch is not."""
     other = soap.load("mnist-fcn-dr")
     task = type(other.auxiliary)
@@ -81,11 +81,11 @@ class Coarse(OnnxModel):
         return outputs if part != "step" else [np.round(4 * outputs[0]) / 4]
 
 
-def test_too_few_labels_are_held_against_double_precision(fcn, fcn_files, some, monkeypatch):
+def test_too_few_equal_labels_are_compared_with_double_precision(fcn, fcn_files, some, monkeypatch):
     """Counted here by hand: torch in single and in double precision, and the file, one image at a time."""
     whole = open_onnx(fcn_files.folder)
     coarse = Coarse(manifest=whole.manifest, sessions={"step": whole.sessions["step"]})
-    monkeypatch.setattr(checking, "opened", lambda folder: coarse)
+    monkeypatch.setattr(checking, "open_onnx", lambda folder: coarse)
     (found,) = check_export(fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch=16)
     assert not found.holds
     exact = soap.SOAP(soap.load("mnist-fcn-dr").double(), steps=2, step_size=0.2)
@@ -107,7 +107,7 @@ def test_too_few_labels_are_held_against_double_precision(fcn, fcn_files, some, 
 
 
 @pytest.mark.parametrize(("agree", "holds"), [(1.0, True), (0.999, True), (0.998, False)])
-def test_enough_is_a_matter_of_one_in_a_thousand(agree, holds):
+def test_the_required_agreement_is_999_in_a_thousand(agree, holds):
     one = PartAgreement(part="step", images=1000, agree=agree, pixels=1.0, seconds_torch=1.0, seconds_onnx=2.0)
     assert one.holds is holds
     assert (one.ratio, MIN_AGREEMENT) == (0.5, 0.999)
@@ -116,7 +116,7 @@ def test_enough_is_a_matter_of_one_in_a_thousand(agree, holds):
 def test_other_weights_and_settings_are_refused(fcn, fcn_files, some):
     with pytest.raises(FileError, match="other weights than those of mnist-fcn-no-def"):
         check_export(soap.load("mnist-fcn-no-def"), fcn_files.folder, some)
-    with pytest.raises(InputError, match="give the purifier"):
+    with pytest.raises(InputError, match="pass the purifier"):
         check_export(fcn, fcn_files.folder, some)
     with pytest.raises(InputError, match="was exported with SOAP"):
         check_export(fcn, fcn_files.folder, some, purifier=soap.SOAP(fcn, steps=3, step_size=0.2))

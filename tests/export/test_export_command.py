@@ -11,7 +11,7 @@ def test_a_classifier_is_written_and_checked(run, tmp_path):
     options = ("--check", "--limit", 30, "--results", "rows.jsonl", "--json")
     done = run("export", "mnist-fcn-no-def", "--out", "onnx", *options)
     assert done.code == 0, done.err
-    assert "mnist is not at hand, so mnist-mini it is." in done.err
+    assert "mnist is not present, so mnist-mini is used." in done.err
     assert set(done.json["parts"]) == {"classifier"}
     assert done.json["purifier"] is None
     found = done.json["check"]
@@ -26,11 +26,11 @@ def test_a_classifier_is_written_and_checked(run, tmp_path):
 
     again = run("export", "mnist-fcn-no-def", "--out", "onnx")
     assert (again.code, again.out) == (2, "")
-    assert "classifier.onnx is there already" in again.err
+    assert "classifier.onnx already exists" in again.err
     assert "--force" in again.err
 
 
-def test_a_step_with_settings_of_one_s_own(run, tmp_path):
+def test_a_step_is_exported_with_given_settings(run, tmp_path):
     done = run("export", "mnist-fcn-dr", "--out", "onnx", "--part", "step", "--eps", "1/4", "--steps", 2)
     assert done.code == 0, done.err
     settings = json.loads((tmp_path / "onnx" / "manifest.json").read_text())["settings"]
@@ -38,7 +38,7 @@ def test_a_step_with_settings_of_one_s_own(run, tmp_path):
     assert "onnx/step.onnx" in done.out
 
 
-def test_files_that_do_not_agree_are_an_error(run, monkeypatch):
+def test_disagreeing_files_are_an_error(run, monkeypatch):
     """onnxruntime made to answer with other logits."""
     import soap.export.onnx_files as onnx_files
 
@@ -62,8 +62,8 @@ BAD = [
     (("mnist-fcn-dr", "--eps", "wide"), "'wide'"),
     (("mnist-fcn-dr", "--gradient", "stop"), "only the task 'consistency'"),
     (("mnist-fcn-dr", "--opset", "3"), "opset is 3"),
-    (("mnist-fcn-dr", "--data", "mnist-mini"), "goes with --check alone"),
-    (("mnist-fcn-dr", "--results", "rows.jsonl"), "goes with --check alone"),
+    (("mnist-fcn-dr", "--data", "mnist-mini"), "needs --check"),
+    (("mnist-fcn-dr", "--results", "rows.jsonl"), "needs --check"),
     (("no-such-model",), "unknown model"),
 ]
 
@@ -77,7 +77,7 @@ def test_bad_usage_is_one_line(run, tmp_path, arguments, said):
     assert not (tmp_path / "onnx").exists()
 
 
-def test_a_data_set_that_is_not_here_is_an_error_before_the_work(run, tmp_path):
+def test_a_missing_data_set_is_an_error_before_the_work(run, tmp_path):
     done = run("export", "cifar10-resnet18-lc", "--out", "onnx", "--check")
     assert done.code == 1
     assert "soap data download cifar10" in done.err

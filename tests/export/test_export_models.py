@@ -64,7 +64,7 @@ def by_torch(name, model, purifier, given):
 
 
 @pytest.mark.parametrize(("name", "gradient", "parts"), CASES)
-def test_every_part_is_what_torch_does(name, gradient, parts, tmp_path):
+def test_every_part_equals_torch(name, gradient, parts, tmp_path):
     model = soap.load(name, gradient=gradient)
     made = export(model, tmp_path, parts=parts, eps=0.03, step_size=0.03, steps=1)
     files = open_onnx(tmp_path)
@@ -90,7 +90,7 @@ def test_all_parts_for_batches_of_any_size(fcn, fcn_files):
         compare(fcn, files, fcn_files.purifier, rows)
 
 
-def test_a_step_walks_from_x_and_stays_around_x0(fcn_files):
+def test_a_step_starts_at_x_and_stays_in_the_ball_around_x0(fcn_files):
     """ExportedFiles of one tensor for both, they would be one input, and the second be lost."""
     x0 = np.full((2, 1, 28, 28), 0.5, np.float32)
     x = x0 + np.float32(0.2)
@@ -102,7 +102,7 @@ def test_a_step_walks_from_x_and_stays_around_x0(fcn_files):
     assert np.allclose(moved[1], 0.55, atol=1e-6)  # on the border of the ball around x0, where it is narrow
 
 
-def test_a_network_of_one_s_own(tmp_path):
+def test_a_user_network_is_exported(tmp_path):
     """Layers that no bundled model has: pooling of three kinds, a transposed convolution, groups."""
     with soap._runtime.isolation.preserved_random_state():
         torch.manual_seed(0)

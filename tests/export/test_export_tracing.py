@@ -41,7 +41,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
-def test_a_step_by_the_graph_is_a_step(layers):
+def test_the_graph_of_a_step_computes_a_step(layers):
     model = JointModel(network(*layers), Consistency()).eval()
     step = parts.step(model)
     with frozen(model):
@@ -53,7 +53,7 @@ def test_a_step_by_the_graph_is_a_step(layers):
             assert torch.allclose(graph(*inputs), step.function(*inputs), atol=1e-6)
 
 
-def test_numbers_that_come_of_the_batch_are_freed():
+def test_sizes_derived_from_the_batch_become_symbolic():
     def counts(x):
         doubled = torch.cat([x, x]).reshape(len(x), 2 * x.shape[1])
         return doubled, x.new_full((3 * len(x),), 2.0), torch.arange(len(x))
@@ -70,12 +70,12 @@ def test_a_gradient_inside():
     assert torch.allclose(graph(x), 3 * x**2)
 
 
-def test_sizes_that_are_no_multiple_of_the_batch_are_refused():
+def test_sizes_that_are_not_a_multiple_of_the_batch_are_refused():
     with pytest.raises(InputError, match="1 x batch \\+ 1"):
         trace_batch(lambda x: torch.cat([x, x[:1]]).reshape(len(x) + 1, 2) * 2, (torch.zeros(3, 2),))
 
 
-def test_what_a_model_keeps_for_later_is_real():
+def test_tensors_cached_by_a_model_are_real_after_tracing():
     """The resize of label consistency makes its indices once: not while tracing, when nothing is computed."""
     inputs = (1, 11, 11)  # a size that no other test has
     model = JointModel(network(lambda: nn.Conv2d(1, 2, 3), inputs=inputs), Consistency()).eval()
