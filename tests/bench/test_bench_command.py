@@ -11,7 +11,7 @@ SMALL = ("--model", "mnist-fcn-dr", "--device", "cpu", "--repeats", "1")
 
 @pytest.fixture(autouse=True)
 def known_rates(request, monkeypatch):
-    """The device's rates are measured by one test; the others are spared the second it takes."""
+    """One test measures the rates of the device; the others use fixed ones to save a second."""
     if request.node.name != "test_the_printed_table":
         monkeypatch.setattr("soap.bench.measure_rates", lambda *_: Rates(operations=1e11, bytes=1e10))
 

@@ -1,4 +1,4 @@
-"""PassCount: counted exactly, for the plain path and ours, and as many as the algorithm needs."""
+"""Passes of the reference and of ours are counted exactly, and ours needs the fewest possible."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The clock of an epoch, on a clock of its own."""
+"""`EpochClock` with a fake clock."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ STEP, CHECKPOINT = 2.0, 50.0
 
 
 class Time:
-    """A clock that stands still until it is told."""
+    """A clock that the test sets."""
 
     def __init__(self, monkeypatch):
         self.now = 100.0
@@ -18,7 +18,7 @@ class Time:
 
 
 def epochs(clock, time, *, count, steps, told_twice=False):
-    """What the clock says at each step of a loop like ours, which saves a checkpoint at the end of an epoch."""
+    """The results of `tick` for a loop that saves a checkpoint at the end of each epoch."""
     said = []
     clock.start()
     for step in range(1, count * steps + 1):

@@ -1,4 +1,4 @@
-"""The floor against sums done by hand."""
+"""The floor against hand-computed values."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The plain paths do what they say: the tests' own reading of the paper, and the same results as ours."""
+"""The reference implementations equal those of the tests and agree with ours."""
 
 import importlib.util
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Rows, subjects, memory and sweeps: what a benchmark is made of and what it leaves behind."""
+"""Rows, models, images, memory and sweeps of benchmarks."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Timings: quantiles against numpy's, and paths that take turns."""
+"""Timings: quantiles against numpy, and alternating runs."""
 
 import statistics
 

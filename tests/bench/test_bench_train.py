@@ -1,4 +1,4 @@
-"""Epochs of training on a clock of its own: what is timed, what is not, and who takes turns."""
+"""Training epochs with a fake clock: what is timed, and how the loops alternate."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ OURS, PLAIN, WEIGHTS = 2.0, 7.0, 1000.0
 
 @pytest.fixture
 def told(monkeypatch):
-    """What was done in turn; a step of ours takes 2 seconds, of the plain loop 7, and writing weights 1000."""
+    """The order of events; a step of ours takes 2 seconds, of the reference 7, and writing weights 1000."""
     done, now = [], [0.0]
 
     def taking(name, seconds, method):

@@ -15,7 +15,7 @@ MODEL = "mnist-fcn-dr"
 
 @pytest.fixture
 def mess(tmp_path):
-    """Files with something wrong in each, in the folder where the commands run."""
+    """Invalid files in the folder where the commands run."""
     digit = np.zeros((28, 28), np.uint8)
     Image.fromarray(digit).save(tmp_path / "good.png")
     content = (tmp_path / "good.png").read_bytes()

@@ -120,30 +120,30 @@ def test_errors_are_one_line_and_a_code(capsys, error, code, line):
 
 
 def test_json_goes_to_standard_output_and_messages_to_standard_error(capsys):
-    def tell(console: Console) -> None:
-        """Tell."""
+    def show(console: Console) -> None:
+        """Print."""
         console.info("always")
         console.info("on request", level=1)
         console.result({"path": Path("a"), "n": 3}, "for people")
 
-    assert call(capsys, tell) == (0, "for people\n", "always\n")
-    assert call(capsys, tell, "-q") == (0, "for people\n", "")
-    assert call(capsys, tell, "-v") == (0, "for people\n", "always\non request\n")
-    code, out, err = call(capsys, tell, "--json", "-q")
+    assert call(capsys, show) == (0, "for people\n", "always\n")
+    assert call(capsys, show, "-q") == (0, "for people\n", "")
+    assert call(capsys, show, "-v") == (0, "for people\n", "always\non request\n")
+    code, out, err = call(capsys, show, "--json", "-q")
     assert (code, err) == (0, "")
     assert json.loads(out) == {"schema": JSON_SCHEMA, "command": "try it", "path": "a", "n": 3}
 
 
 def test_common_options_can_be_omitted_or_replaced(capsys):
-    def tell(console: Console, seed: int | None = None) -> None:
-        """Tell."""
+    def show(console: Console, seed: int | None = None) -> None:
+        """Print."""
         console.result({"seed": seed, "batch": console.batch, "device": console.device}, "")
 
-    assert json.loads(call(capsys, tell, "--json", "--batch", "7", "--device", "cpu")[1]) == {
+    assert json.loads(call(capsys, show, "--json", "--batch", "7", "--device", "cpu")[1]) == {
         "schema": JSON_SCHEMA, "command": "try it", "seed": None, "batch": 7, "device": "cpu"
     }  # fmt: skip
-    assert json.loads(call(capsys, tell, "--json", "--seed", "4", without=("batch",))[1])["seed"] == 4
-    assert call(capsys, tell, "--batch", "7", without=("batch",))[0] == 2
+    assert json.loads(call(capsys, show, "--json", "--seed", "4", without=("batch",))[1])["seed"] == 4
+    assert call(capsys, show, "--batch", "7", without=("batch",))[0] == 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,15 +171,15 @@ def test_a_dataclass_parameter_becomes_one_option_per_field(capsys):
 def test_a_pipe_gets_unfolded_tables_and_no_progress(capsys):
     from soap.cli.tables import table
 
-    def tell(console: Console) -> None:
-        """Tell."""
+    def show(console: Console) -> None:
+        """Print."""
         view = table("a", "b", right=("b",))
         view.add_row("x" * 300, "y" * 300)
         with console.progress() as show:
             show("work", 1, 2, "half")
         console.result({}, view)
 
-    code, out, err = call(capsys, tell)
+    code, out, err = call(capsys, show)
     assert (code, err) == (0, "")
     assert "x" * 300 in out
     assert "y" * 300 in out

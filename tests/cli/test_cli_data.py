@@ -1,4 +1,4 @@
-"""`soap data`: what is there, and the calls that bring the rest."""
+"""`soap data`: list, download and import data sets."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

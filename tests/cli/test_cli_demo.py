@@ -1,4 +1,4 @@
-"""`soap demo` from end to end on a few digits, and its refusals before the work starts."""
+"""`soap demo` from end to end on a few digits, and its errors before the work starts."""
 
 import json
 import re
@@ -80,7 +80,7 @@ def test_one_table_one_warning_and_the_path(tmp_path):
 
 @pytest.fixture
 def idle(monkeypatch):
-    """The demo's work replaced by a failure: what is refused must be refused before it."""
+    """Replace the demo's work by a failure: errors must come before it."""
 
     def work(*_, **__):
         pytest.fail("the work had started")

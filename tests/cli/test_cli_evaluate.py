@@ -1,4 +1,4 @@
-"""`soap evaluate`: figures against a plain count, rows that are kept, settings that are told apart."""
+"""`soap evaluate`: accuracy against a plain count, stored rows, and rows for different settings."""
 
 import signal
 from dataclasses import replace
@@ -20,7 +20,7 @@ QUICK = ("evaluate", MODEL, "--data", "mnist-mini", "--limit", "12")
 
 
 def plain_counts(attack, data):
-    """How many are right, bare and purified, one image at a time."""
+    """The number of correctly classified images, bare and purified, one image at a time."""
     model = soap.load(MODEL)
     purify = soap.SOAP(model)
     bare = purified = 0

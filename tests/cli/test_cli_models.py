@@ -1,4 +1,4 @@
-"""`soap models`: bundled models with figures that were measured with their very weights, and any model's card."""
+"""`soap models`: bundled models with results measured with their weights, and the card of any model."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from soap.results import Store
 
 @pytest.fixture
 def own_zoo(tmp_path, monkeypatch):
-    """A zoo of one model without figures, in a folder of its own."""
+    """A zoo of one model without results."""
     folder = tmp_path / "zoo"
     folder.mkdir()
     shutil.copy(zoo.folder() / "mnist-fcn-dr.safetensors", folder)

@@ -1,4 +1,4 @@
-"""`soap evaluate --suite`, `soap report`, `soap verify` and `soap demo --adaptive`, from end to end on a few digits."""
+"""`soap evaluate --suite`, `soap report`, `soap verify` and `soap demo --adaptive`, end to end on a few digits."""
 
 import json
 import shutil

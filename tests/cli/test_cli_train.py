@@ -1,4 +1,4 @@
-"""`soap train`: weights that tell how they were made, runs that stop and go on."""
+"""`soap train`: settings stored in the weights, and runs that are stopped and resumed."""
 
 import json
 import signal

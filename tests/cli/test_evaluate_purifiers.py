@@ -1,4 +1,4 @@
-"""`soap evaluate --purifier`: every purifier by name, before models with and without an auxiliary task, both ways."""
+"""`soap evaluate --purifier`: every purifier by name, with and without --suite, for models with and without a task."""
 
 import json
 import shutil
@@ -58,14 +58,14 @@ def save(path, text):
 
 @pytest.fixture(autouse=True)
 def priors(run, tmp_path):
-    """Untrained priors, where the commands run."""
+    """Untrained priors in the folder where the commands run."""
     save(tmp_path / "gan.safetensors", PRIOR)
     save(tmp_path / "pixels.safetensors", PIXELS.replace("SIDE", "28"))
     save(tmp_path / "small.safetensors", PIXELS.replace("SIDE", "8"))
 
 
 def right(model, purify, x, y):
-    """How many are right, one image at a time."""
+    """The number of correctly classified images, one image at a time."""
     return sum(int(model(purify(one).x).argmax(1) == label) for one, label in zip(x.split(1), y.split(1), strict=True))
 
 

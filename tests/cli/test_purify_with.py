@@ -1,4 +1,4 @@
-"""`soap train` of a generative model, `soap purify --with` it, and what `soap models` says of it."""
+"""`soap train` of a generative model, `soap purify --with` it, and its card in `soap models`."""
 
 import shutil
 import signal
@@ -35,7 +35,7 @@ TRAIN = ("train", "own.toml", "--limit", "80")
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """The weights of a generator that was hardly trained, by the command."""
+    """The weights of a generator that the command trained for a few steps."""
     folder = tmp_path_factory.mktemp("prior")
     (folder / "own.toml").write_text(TEXT)
     out = folder / "run"
@@ -45,7 +45,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def prior(trained, tmp_path):
-    """The same, where the command runs."""
+    """The same weights in the folder where the command runs."""
     return shutil.copy(trained, tmp_path / "prior.safetensors")
 
 

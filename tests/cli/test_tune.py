@@ -1,4 +1,4 @@
-"""`soap tune`: settings for a model on data of one's own, as a table, a file and a picture."""
+"""`soap tune`: settings for a model on user data, as a table, a file and a plot."""
 
 import json
 import tomllib

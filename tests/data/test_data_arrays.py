@@ -1,4 +1,4 @@
-"""The reader of .npz files: numpy's own arrays to the bit, and none that is not there."""
+"""The reader of .npz files: arrays equal to numpy's, and no memory for missing content."""
 
 import io
 import tracemalloc
@@ -36,7 +36,7 @@ def test_arrays_equal_those_read_by_numpy(first, second, turned, packed):
 
 
 def member(array, *, shape=None, version=(1, 0)):
-    """An .npy whose header may say another shape."""
+    """An .npy file whose header may announce another shape."""
     file = io.BytesIO()
     if shape is None:
         np.lib.format.write_array(file, array, version=version)

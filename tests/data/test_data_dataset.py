@@ -59,7 +59,7 @@ def test_fingerprint_differs_for_other_content() -> None:
 
 
 def test_fingerprint_is_pinned() -> None:
-    """Rows of results name data by it: it must not change between versions."""
+    """Result rows identify data by it, so it must not change between versions."""
     assert fingerprint(np.arange(4, dtype=np.uint8).reshape(1, 1, 2, 2), np.array([7])) == (
         "7542e839aadf11788f1f80d2538eb72812817c8b5376fa550b3602611dd0627d"
     )
@@ -118,7 +118,7 @@ def own(classes: tuple[str, ...]) -> Dataset:
 
 
 def test_class_numbers_are_matched_by_name() -> None:
-    """Folders 3 and 7 alone were numbered 0 and 1, and a model of ten digits found none of them."""
+    """A data set with only the classes 3 and 7 must not number them 0 and 1 for a model of ten digits."""
     digits = [str(number) for number in range(10)]
     data = own(("3", "7")).numbered_by(digits)
     assert data.y.tolist() == [3, 7] * 3

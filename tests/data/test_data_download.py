@@ -35,7 +35,7 @@ def test_download(tiny, server, tmp_path: Path, name: str) -> None:
 
 
 def test_a_downloaded_archive_is_reused(tiny, server, tmp_path: Path) -> None:
-    """As after a disk that was full when it came to unpacking."""
+    """For example after the disk was full while unpacking."""
     (tmp_path / "cifar-10-batches-bin").mkdir()
     (tmp_path / "cifar-10-batches-bin" / ARCHIVE).write_bytes(tiny["cifar10"].served[ARCHIVE])
     assert content(download("cifar10", root=tmp_path, mirror=server.url)) == tiny["cifar10"].files
@@ -96,7 +96,7 @@ def test_a_server_that_sends_another_range(tiny, server, tmp_path: Path) -> None
 def test_a_partial_file_with_other_content_is_removed(
     tiny, server, tmp_path: Path, excess: int, announce_length: bool
 ) -> None:
-    """Shorter than, as long as, and longer than the file it should become."""
+    """The part is shorter than, as long as, and longer than the file."""
     server.files, server.announce_length = tiny["cifar10"].served, announce_length
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
@@ -105,7 +105,7 @@ def test_a_partial_file_with_other_content_is_removed(
 
 
 def test_starting_over_happens_once(tiny, server, tmp_path: Path) -> None:
-    """Neither the old part nor the whole file from the server is right."""
+    """Both the old part and the file from the server have the wrong content."""
     server.files = {ARCHIVE: b"!" * len(tiny["cifar10"].served[ARCHIVE])}
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
@@ -170,7 +170,7 @@ def test_bad_arguments(tiny, tmp_path: Path) -> None:
 
 
 def serve_archive(tiny, server, monkeypatch: pytest.MonkeyPatch, packed: bytes) -> None:
-    """Let `packed` be the published archive of CIFAR-10, checksum and all."""
+    """Make `packed` the published archive of CIFAR-10, with its checksum."""
     remote = Remote(name=ARCHIVE, size=len(packed), checksum=f"sha256:{hashlib.sha256(packed).hexdigest()}")
     monkeypatch.setitem(SOURCES, "cifar10", replace(tiny["cifar10"].source, remotes=(remote,)))
     server.files = {ARCHIVE: packed}
@@ -234,7 +234,7 @@ def test_a_root_that_cannot_be_created_is_an_error(tiny, server, tmp_path: Path)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on file sizes to set")
 def test_a_full_disk(tiny, server, tmp_path: Path) -> None:
-    """The system refuses to let the file grow, as it does on a full disk; what had arrived is kept."""
+    """The file cannot grow, as on a full disk; the received part is kept."""
     import resource
 
     server.files = tiny["cifar10"].served

@@ -36,7 +36,7 @@ def test_classes_are_sorted_and_files_shuffled(tmp_path: Path) -> None:
 
 
 def test_the_first_and_the_last_files_contain_all_classes(tmp_path: Path) -> None:
-    """They lay class by class, so that a limit tested one class and a holdout kept another from training."""
+    """In class order a limit would test one class only, and a holdout would remove a class from training."""
     for name in ("cat", "dog", "emu"):
         for number in range(30):
             picture(tmp_path / name / f"{number}.png")
@@ -87,7 +87,7 @@ def test_files_are_decoded_like_single_pictures(tmp_path: Path) -> None:
 
 
 def test_same_content_as_the_bundled_digits(tmp_path: Path) -> None:
-    """Digits saved as PNG files are the same digits, in another order."""
+    """Digits saved as PNG files are read unchanged, in another order."""
     few = load("mnist-mini", "test").take(10)
     for place, (image, label) in enumerate(zip(few.x, few.y.tolist(), strict=True)):
         picture(tmp_path / str(label) / f"{place}.png", (image[0] * 255).round().byte().numpy())

@@ -72,7 +72,7 @@ def test_false_headers_are_refused(tmp_path: Path, content: bytes, says: str, pa
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_damage_raises_only_file_errors(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Whatever byte changes and wherever the file is cut, there are other pixels or a FileError."""
+    """A changed byte or a truncated file gives other pixels or a FileError."""
     content = bytearray(data.draw(st.sampled_from([IMAGES, gzip.compress(IMAGES, mtime=0)])))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.mktemp("idx") / "images"
@@ -90,7 +90,7 @@ def test_damaged_gzip(tmp_path: Path, damage) -> None:
 
 
 def test_memory_is_bounded_by_the_content(tmp_path: Path) -> None:
-    """A gzip bomb behind an honest-looking header, and a header announcing 1 GiB that is not there."""
+    """A gzip bomb behind a plausible header, and a header that announces 1 GiB of missing content."""
     bomb, liar = tmp_path / "bomb.gz", tmp_path / "liar"
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb") as stream:

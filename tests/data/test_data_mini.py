@@ -77,7 +77,7 @@ def test_balanced_indices_equal_a_plain_loop() -> None:
 
 
 def test_builder_script(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """The script, on the tiny MNIST: ten digits of each split, class after class."""
+    """The script on the tiny MNIST: ten digits of each split."""
     (tmp_path / "mnist").mkdir()
     for name, content in tiny["mnist"].files.items():
         (tmp_path / "mnist" / name).write_bytes(content)
@@ -98,7 +98,7 @@ def test_builder_script(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_damaged_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the other split in place of the right ones are noticed by their content."""
+    """Files of the other split are detected by their content."""
     for wrong, right in zip(mnist.MINI_FILES["train"], mnist.MINI_FILES["test"], strict=True):
         (tmp_path / wrong).write_bytes((mnist.mini_folder() / right).read_bytes())
     monkeypatch.setattr(mnist, "mini_folder", lambda: tmp_path)

@@ -99,7 +99,7 @@ def test_wrong_content(tmp_path: Path, arrays: dict[str, np.ndarray], says: str)
 
 
 class Trap:
-    """Leaves a trace if it is ever unpickled."""
+    """Creates a file if it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -115,7 +115,7 @@ def objects(trace: Path) -> bytes:
 
 
 def long_header(_: Path) -> bytes:
-    """An array whose header announces far more than the file holds."""
+    """An array whose header announces far more than the content."""
     array = io.BytesIO()
     np.lib.format.write_array_header_1_0(array, {"descr": "|u1", "fortran_order": False, "shape": (2**50, 784)})
     packed = io.BytesIO()
@@ -161,7 +161,7 @@ def test_unreadable_files(tmp_path: Path, make) -> None:
 
 
 def test_a_truncated_or_changed_file_is_refused(tmp_path: Path) -> None:
-    """Nothing but our own errors comes out, and what is read in spite of a change passed the archive's CRC."""
+    """Only SoapErrors are raised; a changed file that is read passed the archive's CRC."""
     path = saved(tmp_path, x=NCHW[:, 0, 0], y=Y)
     whole, wanted = path.read_bytes(), load(path).sha256
     for length in range(0, len(whole), 37):

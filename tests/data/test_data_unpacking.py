@@ -1,4 +1,4 @@
-"""Archives that mean harm: whatever is in them, only the wanted file appears, in its folder and of its size."""
+"""Malicious archives: only the expected file is written, in its folder and with its size."""
 
 import gzip
 import io
@@ -68,7 +68,7 @@ def everything(folder):
 
 @pytest.fixture
 def places(tmp_path):
-    """An archive's place, and a folder to unpack it into, both deep enough to escape from."""
+    """The path of an archive and a folder to unpack it into, both deep enough to test an escape."""
     (tmp_path / "a" / "b" / "target").mkdir(parents=True)
     return tmp_path / "a" / "b" / "some.tar.gz", tmp_path / "a" / "b" / "target"
 
@@ -101,7 +101,7 @@ def test_extended_headers_cannot_escape_the_folder(tmp_path, places, pax):
 
 
 def test_unpacking_reads_at_most_one_byte_too_many(places):
-    """A bomb of 64 MB in 64 kB: what is wanted and one byte more, and then it is refused."""
+    """A gzip bomb of 64 MB in 64 kB is read to the expected size and one byte more, then refused."""
     archive, target = places
     bomb = archive.with_name("t10k-labels-idx1-ubyte.gz")
     bomb.write_bytes(gzip.compress(bytes(2**26)))

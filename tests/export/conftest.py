@@ -29,7 +29,7 @@ def fcn_files(fcn: soap.JointModel, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def some(fcn: soap.JointModel) -> Tensor:
-    """Twenty digits, and what PGD makes of them."""
+    """Twenty digits, clean and attacked by PGD."""
     digits = soap.data.load("mnist-mini").take(20)
     attacked = soap.attacks.PGD(eps=0.3, step_size=0.05, steps=8)(fcn, digits.x, digits.y)
     return torch.cat([digits.x, attacked])
@@ -37,5 +37,5 @@ def some(fcn: soap.JointModel) -> Tensor:
 
 @pytest.fixture(scope="session")
 def classifier_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The classifier of a model that has nothing else."""
+    """The exported classifier of a model without a task."""
     return export(soap.load("mnist-fcn-no-def"), tmp_path_factory.mktemp("no-def")).folder

@@ -1,4 +1,4 @@
-"""`check` sees agreement where there is, and the lack of it."""
+"""`check_export` detects agreement and disagreement."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def test_agreeing_files_pass(fcn, fcn_files, some):
 
 
 def swapped(folder, target, part, donor):
-    """The folder with another file in the place of a part, and a manifest that says it is right."""
+    """The folder with another file as one part, and a manifest with its checksum."""
     shutil.copytree(folder, target)
     shutil.copy(donor, target / f"{part}.onnx")
     manifest = json.loads((target / MANIFEST).read_text())
@@ -61,7 +61,7 @@ def test_losses_must_agree(fcn_files, some, monkeypatch):
 
 
 def test_double_precision_distinguishes_rounding_from_a_wrong_graph(fcn_files, some, monkeypatch):
-    """Torch made to round in single precision alone: then the file is right, and torch is not."""
+    """Make torch round in single precision only, so that the file is right and torch is not."""
     other = soap.load("mnist-fcn-dr")
     task = type(other.auxiliary)
     loss = task.loss
@@ -74,7 +74,7 @@ def test_double_precision_distinguishes_rounding_from_a_wrong_graph(fcn_files, s
 
 
 class Coarse(OnnxModel):
-    """A runtime that rounds purified images to 1/4, which only few labels outlive."""
+    """A runtime that rounds purified images to 1/4, which changes most labels."""
 
     def run(self, part, *inputs):
         outputs = super().run(part, *inputs)
@@ -82,7 +82,7 @@ class Coarse(OnnxModel):
 
 
 def test_too_few_equal_labels_are_compared_with_double_precision(fcn, fcn_files, some, monkeypatch):
-    """Counted here by hand: torch in single and in double precision, and the file, one image at a time."""
+    """Count agreement by hand: torch in single and double precision, and the file, one image at a time."""
     whole = open_onnx(fcn_files.folder)
     coarse = Coarse(manifest=whole.manifest, sessions={"step": whole.sessions["step"]})
     monkeypatch.setattr(checking, "open_onnx", lambda folder: coarse)

@@ -1,4 +1,4 @@
-"""The example purifies with the exported files where torch cannot even be imported."""
+"""The example purifies with the exported files when torch cannot be imported."""
 
 import subprocess
 import sys

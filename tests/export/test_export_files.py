@@ -1,4 +1,4 @@
-"""What lies in the folder: files that say what they are, a manifest, and clear words where they are not whole."""
+"""The exported folder: metadata in the files, the manifest, and errors for incomplete folders."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ DIGIT = np.full((2, 1, 28, 28), 0.5, np.float32)
 
 @pytest.fixture
 def copied(classifier_folder, tmp_path):
-    """A folder that may be spoilt."""
+    """A copy of the folder that a test may damage."""
     return Path(shutil.copytree(classifier_folder, tmp_path / "copied"))
 
 

@@ -14,7 +14,7 @@ SLACK = 1e-4
 """Logits and losses differ in their last bits; some of them are as large as 100."""
 
 FLIPS = 0.001
-"""A gradient near zero may change its sign, and the pixel then goes the other way."""
+"""A gradient near zero may change its sign; the pixel then moves the other way."""
 
 CASES = [
     ("mnist-cnn-dr", None, ("classifier", "loss", "step", "whole")),
@@ -91,7 +91,7 @@ def test_all_parts_for_batches_of_any_size(fcn, fcn_files):
 
 
 def test_a_step_starts_at_x_and_stays_in_the_ball_around_x0(fcn_files):
-    """ExportedFiles of one tensor for both, they would be one input, and the second be lost."""
+    """If both were one tensor, the graph would have one input and lose the second."""
     x0 = np.full((2, 1, 28, 28), 0.5, np.float32)
     x = x0 + np.float32(0.2)
     step, eps = np.array(0.1, np.float32), np.array([0.3, 0.05], np.float32)

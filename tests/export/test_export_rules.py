@@ -1,4 +1,4 @@
-"""The gradients written for ONNX are those of autograd."""
+"""The gradients written for ONNX equal those of autograd."""
 
 import pytest
 import torch

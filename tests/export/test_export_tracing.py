@@ -1,4 +1,4 @@
-"""A traced function is the function, gradients inside it included, on batches of any size."""
+"""A traced function equals the function, gradients included, for batches of any size."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_sizes_that_are_not_a_multiple_of_the_batch_are_refused():
 
 
 def test_tensors_cached_by_a_model_are_real_after_tracing():
-    """The resize of label consistency makes its indices once: not while tracing, when nothing is computed."""
+    """Label consistency caches the indices of its resize: they must not be fake tensors from tracing."""
     inputs = (1, 11, 11)  # a size that no other test has
     model = JointModel(network(lambda: nn.Conv2d(1, 2, 3), inputs=inputs), Consistency()).eval()
     step = parts.step(model)
