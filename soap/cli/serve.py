@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from soap import zoo
-from soap.cli.shell import Shell, command
+from soap.cli.console import Console, command
 from soap.errors import InputError
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 
 def serve(
-    shell: Shell,
+    console: Console,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,17 +57,17 @@ def serve(
         models=tuple(names),
         token=token,
         limits=Limits(batch=batch, queue=queue, gather=gather / 1000),
-        device=shell.device,
+        device=console.device,
         host=host,
-        log_requests=shell.verbose > 0,
+        log_requests=console.verbose > 0,
     )
     plan.check()
     bound = running.bind(host, port)
     url = running.url(bound)
 
     def ready() -> None:
-        shell.result({"url": url, "models": names}, f"Serving {', '.join(names)} at {url}")
-        shell.say("Stop it with Ctrl-C.")
+        console.result({"url": url, "models": names}, f"Serving {', '.join(names)} at {url}")
+        console.info("Stop it with Ctrl-C.")
 
     Keeper(plan, bound).run(ready)
 

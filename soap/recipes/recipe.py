@@ -240,3 +240,9 @@ def _string(table: Mapping[str, Any], key: str, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise InputError(f"{where} has {key} = {value!r:.80}; expected a name in quotes.")
     return value
+
+
+def class_names(recipe: Recipe, classes: int) -> list[str]:
+    """Return the class names of a recipe's published data set if it has `classes` of them, otherwise numbers from 0."""
+    names = SOURCES[recipe.data].classes if recipe.data in SOURCES else ()
+    return list(names) if len(names) == classes else [str(label) for label in range(classes)]

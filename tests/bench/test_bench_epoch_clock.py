@@ -1,16 +1,16 @@
-"""The clock of an epoch, on a clock of its own."""
+"""`EpochClock` with a fake clock."""
 
 import pytest
 import torch
 
-from soap.bench.epoch_clock import EpochClock
+from soap.bench.training_run import EpochClock
 from soap.errors import InputError
 
 STEP, CHECKPOINT = 2.0, 50.0
 
 
 class Time:
-    """A clock that stands still until it is told."""
+    """A clock that the test sets."""
 
     def __init__(self, monkeypatch):
         self.now = 100.0
@@ -18,7 +18,7 @@ class Time:
 
 
 def epochs(clock, time, *, count, steps, told_twice=False):
-    """What the clock says at each step of a loop like ours, which saves a checkpoint at the end of an epoch."""
+    """The results of `tick` for a loop that saves a checkpoint at the end of each epoch."""
     said = []
     clock.start()
     for step in range(1, count * steps + 1):
@@ -36,7 +36,7 @@ def epochs(clock, time, *, count, steps, told_twice=False):
 
 
 @pytest.mark.parametrize("told_twice", [False, True])
-def test_whole_epochs_are_taken_as_they_are(monkeypatch, told_twice):
+def test_whole_epochs_are_not_scaled(monkeypatch, told_twice):
     clock = EpochClock(torch.device("cpu"), measured=3, whole=3)
     said = epochs(clock, Time(monkeypatch), count=2, steps=3, told_twice=told_twice)
     assert said == [None, None, 3 * STEP + CHECKPOINT] * 2

@@ -1,4 +1,4 @@
-"""`soap train` of a generative model, `soap purify --with` it, and what `soap models` says of it."""
+"""`soap train` of a generative model, `soap purify --with` it, and its card in `soap models`."""
 
 import shutil
 import signal
@@ -11,7 +11,7 @@ from PIL import Image
 from soap import zoo
 from soap._files import tensor_files
 from soap.cli import main
-from soap.cli.pictures import SHEET
+from soap.data.picture_files import COMPARISON_NAME
 from soap.purifiers import DefenseGAN
 from soap.recipes import generative
 from soap.training import WganGp
@@ -35,7 +35,7 @@ TRAIN = ("train", "own.toml", "--limit", "80")
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """The weights of a generator that was hardly trained, by the command."""
+    """The weights of a generator that the command trained for a few steps."""
     folder = tmp_path_factory.mktemp("prior")
     (folder / "own.toml").write_text(TEXT)
     out = folder / "run"
@@ -45,7 +45,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def prior(trained, tmp_path):
-    """The same, where the command runs."""
+    """The same weights in the folder where the command runs."""
     return shutil.copy(trained, tmp_path / "prior.safetensors")
 
 
@@ -54,7 +54,7 @@ def levels(path):
         return np.asarray(image).astype(int)
 
 
-def test_training_is_the_same_command_and_goes_on_where_it_was_stopped(run, trained, tmp_path, monkeypatch):
+def test_a_generative_model_is_trained_and_resumed(run, trained, tmp_path, monkeypatch):
     (tmp_path / "own.toml").write_text(TEXT)
     done = run(*TRAIN, "--out", "straight", "-v")
     assert done.code == 0
@@ -81,7 +81,7 @@ def test_training_is_the_same_command_and_goes_on_where_it_was_stopped(run, trai
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
-def test_all_that_is_named_are_pictures_and_what_is_written_is_the_purifiers(run, prior, digits, some, tmp_path):
+def test_all_arguments_are_pictures_and_the_purified_images_are_written(run, prior, digits, some, tmp_path):
     one, two = digits / "0" / "digit.png", digits / "1" / "digit.png"
     (tmp_path / "second.png").write_bytes(two.read_bytes())
     done = run("purify", "--with", "defense-gan", one, "second.png", "--prior", prior, "--out", "pure", "--json")
@@ -96,7 +96,7 @@ def test_all_that_is_named_are_pictures_and_what_is_written_is_the_purifiers(run
         assert image["eps"] == pytest.approx(expected.eps[k].item(), abs=1e-5)
         assert image["loss_after"] == pytest.approx(expected.loss_after[k].item(), rel=1e-3)
         assert image["loss_after"] < image["loss_before"]
-    assert levels(tmp_path / "pure" / SHEET).shape[1] > 3 * 28
+    assert levels(tmp_path / "pure" / COMPARISON_NAME).shape[1] > 3 * 28
     # A single picture, a folder, and the settings of the command in place of the prior's.
     alone = run("purify", one, "--with", "defense-gan", "--prior", prior, "--out", "alone", "--steps", "2")
     assert alone.code == 0
@@ -130,24 +130,24 @@ WITH = "purify good.png --with defense-gan --prior prior.safetensors --out out"
 CASES = [
     (WITH.replace("defense-gan", "defence-gan"), 2, "generative model 'defence-gan'; did you mean defense-gan"),
     (WITH.replace("defense-gan", "pixeldefend"), 2, "a wgan, but pixeldefend uses a pixelcnn; try defense-gan"),
-    (WITH.replace("prior.", "classifier."), 2, "holds a classifier, expected a generative model"),
-    (WITH.replace("prior.", "cut."), 1, "cut.safetensors: not a complete safetensors file"),
-    (WITH.replace("prior.", "gone."), 1, "gone.safetensors: no such file"),
-    (WITH.replace("good.png", "gone.png"), 1, "gone.png: no such file"),
-    (WITH.replace("good.png", "large.png"), 2, "large.png is 32 x 32 pixels, but own takes 28 x 28"),
+    (WITH.replace("prior.", "classifier."), 2, "holds a classifier, want a generative model"),
+    (WITH.replace("prior.", "cut."), 1, "cut.safetensors: not a whole safetensors file"),
+    (WITH.replace("prior.", "gone."), 1, "gone.safetensors: there is no such file"),
+    (WITH.replace("good.png", "gone.png"), 1, "gone.png: there is no such file"),
+    (WITH.replace("good.png", "large.png"), 2, "large.png is 32 x 32 pixels, expected 28 x 28"),
     (WITH.replace("good.png", "colour.npz"), 2, "this model takes [batch, 1, 28, 28]"),
-    (WITH.replace("defense-gan", "hedge"), 2, "asks a classifier; try `soap evaluate MODEL --purifier hedge`"),
-    (WITH.replace("defense-gan", "soap"), 2, "asks a classifier; leave out --with and name it"),
-    (WITH.replace("purify", "purify mnist-fcn-dr"), 2, "mnist-fcn-dr is taken for a file; leave it out"),
+    (WITH.replace("defense-gan", "hedge"), 2, "needs a classifier; try `soap evaluate MODEL --purifier hedge`"),
+    (WITH.replace("defense-gan", "soap"), 2, "needs a classifier; omit --with and name a model"),
+    (WITH.replace("purify", "purify mnist-fcn-dr"), 2, "mnist-fcn-dr is read as a file; remove it"),
     (WITH + " --steps 0", 2, "steps (L) is 0"),
     (WITH + " --step-size 0", 2, "step_size is 0.0"),
     (WITH + " --eps-pfy 0.1", 2, "unknown purifier setting 'eps'; did you mean s"),
-    (WITH + " --eps-pfy min-aux", 2, "eps='min-aux' is an option of SOAP only; defense-gan takes"),
+    (WITH + " --eps-pfy min-aux", 2, "eps='min-aux' is a choice of SOAP's; defense-gan takes"),
     (WITH.replace("--with defense-gan", ""), 2, "--prior is the generative model of --with"),
-    ("purify mnist-fcn-dr --out out", 2, "no pictures: name FILES after the model mnist-fcn-dr"),
-    ("predict prior.safetensors good.png", 2, "holds a generative model, expected a classifier"),
+    ("purify mnist-fcn-dr --out out", 2, "no pictures; name FILES after the model mnist-fcn-dr"),
+    ("predict prior.safetensors good.png", 2, "holds a generative model, want a classifier"),
     ("train broken.toml --limit 80", 2, "unknown key in [purifier] 'strats'; did you mean starts"),
-    ("train own.toml --limit 80 --compile", 2, "WganGp does not support torch.compile; train without --compile"),
+    ("train own.toml --limit 80 --compile", 2, "WganGp cannot be compiled; train without --compile"),
     ("train own.toml --limit 80 --precision bf16 --device cpu", 2, "precision 'bf16' is for GPUs"),
     ("train defense-gan-mnits", 2, "did you mean defense-gan-mnist"),
 ]
@@ -166,7 +166,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, tmp_path, line, code, sai
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_prior_that_is_not_bundled_says_how_to_make_it(run, digits, tmp_path, monkeypatch):
+def test_a_prior_that_is_not_bundled_names_its_training_command(run, digits, tmp_path, monkeypatch):
     (tmp_path / "zoo").mkdir()
     monkeypatch.setattr(zoo, "folder", lambda: tmp_path / "zoo")
     done = run("purify", digits, "--with", "defense-gan", "--out", "out")

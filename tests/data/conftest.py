@@ -1,4 +1,4 @@
-"""Tiny data sets with the published formats and names, and a server that behaves well or badly."""
+"""Tiny data sets with the published formats and names, and a server with faults."""
 
 import gzip
 import hashlib
@@ -55,7 +55,7 @@ def cifar_files(names: list[str], n: int, *label_counts: int) -> dict[str, bytes
 
 @dataclass
 class Tiny:
-    """A tiny data set: its source, its files unpacked, and as they are served."""
+    """A tiny data set: its source, its unpacked files, and the files that a mirror serves."""
 
     source: Source
     files: dict[str, bytes]
@@ -89,7 +89,7 @@ def shrink(source: Source, files: dict[str, bytes], counts: dict[str, int]) -> T
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tiny]:
-    """The published data sets, replaced by tiny ones for the time of a test."""
+    """Replace the published data sets by tiny ones during a test."""
     batches = [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]
     made = {
         "mnist": shrink(SOURCES["mnist"], mnist_files(), {"train": 20, "test": 10}),
@@ -105,7 +105,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tiny]:
 
 @dataclass
 class Server:
-    """What the server serves and how; `cuts` are byte counts after which the next answers break off."""
+    """The files of the server and its faults; `cuts` are byte counts after which the next responses break off."""
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
