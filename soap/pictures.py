@@ -26,8 +26,8 @@ from soap.evaluation import PAPER
 from soap.purifiers import SOAP, Purified
 from soap.recipes import Recipe
 from soap.recipes.attacks import attacks_by_name, paper_data_set
-from soap.recipes.recipe import class_names
 from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP_NAME, by_prior
+from soap.recipes.recipe import class_names
 from soap.report.comparison_image import draw_comparison
 from soap.shapes import Float, Tensor
 

@@ -143,7 +143,7 @@ def sync_folder(folder: Path) -> None:
 
 def check_writable(folder: Path) -> None:
     """Raise unless files can be created in `folder`, which may not exist yet; call it before long work."""
-    with explained(folder):
+    with file_errors(folder):
         existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not existing.is_dir():
         raise FileError(f"{existing} is a file, expected a folder; choose another path.")

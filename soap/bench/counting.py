@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from soap.auxiliary import AuxiliaryTask, JointLosses, JointModel
-from soap.auxiliary.task import Classifies
+from soap.auxiliary.joint import JointModel
 from soap.shapes import Tensor
 
 
@@ -73,11 +73,11 @@ class CountedTask(AuxiliaryTask):
         """That of the wrapped task."""
         return self.task.extra_repr()
 
-    def losses(self, model: Classifies, x: Tensor, y: Tensor, generator: torch.Generator) -> JointLosses:
+    def losses(self, model: JointModel, x: Tensor, y: Tensor, generator: torch.Generator) -> JointLosses:
         """Those of the wrapped task, not counted."""
         return self.task.losses(model, x, y, generator)
 
-    def loss(self, model: Classifies, x: Tensor) -> Tensor:
+    def loss(self, model: JointModel, x: Tensor) -> Tensor:
         """That of the wrapped task, counted."""
         return self.meter.mark(self.task.loss(model, x))
 

@@ -168,16 +168,16 @@ def command(
             for key, options in groups.items():
                 given[key] = options(**{one.name: given.pop(one.name) for one in dataclasses.fields(options)})
             with _errors_as_exit_codes(settings.pop("debug")):
-                if distributed.started() > 1 and not shared:
+                if distributed.launched_count() > 1 and not shared:
                     raise InputError(
-                        f"soap {name} runs in one process, WORLD_SIZE is {distributed.started()}; start it without "
+                        f"soap {name} runs in one process, WORLD_SIZE is {distributed.launched_count()}; start it without "
                         "a launcher."
                     )
                 device = devices.pick_device(settings.pop("device"))
                 left: typer.Exit | None = None
-                with distributed.joined(device) as group:
+                with distributed.process_group(device) as group:
                     try:
-                        function(Console(command=name, device=device, silent=not group.first, **settings), **given)
+                        function(Console(command=name, device=device, silent=not group.is_main, **settings), **given)
                     except typer.Exit as exit:  # not an error, so the group of processes ends normally
                         left = exit
                 if left is not None:
@@ -206,8 +206,8 @@ def _errors_as_exit_codes(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        number = distributed.number()
-        if number == 0 or not isinstance(error, distributed.DesertedError):  # another process prints its cause
+        number = distributed.launched_rank()
+        if number == 0 or not isinstance(error, distributed.PeerLostError):  # another process prints its cause
             typer.echo(f"{f'process {number}: ' if number else ''}error: {error_message(error)}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from None
 

@@ -22,8 +22,8 @@ from soap.errors import InputError
 from soap.evaluation import PAPER, transfer
 from soap.evaluation.transfer import BARE
 from soap.recipes.attacks import attacks_by_name, paper_data_set
-from soap.recipes.recipe import class_names
 from soap.recipes.purifiers import SOAP_NAME, parse_radius
+from soap.recipes.recipe import class_names
 from soap.recipes.run_request import purifier_by_name
 from soap.report import UPPER_BOUND
 from soap.results import Row, Store
@@ -100,7 +100,7 @@ def evaluate_command(
     console.info(f"{network.name} on {len(data):,} images of {data.name}/{images.split}, {console.device}.", level=1)
     for name, method in attacks.items():
         console.info(f"{name}: {method}", level=1)
-    with interrupts.stoppable() as stop:
+    with interrupts.stop_on_signal() as stop:
         with console.progress() as show:
             rows = transfer(
                 network,
@@ -114,7 +114,7 @@ def evaluate_command(
                 watch=show,
                 stop=stop,
             )
-        finished = not distributed.here().any(stop())
+        finished = not distributed.processes().any(stop())
     content = {
         "model": network.name,
         "protocol": "transfer",

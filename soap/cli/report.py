@@ -36,7 +36,7 @@ def report(
 
     page = out or run / "report.html"
     if page.is_dir():
-        raise FileError(f"{page}: it is a folder, want a file; name one, e.g. {page / 'report.html'}.")
+        raise FileError(f"{page}: it is a folder, expected a file; name one, e.g. {page / 'report.html'}.")
     folder = opened(run)
     wanted = read_request(folder, data=data)
     check_writable(page.parent)

@@ -26,8 +26,8 @@ from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.summary import Line, Summary, rows, summarise
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, headline
 from soap.recipes.attacks import paper_radius
-from soap.recipes.recipe import class_names
 from soap.recipes.purifiers import SOAP_NAME
+from soap.recipes.recipe import class_names
 from soap.recipes.run_request import RunRequest
 from soap.report.run_words import alone, gain, right, shown_lines, threat_words
 
@@ -125,7 +125,7 @@ def run_suite(
     target = request.target(console.device)
     if request.bare:
         console.info(f"{network.name} has no auxiliary task to purify with: the bare classifier is attacked.")
-    with interrupts.stoppable() as stop, console.progress() as show:
+    with interrupts.stop_on_signal() as stop, console.progress() as show:
         report = evaluate(target, data, threat, suite=suite, out=folder, asked=asked, watch=show, stop=stop, **numbers)
     if report is None:
         _print_stopped(console, folder, summarise(RunFolder(folder), data))
@@ -138,8 +138,10 @@ def run_suite(
 
 def _check_options(options: SuiteOptions, defence: DefenceOptions) -> None:
     """Raise for bad options before anything is read."""
-    if distributed.here().many:
-        raise InputError(f"--suite runs in one process, got {distributed.here().world}; start it without a launcher.")
+    if distributed.processes().is_distributed:
+        raise InputError(
+            f"--suite runs in one process, got {distributed.processes().world_size}; start it without a launcher."
+        )
     protocols(str(options.suite))  # raises for an unknown name
     if options.require not in (None, "trusted"):
         raise InputError(f"--require is {options.require!r}, expected trusted; omit it to accept any verdict.")

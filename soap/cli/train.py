@@ -17,8 +17,8 @@ from soap.cli.tables import percent
 from soap.errors import InputError
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
-from soap.recipes.purifiers import way_of
-from soap.training import GenerativeProgress, Progress, Standing, checkpoint
+from soap.recipes.purifiers import purifier_of
+from soap.training import BaseProgress, GenerativeProgress, Progress, checkpoint
 
 
 def train_command(
@@ -86,9 +86,9 @@ def train_command(
     data = library.load(plan.data, "train", root=images.data_root).take(limit)
     if limit is not None:
         plan = package.noted(plan, f"Trained on the first {limit} images of the training split alone.")
-    with interrupts.stoppable() as stop, console.progress() as show:
+    with interrupts.stop_on_signal() as stop, console.progress() as show:
 
-        def watch(progress: Standing) -> None:
+        def watch(progress: BaseProgress) -> None:
             show("training", progress.step, progress.steps, describe(progress))
             if progress.step % (progress.steps // progress.epochs) == 0:
                 left = str(timedelta(seconds=round(progress.seconds_left)))
@@ -113,13 +113,13 @@ def train_command(
         raise typer.Exit(EXIT_INTERRUPTED)
     console.result(content, "\n".join(f"{which} weights: {path}" for which, path in weights.items()))
     if isinstance(plan, GenerativeRecipe):
-        console.info(f"Next: soap purify --with {way_of(plan)} --prior {weights['last']} PICTURES --out purified")
+        console.info(f"Next: soap purify --with {purifier_of(plan)} --prior {weights['last']} PICTURES --out purified")
     else:
         root = f" --data-root {images.data_root}" if images.data_root else ""
         console.info(f"Next: soap evaluate {weights['last']} --attack pgd{root}")
 
 
-def describe(progress: Standing) -> str:
+def describe(progress: BaseProgress) -> str:
     """The progress of a training in one line."""
     metrics = ""
     if isinstance(progress, Progress):

@@ -47,7 +47,7 @@ def verify_command(
     request = read_request(folder, model=model, data=images.data)
     target = request.target(console.device)
     data = request.images(images.data_root, folder.plan()["classes"]).to(console.device)
-    with interrupts.stoppable() as stop, console.progress() as show:
+    with interrupts.stop_on_signal() as stop, console.progress() as show:
         found = score_again(target, data, run, watch=show, stop=stop)
     if found is None:
         console.info("Stopped before all images were scored: no result.")

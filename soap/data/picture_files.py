@@ -71,7 +71,7 @@ def read_files(
     """
     found = []
     for path in paths:
-        with atomic.explained(path):
+        with atomic.file_errors(path):
             is_folder = path.is_dir()
         if is_folder:
             found += [_read_in_folder(image, path, model, classes, resize) for image in _images_in(path)]
@@ -83,7 +83,7 @@ def read_files(
 
 
 def _images_in(folder: Path) -> list[Path]:
-    with atomic.explained(folder):
+    with atomic.file_errors(folder):
         every = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     visible = [path for path in every if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     images = [path for path in visible if path.name != COMPARISON_NAME]
@@ -107,7 +107,7 @@ def _read_image(path: Path, model: TakesImages, resize: bool) -> Tensor:
 
 def _read_npz(path: Path, model: TakesImages) -> PictureFile:
     """The x of an .npz, and its y if it has one; pickles are never loaded."""
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         content = path.read_bytes()
     try:
         names, arrays = read_arrays(io.BytesIO(content), ("x", "y"))
@@ -190,7 +190,7 @@ def write_files(
     targets = [out / file.output for file in files]
     all_labels = [file.y for file in files] if labels is None else split_by_file(files, labels)
     for target, file, x, y in zip(targets, files, split_by_file(files, written), all_labels, strict=True):
-        with atomic.replacing(target) as temporary:
+        with atomic.replace_file(target) as temporary:
             if file.is_npz:
                 arrays = {"x": x.cpu().numpy()} | ({} if y is None else {"y": y.cpu().numpy()})
                 with temporary.open("wb") as stream:

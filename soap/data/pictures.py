@@ -105,7 +105,7 @@ def _decode(source: bytes | Path, channels: int | None, max_pixels: int, formats
     # The bytes, not the open file: for a corrupt length field a file allocates gigabytes, bytes in memory do not.
     name = _name(source)
     if isinstance(source, Path):
-        with atomic.explained(source):
+        with atomic.file_errors(source):
             content = source.read_bytes()
     else:
         content = source

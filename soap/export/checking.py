@@ -145,7 +145,7 @@ def check_on_attacked(
 def append_check(path: Path, result: dict[str, Any]) -> None:
     """Append the result of a check to a JSONL file, with version, machine, time and command."""
     origin = {**provenance(torch.device("cpu")), "onnxruntime": import_onnx_modules("onnxruntime")[0].__version__}
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"schema": MANIFEST_SCHEMA, **result, "provenance": origin}, sort_keys=True) + "\n")

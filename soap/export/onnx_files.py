@@ -162,7 +162,7 @@ def _write(part: ExportPart, path: Path, metadata: dict[str, Any], opset: int) -
     )
     for node in onnx_model.graph.all_nodes():
         node.metadata_props.clear()  # stack traces with paths of this machine
-    with atomic.replacing(path) as temporary:
+    with atomic.replace_file(path) as temporary:
         program.save(temporary, external_data=False)  # type: ignore[union-attr]
 
 
@@ -200,7 +200,7 @@ def open_onnx(folder: Path) -> OnnxModel:
     """Open all parts in the folder's manifest, with as many threads as torch; their checksums must match."""
     (runtime,) = import_onnx_modules("onnxruntime")
     path = folder / MANIFEST
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         text = path.read_bytes()
     try:
         manifest = json.loads(text)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from soap._files import atomic
 from soap.attacks import FGSM, PGD, Attack
 from soap.auxiliary import Purification
+from soap.data.sources import SOURCES
 from soap.errors import FileError, InputError, unknown
 from soap.recipes.typed_options import call_typed, python_values
 from soap.training import GenerativeSchedule, Schedule

@@ -24,7 +24,7 @@ def purifier_by_name(
     model: JointModel, name: str, eps: float | str | None = None, *, prior: str | None = None, seed: int = 0
 ) -> Purifier:
     """The purifier called `name` for `model`; None for `eps` keeps its own radius."""
-    return purifiers.before(model, name, {} if eps is None else {"eps": eps}, prior=prior, seed=seed)
+    return purifiers.for_model(model, name, {} if eps is None else {"eps": eps}, prior=prior, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,5 +37,5 @@ def draw_comparison(
             image = Image.fromarray(to_uint8(panel)).convert("RGB")
             canvas.paste(image.resize((PANEL_PX, PANEL_PX), Image.Resampling.NEAREST), (left, top))
             drawing.text((left, top + PANEL_PX + 3), caption, fill="black", font=font)
-    with atomic.replacing(path) as temporary:
+    with atomic.replace_file(path) as temporary:
         canvas.save(temporary, format="PNG")

@@ -8,7 +8,7 @@ from soap import recipes, zoo
 from soap._files import atomic, tensor_files
 from soap.evaluation import PAPER, fingerprint
 from soap.recipes import Recipe
-from soap.recipes.purifiers import way_of
+from soap.recipes.purifiers import purifier_of
 from soap.results import Row, Store
 
 HEADLINE_ATTACKS = {"none": "clean", "fgsm": "FGSM", "pgd": "PGD"}
@@ -41,7 +41,7 @@ class ModelCard:
         """The result of the paper's attack with min-aux purification (bare without a task), on the most images."""
         settings = PAPER.get(self.recipe.data, {}).get(attack)
         choice = "none" if self.recipe.task is None else "min-aux"
-        expected = (attack, repr(settings), recipes.defence(self.recipe, choice), self.recipe.data)
+        expected = (attack, repr(settings), recipes.purifier_label(self.recipe, choice), self.recipe.data)
         matching = [row for row in self.rows if (row.attack, row.settings, row.defence, row.data) == expected]
         return max(matching, key=lambda row: row.n, default=None)
 
@@ -115,7 +115,7 @@ def read_prior_card(name: str) -> PriorCard:
         kind=recipe.kind,
         data=recipe.data,
         parameters=sum(parameter.numel() for parameter in zoo.load_prior(name).parameters()),
-        purifier=way_of(recipe),
+        purifier=purifier_of(recipe),
         file_sha256=atomic.sha256(path),
         recipe=recipe.text,
     )

@@ -9,8 +9,8 @@ from soap import recipes
 from soap.bench import Rates
 from soap.bench.reference import PlainTraining
 from soap.bench.training import bench_train
+from soap.training.joint_step import Stepper
 from soap.training.loop import _Run
-from soap.training.stepping import Stepper
 
 CPU = torch.device("cpu")
 RECIPE = replace(recipes.read("mnist-fcn-no-def"), data="mnist-mini")
