@@ -18,12 +18,12 @@ from soap.cli import (
     purify,
     report,
     reproduce,
-    serve,
     train,
     tune,
     verify,
 )
 from soap.cli.shell import INTERRUPTED
+from soap.serve import command as serve
 
 app = typer.Typer(
     name="soap",

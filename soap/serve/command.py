@@ -1,6 +1,7 @@
 """`soap serve`: the HTTP service."""
 
 import importlib.util
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ from soap import zoo
 from soap.cli.shell import Shell, command
 from soap.errors import InputError
 
-NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+REQUIRED_PACKAGES = ("fastapi", "granian", "prometheus_client")
 
 
 def serve(
@@ -19,57 +20,72 @@ def serve(
         typer.Option(
             "--model",
             metavar="NAME",
-            help="A bundled model, or the path of a .safetensors file; again for more. "
+            help="A bundled model, or the path of a .safetensors file. Repeat it for more models. "
             "[dim]\\[default: all bundled models][/dim]",
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: any that is free.")] = 8000,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free port.")] = 8000,
     token: Annotated[
         str | None,
         typer.Option(
             "--token",
             envvar="SOAP_TOKEN",
             metavar="TEXT",
-            help="What clients must send; needed to listen anywhere but on loopback. Others on this machine can see "
-            "the command line: better set $SOAP_TOKEN.",
+            help="Token that clients must send. Required unless the address is loopback. Other users of this machine "
+            "can read the command line, so prefer $SOAP_TOKEN.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images of many clients handled at once at most.")] = 32,
-    queue: Annotated[int, typer.Option("--queue", min=1, metavar="N", help="Requests that wait for a model.")] = 64,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Images in one batch, at most.")] = 32,
+    queue: Annotated[int, typer.Option("--queue", min=1, metavar="N", help="Waiting requests per model.")] = 64,
     gather: Annotated[
-        float, typer.Option("--gather", min=0, metavar="MS", help="How long a request waits for others to join it.")
+        float, typer.Option("--gather", min=0, metavar="MS", help="Time that a request waits for others to join it.")
     ] = 4.0,
+    tls_certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", metavar="FILE", exists=True, help="PEM file, for HTTPS.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", exists=True, help="PEM file (PKCS#8), for HTTPS.")
+    ] = None,
+    max_memory: Annotated[
+        int | None,
+        typer.Option("--max-memory", min=1, metavar="MIB", help="Replace the worker when it uses more memory."),
+    ] = None,
 ) -> None:
-    """Serve predictions, attacks and purification over HTTP, and a page to try them.
+    """Serve predictions, attacks and purification over HTTP, and a web page to try them.
 
-    POST a PNG or JPEG to /v1/predict, /v1/attack or /v1/purify; /docs describes all routes. Nothing that is sent is
-    kept. Stops on Ctrl-C or SIGTERM, once every accepted request is answered; -v logs requests as JSON lines.
+    POST a PNG or JPEG to /v1/predict, /v1/attack or /v1/purify; /docs describes all routes. The service stores nothing
+    that clients send. It stops on Ctrl-C or SIGTERM after the requests in progress; -v logs requests as JSON lines.
     """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"{', '.join(missing)} is not installed; run `pip install 'soap-defense[serve]'`.")
-    from soap.serve import Limits, running
-    from soap.serve.keeper import Keeper, Plan
+        raise InputError(f"{', '.join(missing)} is not installed; run `pip install '.[serve]'` in a clone of soap.")
+    if (tls_certificate is None) != (tls_key is None):
+        raise InputError("only one of --tls-certificate and --tls-key is given; HTTPS needs both.")
+    from soap.serve import server
+    from soap.serve.access import check_binding
+    from soap.serve.limits import Limits
 
+    check_binding(host, token)
     names = model or zoo.names()
-    plan = Plan(
+    address, free_port = server.listen_address(host, port)
+    config = server.ServerConfig(
         models=tuple(names),
+        address=address,
+        port=free_port,
         token=token,
-        limits=Limits(batch=batch, queue=queue, gather=gather / 1000),
+        limits=Limits(batch=batch, queue=queue, gather_s=gather / 1000),
         device=shell.device,
-        host=host,
         log_requests=shell.verbose > 0,
+        tls=(tls_certificate, tls_key) if tls_certificate and tls_key else None,
+        max_memory_mib=max_memory,
     )
-    plan.check()
-    bound = running.bind(host, port)
-    url = running.url(bound)
 
-    def ready() -> None:
-        shell.result({"url": url, "models": names}, f"Serving {', '.join(names)} at {url}")
+    def announce() -> None:
+        shell.result({"url": config.url, "models": names}, f"Serving {', '.join(names)} at {config.url}")
         shell.say("Stop it with Ctrl-C.")
 
-    Keeper(plan, bound).run(ready)
+    server.run_server(config, announce)
 
 
 def register(app: typer.Typer) -> None:

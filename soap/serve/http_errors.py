@@ -1,6 +1,6 @@
-"""What goes wrong, as clients see it: a status, and {"error": {"kind", "message"}}."""
+"""Error responses: a status and {"error": {"kind", "message"}}."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -14,85 +14,77 @@ from soap.errors import SoapError
 
 KINDS = {400: "request", 401: "token", 404: "route", 405: "method", 408: "slow", 413: "size", 415: "format",
          421: "host", 422: "input", 499: "gone", 503: "busy"}  # fmt: skip
-"""One kind for each status that is not a success."""
+"""Error kind by status."""
 
-RETRY_AFTER = "1"
-"""Seconds: a queue is worked off in less."""
+HEADERS = {
+    400: {"Connection": "close"},  # the body was not read to its end, or its length is not known
+    401: {"WWW-Authenticate": "Bearer"},
+    408: {"Connection": "close"},
+    413: {"Connection": "close"},
+    503: {"Retry-After": "1"},
+}
+"""Response headers by status. A full queue is empty again in less than a second."""
 
 
 class ErrorDetail(BaseModel):
-    """kind: a word for machines. message: what was got, what is wanted, what to do next."""
+    """kind: a fixed word for programs. message: what was given, what is expected, what to do."""
 
     kind: str
     message: str
 
 
-class ErrorAnswer(BaseModel):
-    """What every failure looks like."""
+class ErrorResponse(BaseModel):
+    """Body of every error response."""
 
     error: ErrorDetail
 
 
 class RequestError(Exception):
-    """A request that is refused, with its HTTP status."""
+    """A refused request, with its HTTP status and extra response headers."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.headers = {**HEADERS.get(status, {}), **(headers or {})}
 
     def response(self) -> JSONResponse:
-        """The refusal; a connection whose body was not read, or cannot be trusted, is closed."""
-        headers: dict[str, str] = {}
-        if self.status in (400, 408, 413):
-            headers["Connection"] = "close"
-        if self.status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        if self.status == 503:
-            headers["Retry-After"] = RETRY_AFTER
-        return _response(self.status, self.message, headers)
+        """The error response."""
+        error = ErrorDetail(kind=KINDS.get(self.status, "request"), message=self.message)
+        return JSONResponse(ErrorResponse(error=error).model_dump(), self.status, self.headers)
 
 
-def busy(what: str) -> RequestError:
-    """The service is asked for more than it can do now."""
-    return RequestError(503, f"{what}; try again in {RETRY_AFTER} s.")
+def busy(reason: str) -> RequestError:
+    """Error 503: the service is overloaded or failed; the client may retry."""
+    return RequestError(503, f"{reason}; try again in {HEADERS[503]['Retry-After']} s.")
 
 
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The failures of a route, for the OpenAPI schema."""
-    return {status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in statuses}
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a route, for its OpenAPI schema."""
+    return {status: {"model": ErrorResponse, "description": HTTPStatus(status).phrase} for status in statuses}
 
 
-def install(app: FastAPI) -> None:
-    """Answer every expected exception in the one format."""
-    handlers: dict[type[Exception], Callable[[Any], JSONResponse]] = {
-        RequestError: lambda problem: problem.response(),
-        SoapError: lambda error: _response(422, str(error)),
-        RequestValidationError: lambda error: _response(422, _first(error)),
-        HTTPException: _of_starlette,
-    }
-    for kind, make in handlers.items():
-        app.add_exception_handler(kind, _handler(make))
+def install_handlers(app: FastAPI) -> None:
+    """Return every expected exception of a route as an error response."""
+
+    async def handle(request: Request, error: Exception) -> JSONResponse:
+        return _request_error(error).response()
+
+    for kind in (RequestError, SoapError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, handle)
 
 
-def _handler(make: Callable[[Any], JSONResponse]) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
-    async def answer(request: Request, error: Exception) -> JSONResponse:
-        return make(error)
-
-    return answer
-
-
-def _of_starlette(error: HTTPException) -> JSONResponse:
-    words = {404: "there is no such route; see /docs.", 405: "the route does not take this method; see /docs."}
-    return _response(error.status_code, words.get(error.status_code, str(error.detail)), error.headers)
-
-
-def _first(error: RequestValidationError) -> str:
-    """The first thing that is wrong with the parameters; what was sent is not repeated."""
-    found = error.errors()[0]
-    return f"{'.'.join(map(str, found['loc'][1:])) or 'request'}: {found['msg']}; see /docs."
-
-
-def _response(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    error = ErrorDetail(kind=KINDS.get(status, "request"), message=message)
-    return JSONResponse(ErrorAnswer(error=error).model_dump(), status, dict(headers or {}))
+def _request_error(error: Exception) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, RequestValidationError):  # its values are not repeated: they are the client's input
+        first = error.errors()[0]
+        return RequestError(422, f"{'.'.join(map(str, first['loc'][1:])) or 'request'}: {first['msg']}; see /docs.")
+    if isinstance(error, HTTPException):
+        messages = {
+            404: "this route does not exist; see /docs.",
+            405: "the route does not take this method; see /docs.",
+        }
+        message = messages.get(error.status_code, str(error.detail))
+        return RequestError(error.status_code, message, error.headers)
+    return RequestError(422, str(error))

@@ -1,62 +1,83 @@
-"""Images as JSON numbers: {"image": [[...]]} with values in [0, 1], in the model's own shape."""
+"""Decode a request body into an image: a PNG or JPEG picture, or JSON numbers {"image": [[...]]} in [0, 1]."""
 
-import json
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from soap import validate
-from soap.errors import InputError
-from soap.serve.problems import RequestError
+from soap.serve.http_errors import RequestError
+from soap.serve.limits import Limits
+from soap.serve.pictures import PictureTooLargeError, UnreadablePictureError, UnsupportedPictureError, read_picture
 from soap.shapes import Float, Tensor
 
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "image": {
-            "type": "array",
-            "description": "Values in [0, 1]: [channels][height][width], or [height][width] for grey.",
-            "items": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "array"}]}},
-        }
-    },
-    "required": ["image"],
-    "additionalProperties": False,
+PICTURE_TYPES = ("image/png", "image/jpeg")
+JSON_TYPE = "application/json"
+
+PICTURE_ERRORS = {UnsupportedPictureError: 415, UnreadablePictureError: 422, PictureTooLargeError: 413}
+"""Status by exception of the picture reader."""
+
+
+class JsonImage(BaseModel):
+    """An image as JSON numbers."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    image: list[list[FiniteFloat]] | list[list[list[FiniteFloat]]] = Field(
+        description="Values in [0, 1]: [channels][height][width], or [height][width] for grey."
+    )
+
+
+OPENAPI_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "A PNG or JPEG picture, or the image as JSON numbers.",
+        "content": {
+            **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in PICTURE_TYPES},
+            JSON_TYPE: {"schema": JsonImage.model_json_schema()},
+        },
+    }
 }
-"""The JSON body, for the OpenAPI schema."""
+"""Request body of the routes that take an image, for the OpenAPI schema."""
 
 
-def decode(body: bytes, shape: Sequence[int], *, most: int, invert: bool = False) -> Float[Tensor, "c h w"]:
-    """The image of a JSON body of at most `most` bytes."""
-    if len(body) > most:
-        raise RequestError(413, f"the JSON is {len(body):,} bytes, want at most {most:,}; send a PNG instead.")
+def decode_image(
+    body: bytes, content_type: str, shape: Sequence[int], limits: Limits, *, invert: bool
+) -> Float[Tensor, "c h w"]:
+    """The image in a request body as a tensor of `shape` in [0, 1].
+
+    PNG and JPEG are told apart by their first bytes; the content type only separates pictures from JSON.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind not in (*PICTURE_TYPES, JSON_TYPE):
+        raise RequestError(415, f"expected Content-Type {', '.join(PICTURE_TYPES)} or {JSON_TYPE}.")
+    if not body:
+        raise RequestError(422, 'the body is empty; send a PNG or JPEG picture, or JSON like {"image": [[...]]}.')
+    if kind == JSON_TYPE:
+        return decode_json_image(body, shape, max_bytes=limits.json, invert=invert)
     try:
-        content = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(400, 'the body is not valid JSON; want {"image": [[...]]} with values in [0, 1].') from error
-    if not isinstance(content, dict) or set(content) != {"image"}:
-        raise RequestError(422, 'want one JSON object with one key: {"image": [[...]]} with values in [0, 1].')
-    values = _numbers(content["image"])
-    if values.shape == tuple(shape)[1:] and shape[0] == 1:
-        values = values[None]
-    if values.shape != tuple(shape):
-        raise RequestError(422, f"the image has shape {list(values.shape)}, but this model takes {list(shape)}.")
-    x = torch.from_numpy(values)
+        return read_picture(body, shape, resize=True, invert=invert, max_pixels=limits.pixels, formats=("PNG", "JPEG"))
+    except tuple(PICTURE_ERRORS) as error:
+        raise RequestError(PICTURE_ERRORS[type(error)], str(error)) from error
+
+
+def decode_json_image(
+    body: bytes, shape: Sequence[int], *, max_bytes: int, invert: bool = False
+) -> Float[Tensor, "c h w"]:
+    """The image in a JSON body of at most `max_bytes` bytes."""
+    if len(body) > max_bytes:
+        raise RequestError(413, f"the JSON is {len(body):,} bytes, expected at most {max_bytes:,}; send a PNG instead.")
+    try:
+        x = torch.tensor(JsonImage.model_validate_json(body).image)
+    except ValidationError as error:
+        status = 400 if error.errors()[0]["type"] == "json_invalid" else 422
+        raise RequestError(status, 'expected JSON like {"image": [[...]]} with numbers in [0, 1].') from error
+    except ValueError as error:
+        raise RequestError(422, "the image is not rectangular; send rows of equal length.") from error
+    if x.ndim == 2:
+        x = x[None]
+    if x.shape != tuple(shape):
+        raise RequestError(422, f"the image has shape {list(x.shape)}, but this model takes {list(shape)}.")
     validate.inputs(x[None])
     return 1 - x if invert else x
-
-
-def _numbers(nested: object) -> np.ndarray[Any, np.dtype[np.float32]]:
-    try:
-        values = np.array(nested)  # no dtype: text and null must not turn into numbers
-    except (ValueError, OverflowError) as error:  # ragged, or deeper than numpy goes
-        raise InputError("the image is no rectangle of numbers; want rows of equal length.") from error
-    if values.dtype.kind not in "fiu":
-        raise InputError("the image holds something else than numbers; want values in [0, 1].")
-    with np.errstate(over="ignore"):  # too large for single precision becomes infinite, and is refused as such
-        return np.ascontiguousarray(values, dtype=np.float32)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")

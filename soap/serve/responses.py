@@ -1,58 +1,56 @@
-"""What the routes answer, as JSON: the schema of each answer, and how it is made of an image's walk."""
+"""JSON responses of the routes: their schemas, and how they are made from a trajectory."""
 
+import base64
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from soap.balls import row_norms
-from soap.serve.operations import Walk
-from soap.serve.pictures import encode, magnified
-from soap.serve.subject import Subject
+from soap.serve.operations import Trajectory
+from soap.serve.pictures import encode_png, magnify_difference
+from soap.serve.served_model import ServedModel
 from soap.shapes import Tensor
 
-TOP = 3
-"""Classes told for every step."""
+TOP_CLASSES = 3
+"""Most probable classes listed for each step."""
 
 ClassNumber = Annotated[int, Field(serialization_alias="class")]
-"""JSON has it as "class", a word that Python keeps for itself."""
+"""The JSON name "class" is a keyword in Python."""
 
 
-class Candidate(BaseModel):
+class ClassProbability(BaseModel):
     """One class and its probability."""
 
-    seen: ClassNumber
+    class_number: ClassNumber
     name: str
     probability: float
 
 
 class Prediction(BaseModel):
-    """What the bare classifier sees in an image: the likeliest class, its name, and the probability of every class."""
+    """Prediction of the bare classifier: the most probable class, its name, and the probability of every class."""
 
-    seen: ClassNumber
+    class_number: ClassNumber
     name: str
     probabilities: list[float]
 
 
-class Step(BaseModel):
-    """One point of a walk; number 0 is the image as it came.
+class StepResponse(ClassProbability):
+    """One point of a trajectory; step 0 is the input.
 
-    probabilities of every class, and picture, a base64 PNG: where pictures were asked for.
+    probabilities (of every class) and picture (base64 PNG) are present if the request has pictures=true.
     """
 
     step: int
     aux_loss: float | None
-    seen: ClassNumber
-    name: str
-    probability: float
-    top: list[Candidate]
+    top: list[ClassProbability]
     probabilities: list[float] | None = None
     picture: str | None = None
 
 
-class PredictAnswer(Prediction):
-    """The answer of /v1/predict; aux_loss is null for a model without an auxiliary task.
+class PredictResponse(Prediction):
+    """Response of /v1/predict. aux_loss is null for a model without an auxiliary task.
 
-    input: base64 PNG of the image as the model got it, where pictures were asked for.
+    input: base64 PNG of the image as the model receives it, if the request has pictures=true.
     """
 
     model: str
@@ -60,11 +58,11 @@ class PredictAnswer(Prediction):
     input: str | None = None
 
 
-class WalkAnswer(Prediction):
-    """What a walk led to (class, name and probabilities are those of its end), where it began, and every step.
+class TrajectoryResponse(Prediction):
+    """Prediction at the end of a trajectory, prediction at its start (`before`), and every step.
 
-    input, image, difference: base64 PNG of the image as the model got it, of the end, and of their difference, about
-    mid grey and magnified `magnification` times.
+    input, image, difference: base64 PNG of the input as the model receives it, of the result, and of their difference
+    around mid grey, multiplied by `magnification`.
     """
 
     model: str
@@ -75,19 +73,19 @@ class WalkAnswer(Prediction):
     image: str
     difference: str
     magnification: float
-    steps: list[Step]
+    steps: list[StepResponse]
 
 
-class PurifyAnswer(WalkAnswer):
-    """The answer of /v1/purify; eps is the radius that was used. The picture is rounded to 8 bits, the figures not."""
+class PurifyResponse(TrajectoryResponse):
+    """Response of /v1/purify. eps is the radius used. The numbers belong to the image before rounding to 8 bits."""
 
     eps: float | None
 
 
-class AttackAnswer(WalkAnswer):
-    """The answer of /v1/attack: the settings, the class it led away from, whether it did, and how far it went.
+class AttackResponse(TrajectoryResponse):
+    """Response of /v1/attack: settings, the class attacked, whether the prediction differs from it, and the distances.
 
-    eps is null for an attack without a radius of its own. All figures are those of `image`, in 8 bits.
+    eps is null for an attack without a radius. The numbers belong to `image`, which has 8 bits.
     """
 
     attack: str
@@ -98,77 +96,82 @@ class AttackAnswer(WalkAnswer):
     l2: float
 
 
-def predicted(subject: Subject, walk: Walk, *, pictures: bool) -> PredictAnswer:
-    """The answer of /v1/predict."""
-    return PredictAnswer(
-        model=subject.name,
-        aux_loss=_loss(walk, 0),
-        input=encode(walk.points[0]) if pictures else None,
-        **_prediction(subject, walk, -1),
+def predict_response(served: ServedModel, trajectory: Trajectory, *, pictures: bool) -> PredictResponse:
+    """The response of /v1/predict."""
+    return PredictResponse(
+        model=served.name,
+        aux_loss=_loss(trajectory, 0),
+        input=_base64_png(trajectory.points[0]) if pictures else None,
+        **_prediction(served, trajectory, -1),
     )
 
 
-def purified(subject: Subject, walk: Walk, *, pictures: bool) -> PurifyAnswer:
-    """The answer of /v1/purify."""
-    return PurifyAnswer(eps=walk.eps, **_walked(subject, walk, pictures=pictures))
+def purify_response(served: ServedModel, trajectory: Trajectory, *, pictures: bool) -> PurifyResponse:
+    """The response of /v1/purify."""
+    return PurifyResponse(eps=trajectory.eps, **_trajectory(served, trajectory, pictures=pictures))
 
 
-def attacked(subject: Subject, walk: Walk, attack: object, *, pictures: bool) -> AttackAnswer:
-    """The answer of /v1/attack."""
-    delta = walk.points[-1:] - walk.points[:1]
-    shared = _walked(subject, walk, pictures=pictures)
-    return AttackAnswer(
+def attack_response(served: ServedModel, trajectory: Trajectory, attack: object, *, pictures: bool) -> AttackResponse:
+    """The response of /v1/attack."""
+    delta = trajectory.points[-1:] - trajectory.points[:1]
+    return AttackResponse(
         attack=repr(attack),
         eps=getattr(attack, "eps", None),
-        label=walk.label,
-        fooled=int(walk.probabilities[-1].argmax()) != walk.label,
+        label=trajectory.label,
+        fooled=int(trajectory.probabilities[-1].argmax()) != trajectory.label,
         linf=float(delta.abs().max()),
         l2=float(row_norms(delta)[0]),
-        **shared,
+        **_trajectory(served, trajectory, pictures=pictures),
     )
 
 
-def _walked(subject: Subject, walk: Walk, *, pictures: bool) -> dict[str, Any]:
-    first, last = walk.points[0], walk.points[-1]
-    difference, magnification = magnified(last - first)
+def _trajectory(served: ServedModel, trajectory: Trajectory, *, pictures: bool) -> dict[str, Any]:
+    first, last = trajectory.points[0], trajectory.points[-1]
+    difference, magnification = magnify_difference(last - first)
     return {
-        **_prediction(subject, walk, -1),
-        "model": subject.name,
-        "before": Prediction(**_prediction(subject, walk, 0)),
-        "aux_loss_before": _loss(walk, 0),
-        "aux_loss_after": _loss(walk, -1),
-        "input": encode(first),
-        "image": encode(last),
-        "difference": encode(difference),
+        **_prediction(served, trajectory, -1),
+        "model": served.name,
+        "before": Prediction(**_prediction(served, trajectory, 0)),
+        "aux_loss_before": _loss(trajectory, 0),
+        "aux_loss_after": _loss(trajectory, -1),
+        "input": _base64_png(first),
+        "image": _base64_png(last),
+        "difference": _base64_png(difference),
         "magnification": magnification,
-        "steps": [_step(subject, walk, t, pictures=pictures) for t in range(len(walk.points))],
+        "steps": [_step(served, trajectory, t, pictures=pictures) for t in range(len(trajectory.points))],
     }
 
 
-def _prediction(subject: Subject, walk: Walk, t: int) -> dict[str, Any]:
-    label = int(walk.probabilities[t].argmax())
-    return {"seen": label, "name": subject.classes[label], "probabilities": _rounded(walk.probabilities[t])}
+def _prediction(served: ServedModel, trajectory: Trajectory, t: int) -> dict[str, Any]:
+    label = int(trajectory.probabilities[t].argmax())
+    return {
+        "class_number": label,
+        "name": served.classes[label],
+        "probabilities": _rounded(trajectory.probabilities[t]),
+    }
 
 
-def _step(subject: Subject, walk: Walk, t: int, *, pictures: bool) -> Step:
-    order = walk.probabilities[t].argsort(descending=True, stable=True)[:TOP].tolist()
-    shares = _rounded(walk.probabilities[t])
-    top = [Candidate(seen=label, name=subject.classes[label], probability=shares[label]) for label in order]
-    return Step(
+def _step(served: ServedModel, trajectory: Trajectory, t: int, *, pictures: bool) -> StepResponse:
+    order = trajectory.probabilities[t].argsort(descending=True, stable=True)[:TOP_CLASSES].tolist()
+    rounded = _rounded(trajectory.probabilities[t])
+    top = [ClassProbability(class_number=i, name=served.classes[i], probability=rounded[i]) for i in order]
+    return StepResponse(
+        **top[0].model_dump(),
         step=t,
-        aux_loss=_loss(walk, t),
-        seen=top[0].seen,
-        name=top[0].name,
-        probability=top[0].probability,
+        aux_loss=_loss(trajectory, t),
         top=top,
-        probabilities=shares if pictures else None,
-        picture=encode(walk.points[t]) if pictures else None,
+        probabilities=rounded if pictures else None,
+        picture=_base64_png(trajectory.points[t]) if pictures else None,
     )
 
 
-def _loss(walk: Walk, t: int) -> float | None:
-    return None if walk.losses is None else float(walk.losses[t])
+def _loss(trajectory: Trajectory, t: int) -> float | None:
+    return None if trajectory.losses is None else float(trajectory.losses[t])
 
 
 def _rounded(values: Tensor) -> list[float]:
     return [round(value, 6) for value in values.tolist()]
+
+
+def _base64_png(x: Tensor) -> str:
+    return base64.b64encode(encode_png(x)).decode()

@@ -1,124 +1,161 @@
-"""The application under uvicorn: bound, timed, logged, and stopped without losing an accepted request."""
+"""Run the application on granian: one worker process, restarted if it dies, behind a process that only supervises."""
 
-import asyncio
-import logging
+import contextlib
 import math
+import multiprocessing
+import multiprocessing.connection
+import os
 import signal
 import socket
-import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable
-from types import FrameType
-from typing import NoReturn
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
-import uvicorn
+import torch
 from fastapi import FastAPI
+from granian import Granian
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
 
-from soap.errors import InputError
-from soap.serve.connection import Connection
-from soap.serve.journal import LOG
+from soap import zoo
+from soap.errors import InputError, SoapError
+from soap.serve.access import check_binding
+from soap.serve.app import create_app
 from soap.serve.limits import Limits
-from soap.serve.refusal import QuickRefusal
+from soap.serve.monitoring import logging_config
 
-BACKLOG = 512
-KEEP_ALIVE = 15
-"""Seconds: longer than clients keep an idle connection (5 is usual), or one would send as the other hangs up."""
-
-LAST_TURNS = 5
-"""Turns of the event loop: in one it accepts all who wait, in the next it knows them."""
+MAX_HEADER_BYTES = 65_536
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens at `host` and `port` (0: any that is free)."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        bound = socket.socket(family, kind, protocol)  # asyncio turns Nagle's delay off if it is told that this is TCP
-    except OSError as error:
-        raise InputError(f"host is {host!r}, which is no address of this machine ({error.strerror}).") from error
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(BACKLOG)
-    except OSError as error:
-        bound.close()
-        raise InputError(
-            f"cannot listen at {host}, port {port} ({error.strerror}); choose another --port, 0 for any that is free."
-        ) from error
-    return bound
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """Settings of the server; picklable, since the worker process receives them.
 
-
-def url(bound: socket.socket) -> str:
-    """The address to type into a browser."""
-    host, port = bound.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def server(app: FastAPI, limits: Limits, *, started: Callable[[], None] = lambda: None) -> uvicorn.Server:
-    """A server for the application; `run(sockets=[...])` serves until it is told to stop, and calls `started` once.
-
-    On SIGTERM or Ctrl-C it answers what has arrived, accepts nothing more, and returns.
+    address, port: where to listen, as `listen_address` returns them. tls: certificate and key file, PEM.
+    max_memory_mib: the worker is replaced when its resident memory exceeds it.
     """
 
-    quick = QuickRefusal(app.state.service, app.state.admission)
+    models: tuple[str, ...]
+    address: str
+    port: int
+    limits: Limits
+    device: torch.device
+    token: str | None = field(default=None, repr=False)
+    log_requests: bool = False
+    tls: tuple[Path, Path] | None = None
+    max_memory_mib: int | None = None
 
-    class Limited(Connection):
-        patience = limits.seconds
-        clients = limits.clients
-
-        def refused(self, data: bytes) -> bytes | None:
-            return quick(data)
-
-    config = uvicorn.Config(
-        app,
-        http=Limited,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=math.ceil(limits.seconds) + 2,
-    )
-    return _Server(config, started)
+    @property
+    def url(self) -> str:
+        """The address for a browser."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's, which by itself forgets who has connected but is not accepted yet when it is told to stop."""
+def listen_address(host: str, port: int) -> tuple[str, int]:
+    """The IP address of `host`, and the port, or a free one for port 0; raises if it cannot be used.
 
-    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._told = told
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the doors, and say so."""
-        await super().startup(sockets)
-        self._told()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let in who waits at the door, then close it."""
-        for _ in range(LAST_TURNS):
-            await asyncio.sleep(0.01)
-        await super().shutdown(sockets)
-
-
-def log_to_stderr(*, requests: bool) -> None:
-    """One JSON line for every failure, and for every request where these are wanted."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    LOG.handlers = [handler]
-    LOG.setLevel(logging.INFO if requests else logging.ERROR)
-    LOG.propagate = False
-    for name in ("uvicorn", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # they quote what clients send,
-    warnings.filterwarnings("ignore", module="PIL")  # and Pillow what is in their pictures
+    granian shares a port with every process that asks for it (SO_REUSEPORT), so it does not report a port in use.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise InputError(f"host is {host!r}, which is not an address of this machine ({error.strerror}).") from error
+    with socket.socket(family, kind, protocol) as probe:
+        try:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            found: tuple[str, int] = probe.getsockname()[:2]
+        except OSError as error:
+            raise InputError(
+                f"cannot listen at {host}, port {port} ({error.strerror}); choose another --port, or 0 for a free one."
+            ) from error
+    return found
 
 
-def run(app: FastAPI, bound: socket.socket, *, limits: Limits, started: Callable[[], None]) -> None:
-    """Serve on a bound socket until a signal; SIGTERM is a good end."""
+def run_server(config: ServerConfig, on_ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; requests in progress are answered first. `on_ready` is called once.
 
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(0)
+    Raises the worker's error if it cannot load the models.
+    """
+    check_binding(config.address, config.token)
+    for name in config.models:
+        zoo.weights_path(name)
+    if config.device.type != "cpu":  # a forked process cannot use the GPU; it starts faster elsewhere
+        multiprocessing.set_start_method("spawn", force=True)
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    errors: list[SoapError] = []
 
-    signal.signal(signal.SIGTERM, leave)  # uvicorn raises the signal again once it has stopped
-    server(app, limits, started=started).run(sockets=[bound])
+    def watch_worker() -> None:
+        announced = False
+        while (error := receiver.recv()) is None:
+            if not announced:
+                _wait_until_listening(config)
+                on_ready()
+                announced = True
+        errors.append(error)
+        os.kill(os.getpid(), signal.SIGTERM)  # ends `serve`
+
+    threading.Thread(target=watch_worker, daemon=True).start()
+    certificate, key = config.tls or (None, None)
+    Granian(
+        "soap",
+        address=config.address,
+        port=config.port,
+        interface=Interfaces.ASGI,
+        http=HTTPModes.http1,
+        websockets=False,
+        backpressure=config.limits.connections,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=round(1000 * config.limits.timeout_s), max_buffer_size=MAX_HEADER_BYTES
+        ),
+        respawn_failed_workers=True,
+        workers_kill_timeout=math.ceil(config.limits.timeout_s) + 2,
+        workers_max_rss=config.max_memory_mib,
+        ssl_cert=certificate,
+        ssl_key=key,
+        log_level=LogLevels.warning,
+        log_dictconfig=logging_config(log_requests=config.log_requests),
+    ).serve(target_loader=partial(_load_app, config, sender), wrap_loader=False)
+    if errors:
+        raise errors[0]
+
+
+def _load_app(config: ServerConfig, sender: multiprocessing.connection.Connection) -> FastAPI:
+    """The application, in the worker process; sends None to the supervisor, or the error that prevents loading."""
+    # Until granian installs its own handlers, the worker has those of the supervisor, which do nothing here.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with contextlib.suppress(AttributeError):  # Windows
+        os.setpgrp()  # Ctrl-C reaches the supervisor alone, which stops the worker
+    threading.Thread(target=_stop_with_supervisor, daemon=True).start()
+    warnings.filterwarnings("ignore", module="PIL")  # its warnings quote the client's picture
+    try:
+        app = create_app(
+            config.models, token=config.token, limits=config.limits, device=config.device, host=config.address
+        )
+    except SoapError as error:
+        sender.send(error)
+        threading.Event().wait()  # the supervisor ends this process
+    sender.send(None)
+    return app
+
+
+def _stop_with_supervisor() -> None:
+    """Stop this worker if the supervisor is killed; otherwise it would go on and hold the port."""
+    supervisor = multiprocessing.parent_process()
+    if supervisor is not None:
+        multiprocessing.connection.wait([supervisor.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_until_listening(config: ServerConfig) -> None:
+    """Return once the worker accepts connections."""
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((config.address, config.port), timeout=1):
+            return
+        time.sleep(0.02)

@@ -1,73 +1,54 @@
-"""The page at `/` and the files it loads from `/static/`, with types and caching that depend on no machine."""
+"""The web page at `/` and its static files, with fixed content types."""
 
 import json
-import os
+import mimetypes
 from collections.abc import Iterable
 from pathlib import Path
 
 from fastapi import FastAPI
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
-from starlette.responses import Response
-from starlette.types import Scope
 
 from soap._files import atomic
 from soap.errors import FileError
 from soap.evaluation import fingerprint
-from soap.serve.problems import RequestError
-from soap.serve.subject import Subject
+from soap.serve import docs_page
+from soap.serve.http_errors import RequestError
+from soap.serve.served_model import ServedModel
 
 STATIC = Path(__file__).parent / "static"
 
-TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
-    ".wasm": "application/wasm",
-    ".onnx": "application/octet-stream",
-    ".json": "application/json",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-}
-"""Python asks the operating system what .js is; a browser that is told nosniff takes no script of another type."""
+CONTENT_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json",
+                 ".mjs": "text/javascript", ".onnx": "application/octet-stream", ".png": "image/png",
+                 ".svg": "image/svg+xml", ".wasm": "application/wasm"}  # fmt: skip
+"""Content type by suffix. Python's own table depends on the operating system, and with nosniff a browser refuses a
+script of another type."""
 
-CHECKED = {"Cache-Control": "no-cache"}
-"""A browser may keep a file, but asks each time whether it is still the one of this ETag."""
+for suffix, content_type in CONTENT_TYPES.items():
+    mimetypes.add_type(content_type, suffix)
 
 
-class TypedFiles(StaticFiles):
-    """Static files by `TYPES`, asked for again by their ETag."""
-
-    def file_response(
-        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
-    ) -> Response:
-        """The file, or that it has not changed."""
-        response = super().file_response(full_path, stat_result, scope, status_code)
-        response.headers.update(CHECKED)
-        kind = TYPES.get(Path(full_path).suffix)
-        if kind is not None and "content-type" in response.headers:
-            response.headers["content-type"] = kind
-        return response
-
-
-def add(app: FastAPI, folder: Path) -> None:
-    """Serve the page in `folder`, or say where the routes are described if none is there."""
+def add_pages(app: FastAPI, folder: Path) -> None:
+    """Add the page in `folder` at `/`, its files at `/static/`, and the API description at `/docs`."""
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         if not (folder / "index.html").is_file():
-            raise RequestError(404, "this service has no page; its routes are described at /docs.")
-        return FileResponse(folder / "index.html", media_type=TYPES[".html"], headers=CHECKED)
+            raise RequestError(404, "this service has no page; /docs describes its routes.")
+        return FileResponse(folder / "index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page.render(app.openapi()))
 
     if folder.is_dir():
-        app.mount("/static", TypedFiles(directory=folder))
+        app.mount("/static", StaticFiles(directory=folder))
 
 
-def in_browser(folder: Path, subjects: Iterable[Subject]) -> dict[str, int]:
-    """The models that the page in `folder` can run by itself, and how many bytes it loads for each.
+def browser_models(folder: Path, models: Iterable[ServedModel]) -> dict[str, int]:
+    """The models that the page can run in the browser, and the bytes that it loads for each.
 
-    `tools/vendor_onnxruntime.py` puts the files there; they count for a served model of the same weights alone.
+    `tools/vendor_onnxruntime.py` writes the files and their manifest; they are used if the weights are the same.
     """
     path = folder / "vendor" / "manifest.json"
     if not path.is_file():
@@ -75,9 +56,12 @@ def in_browser(folder: Path, subjects: Iterable[Subject]) -> dict[str, int]:
     with atomic.explained(path):
         text = path.read_bytes()
     try:
-        models = json.loads(text)["models"]
-        there = {name: (str(it["weights_sha256"]), int(it["bytes"])) for name, it in models.items()}
+        entries = json.loads(text)["models"]
+        listed = {name: (str(entry["weights_sha256"]), int(entry["bytes"])) for name, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FileError(f"{path}: not a manifest; write it again with `make browser`, or remove its folder.") from error
-    known = [subject for subject in subjects if subject.name in there]
-    return {it.name: there[it.name][1] for it in known if there[it.name][0] == fingerprint(it.model)}
+        raise FileError(f"{path}: not a valid manifest; run `make browser` again, or remove its folder.") from error
+    return {
+        served.name: listed[served.name][1]
+        for served in models
+        if served.name in listed and listed[served.name][0] == fingerprint(served.model)
+    }
