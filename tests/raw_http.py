@@ -1,4 +1,4 @@
-"""HTTP by hand: bytes over a socket, and the answers that come back, whole or not."""
+"""HTTP/1.1 over a plain socket: requests as bytes, and the responses, complete or not."""
 
 import json
 import socket
@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from hostile_pictures import MARKER
+TIMEOUT_S = 60.0
+MARKER = "do-not-log-7f3a9c"
+"""Text in pictures, file names, queries, headers and the token; no log may contain it."""
 
-PATIENT = 60.0
 TOKEN = f"token-{MARKER}"
-PLANTED = (f"Authorization: Bearer {TOKEN}", f"User-Agent: {MARKER}", f"Cookie: session={MARKER}",
-           f'Content-Disposition: attachment; filename="{MARKER}.png"')  # fmt: skip
-"""Headers of every request: none may be seen in a log."""
+MARKED_HEADERS = (f"Authorization: Bearer {TOKEN}", f"User-Agent: {MARKER}", f"Cookie: session={MARKER}",
+                  f'Content-Disposition: attachment; filename="{MARKER}.png"')  # fmt: skip
+"""Headers of every request."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """One answer: its status, headers by lower-case name, and body."""
+class HttpResponse:
+    """Status, headers by lower-case name, and body of a response."""
 
     status: int
     headers: dict[str, str]
@@ -25,48 +26,51 @@ class Answer:
 
     @property
     def content(self) -> Any:
-        """Its JSON."""
+        """The JSON body."""
         return json.loads(self.body)
 
     def problem(self) -> str | None:
-        """What is wrong with the answer itself: one of ours is 200 with sense, a 4xx that says why, or a 503."""
-        if self.status == 200:
+        """What is wrong with the response: it must be 200, a 4xx with an explanation, or a 503 with Retry-After.
+
+        granian refuses what it cannot parse with an empty 400, 413 or 431.
+        """
+        if self.status == 200 or (self.status in (400, 413, 431) and not self.body):
             return None
         error = self.content.get("error", {}) if self.body.startswith(b"{") else {}
         if not (400 <= self.status < 500 or self.status == 503):
             return f"status {self.status}"
         if not error.get("message", "").endswith(".") or not error.get("kind"):
-            return f"status {self.status} does not say what is wrong: {self.body[:80]!r}"
+            return f"status {self.status} without an explanation: {self.body[:80]!r}"
         if self.status == 503 and "retry-after" not in self.headers:
             return "503 without Retry-After"
         return None
 
 
-def connected(address: str) -> socket.socket:
+def connect(address: str) -> socket.socket:
     """A connection to the service."""
-    place = urlsplit(address)
-    return socket.create_connection((place.hostname, place.port), timeout=PATIENT)
+    url = urlsplit(address)
+    return socket.create_connection((url.hostname, url.port), timeout=TIMEOUT_S)
 
 
 def request(path: str, body: bytes = b"", *, kind: str = "image/png", headers: tuple[str, ...] = ()) -> bytes:
-    """A request as it goes over the wire; POST where it has a body or goes to a route that works."""
+    """A request as bytes; POST for the routes that run a model."""
     post = path.startswith("/v1/") and path != "/v1/models"
-    path += "" if post else f"?note={MARKER}"  # routes that work refuse a parameter that they do not know
-    lines = [f"{'POST' if post else 'GET'} {path} HTTP/1.1", "Host: localhost", *PLANTED, *headers]
+    path += "" if post else f"?note={MARKER}"  # routes that run a model refuse unknown parameters
+    lines = [f"{'POST' if post else 'GET'} {path} HTTP/1.1", "Host: localhost", *MARKED_HEADERS, *headers]
     lines += [f"Content-Type: {kind}", f"Content-Length: {len(body)}"] if post else []
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def answers(connection: socket.socket, most: int = 1) -> tuple[list[Answer], bool]:
-    """Up to `most` answers, and whether the connection still stands after them."""
-    found: list[Answer] = []
+def read_responses(connection: socket.socket, count: int = 1) -> list[HttpResponse]:
+    """Up to `count` responses; fewer if the service closes the connection first."""
+    found: list[HttpResponse] = []
     buffer = b""
     try:
-        while len(found) < most:
+        while len(found) < count:
             while b"\r\n\r\n" not in buffer:
                 part = connection.recv(65_536)
                 if not part:
-                    return found, False
+                    return found
                 buffer += part
             head, _, buffer = buffer.partition(b"\r\n\r\n")
             first, *lines = head.decode("latin-1").split("\r\n")
@@ -76,21 +80,21 @@ def answers(connection: socket.socket, most: int = 1) -> tuple[list[Answer], boo
             while len(buffer) < length:
                 part = connection.recv(65_536)
                 if not part:
-                    return found, False
+                    return found
                 buffer += part
             if status != 100:
-                found.append(Answer(status=status, headers=headers, body=buffer[:length]))
+                found.append(HttpResponse(status=status, headers=headers, body=buffer[:length]))
             buffer = buffer[length:]
     except OSError:
-        return found, False
-    return found, found[-1].headers.get("connection") != "close"
+        pass
+    return found
 
 
-def ask(address: str, path: str, body: bytes = b"", **options: Any) -> Answer:
-    """One question on a connection of its own."""
-    with connected(address) as connection:
+def fetch(address: str, path: str, body: bytes = b"", **options: Any) -> HttpResponse:
+    """One request on its own connection."""
+    with connect(address) as connection:
         connection.sendall(request(path, body, **options))
-        found, _ = answers(connection)
+        found = read_responses(connection)
     if not found:
-        raise ConnectionError("no answer")
+        raise ConnectionError("no response")
     return found[0]

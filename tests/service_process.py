@@ -1,4 +1,4 @@
-"""A real `soap serve` in processes of its own: where it is, what it logs, and how much memory it takes."""
+"""A real `soap serve` in its own processes, for tests: address, log, worker process and memory."""
 
 import contextlib
 import json
@@ -7,33 +7,31 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hostile_pictures import MARKER
-from raw import TOKEN
-
-MODEL = "mnist-cnn-dr"
 MB = 2**20
 
-IMPATIENT = f"""
-import socket, sys, torch
-from soap.serve import Limits, running
-from soap.serve.keeper import Keeper, Plan
-seconds = float(sys.argv[1])
-running.KEEP_ALIVE = seconds
-plan = Plan(models=({MODEL!r},), token={TOKEN!r}, limits=Limits(seconds=seconds), device=torch.device("cpu"),
-            host="127.0.0.1", log_requests=True)
-bound = running.bind(plan.host, 0)
-Keeper(plan, bound).run(lambda: print('{{"url": "%s"}}' % running.url(bound), flush=True))
+WITH_LIMITS = """
+import json, sys, torch
+from soap.serve import Limits
+from soap.serve.server import ServerConfig, listen_address, run_server
+models, token, limits, patch = json.loads(sys.argv[1])
+exec(patch)
+if __name__ == "__main__":
+    address, port = listen_address("127.0.0.1", 0)
+    config = ServerConfig(models=tuple(models), address=address, port=port, token=token, limits=Limits(**limits),
+                          device=torch.device("cpu"), log_requests=True)
+    run_server(config, lambda: print(json.dumps({"url": config.url}), flush=True))
 """
-"""As `soap serve` does it, but with less patience: short tests have no ten seconds to wait."""
+"""What `soap serve` does, with limits that the command line has no options for, and with patched functions."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
-    """A service under way."""
+class ServiceProcess:
+    """A running service."""
 
     process: subprocess.Popen[str]
     address: str
@@ -41,53 +39,54 @@ class Served:
 
     @property
     def worker(self) -> int:
-        """The process that serves; 0 while there is none."""
+        """Process id of the worker; 0 while there is none. multiprocessing may have a helper process beside it."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(children[0]) if children else 0
+        workers = [int(pid) for pid in children if b"resource_tracker" not in _read(f"/proc/{pid}/cmdline")]
+        return workers[-1] if workers else 0
 
     def memory(self) -> int:
-        """Bytes resident, of both processes."""
+        """Resident bytes of the supervisor and the worker."""
         total = 0
         for pid in (self.process.pid, self.worker):
-            with contextlib.suppress(OSError):
-                fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-                total += int(fields["VmRSS"].split()[0]) * 1024
+            fields = dict(line.split(b":\t", 1) for line in _read(f"/proc/{pid}/status").splitlines())
+            total += int(fields[b"VmRSS"].split()[0]) * 1024 if b"VmRSS" in fields else 0
         return total
 
-    def settled(self, most: float) -> int:
-        """Memory once it is at most so much, or after half a minute."""
+    def settled_memory(self, limit: float) -> int:
+        """Resident bytes once they are at most `limit`, or after 30 seconds."""
         end = time.monotonic() + 30
-        while (now := self.memory()) > most and time.monotonic() < end:
+        while (now := self.memory()) > limit and time.monotonic() < end:
             time.sleep(0.5)
         return now
 
-    def leaks(self) -> list[str]:
-        """Lines of the log that say more than they may."""
-        return [line for line in self.log.read_text().splitlines() if not _discreet(line)]
-
-
-def _discreet(line: str) -> bool:
-    if line == "Stop it with Ctrl-C.":
-        return True
-    try:
-        noted = json.loads(line)
-    except ValueError:
-        return False
-    known = ({"time", "method", "route", "status", "ms"}, {"event", "code"})
-    return set(noted) in known and MARKER not in line
+    def log_lines(self) -> list[dict[str, Any]]:
+        """The JSON lines of the log; raises for any other line."""
+        lines = self.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line != "Stop it with Ctrl-C."]
 
 
 @contextlib.contextmanager
-def served(log: Path, *, seconds: float | None = None) -> Iterator[Served]:
-    """The service; with `seconds` instead of its own patience where given. Whoever leaves finds it stopped."""
-    command = [sys.executable, "-m", "soap", "serve", "--model", MODEL, "--port", "0", "--json", "-v"]
-    if seconds is not None:
-        command = [sys.executable, "-c", IMPATIENT, str(seconds)]
+def service_process(
+    log: Path,
+    *,
+    models: Sequence[str],
+    token: str | None = None,
+    limits: dict[str, Any] | None = None,
+    patch: str = "",
+    options: Sequence[str] = (),
+) -> Iterator[ServiceProcess]:
+    """Start `soap serve` on a free port, and stop it at the end.
+
+    limits, patch: fields of `Limits`, and Python code that runs before the start; `options` are for the command line.
+    """
+    command = [sys.executable, "-m", "soap", "serve", "--port", "0", "--json", "-v", *options]
+    command += [word for model in models for word in ("--model", model)]
+    if limits or patch:
+        command = [sys.executable, "-c", WITH_LIMITS, json.dumps([models, token, limits or {}, patch])]
+    environment = {**os.environ, **({"SOAP_TOKEN": token} if token else {})}
     with (
         log.open("w") as errors,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "SOAP_TOKEN": TOKEN}
-        ) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
     ):
         try:
             text = ""
@@ -95,11 +94,32 @@ def served(log: Path, *, seconds: float | None = None) -> Iterator[Served]:
                 line = process.stdout.readline() if process.stdout else ""
                 assert line, f"the service did not start: {log.read_text()}"
                 text += line
-            yield Served(process=process, address=json.loads(text)["url"], log=log)
+            yield ServiceProcess(process=process, address=json.loads(text)["url"], log=log)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(30)
-                finally:
-                    process.kill()
+            try:
+                process.wait(30)
+            finally:
+                process.kill()  # the worker stops when its supervisor is gone
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Wait for a condition that must become true within a minute."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended."""
+    status = _read(f"/proc/{pid}/status")
+    return not status or b"State:\tZ" in status
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:  # the process has ended
+        return b""

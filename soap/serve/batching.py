@@ -128,7 +128,7 @@ class BatchWorker:
 
     def _run(self, batch: list[Job]) -> list[Trajectory] | Exception:
         """The trajectories, or the exception: it belongs to these requests, and the thread must go on."""
-        operation, images = batch[0].operation, [job.x for job in batch]
+        operation, images = batch[0].operation, [job.x for job in batch if job.x is not None]
         assert operation is not None
         try:
             with self._stopped_after(max(job.deadline for job in batch)):

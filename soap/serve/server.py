@@ -93,13 +93,14 @@ def run_server(config: ServerConfig, on_ready: Callable[[], None]) -> None:
 
     def watch_worker() -> None:
         announced = False
-        while (error := receiver.recv()) is None:
-            if not announced:
-                _wait_until_listening(config)
-                on_ready()
-                announced = True
-        errors.append(error)
-        os.kill(os.getpid(), signal.SIGTERM)  # ends `serve`
+        with contextlib.suppress(EOFError):  # the server has stopped
+            while (error := receiver.recv()) is None:
+                if not announced:
+                    _wait_until_listening(config)
+                    on_ready()
+                    announced = True
+            errors.append(error)
+            os.kill(os.getpid(), signal.SIGTERM)  # ends `serve`
 
     threading.Thread(target=watch_worker, daemon=True).start()
     certificate, key = config.tls or (None, None)

@@ -14,9 +14,10 @@ from small_service import MODELS, running
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
+from soap.serve.page import STATIC
+
 from soap.evaluation import fingerprint
 from soap.serve import create_app, pictures
-from soap.serve.page import STATIC
 
 vendored = pytest.mark.skipif(
     not (STATIC / "vendor" / "manifest.json").is_file(),

@@ -12,11 +12,11 @@ from PIL import Image
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 import make_gallery
+from soap.serve.page import STATIC, TYPES
+from soap.serve.subject import load
 
 from soap.serve import Limits
 from soap.serve.operations import Mislead, Predict, Purify, perform
-from soap.serve.page import STATIC, TYPES
-from soap.serve.subject import load
 
 FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
 FILES = [name for name in FILES if not name.startswith("vendor/")]  # others' work, and not in every clone

@@ -12,14 +12,14 @@ from small_service import HERE, MODELS, png
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 from fastapi.testclient import TestClient
-
-import soap
-from soap.serve import Limits, create_app
 from soap.serve.door import WORK
 from soap.serve.guard import SECURITY_HEADERS, is_loopback
 from soap.serve.memory import give_back
 from soap.serve.patience import Patience
 from soap.serve.problems import RequestError
+
+import soap
+from soap.serve import Limits, create_app
 from soap.serve.routes import router
 
 TOKEN = "a-token-of-some-length"

@@ -12,8 +12,9 @@ from PIL import Image
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
-from soap.serve.pictures import SCAN, decode, encode, magnified, on_levels
 from soap.serve.problems import RequestError
+
+from soap.serve.pictures import SCAN, decode, encode, magnified, on_levels
 
 GREY, COLOUR = (1, 4, 6), (3, 4, 6)
 RAMP = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
