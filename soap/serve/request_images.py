@@ -1,7 +1,7 @@
 """Decode a request body into an image: a PNG or JPEG picture, or JSON numbers {"image": [[...]]} in [0, 1]."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -19,12 +19,17 @@ PICTURE_ERRORS = {UnsupportedPictureError: 415, UnreadablePictureError: 422, Pic
 """Status by exception of the picture reader."""
 
 
+# fail_fast: without it, a body of wrong values gives an error object for each of them.
+Row = Annotated[list[FiniteFloat], Field(fail_fast=True)]
+Channel = Annotated[list[Row], Field(fail_fast=True)]
+
+
 class JsonImage(BaseModel):
     """An image as JSON numbers."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    image: list[list[FiniteFloat]] | list[list[list[FiniteFloat]]] = Field(
+    image: Channel | Annotated[list[Channel], Field(fail_fast=True)] = Field(
         description="Values in [0, 1]: [channels][height][width], or [height][width] for grey."
     )
 

@@ -13,7 +13,7 @@ import words
 from mending import archived, gzipped, inside, signed, with_checksums
 
 from soap.errors import SoapError
-from soap.serve.problems import RequestError
+from soap.serve.http_errors import RequestError
 from soap.training import checkpoint
 
 CORPUS = Path(__file__).parent / "corpus"
