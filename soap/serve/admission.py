@@ -43,6 +43,8 @@ class Admission:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        if headers.getlist("transfer-encoding") not in ([], ["chunked"]):  # proxies read other values differently
+            raise RequestError(400, "the Transfer-Encoding header is not `chunked`; send it once, or Content-Length.")
         self.access.check(scope["path"], headers)
         if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
             await self.app(scope, receive, send)

@@ -270,6 +270,18 @@ def test_transfer_encoding_wins_over_content_length_and_the_connection_is_closed
     assert response.count(b"HTTP/1.1") == 1
 
 
+@pytest.mark.parametrize("coding", ["gzip, chunked", "chunked\r\nTransfer-Encoding: chunked", "identity"])
+def test_transfer_encoding_other_than_chunked_is_refused_and_the_connection_closed(live, coding):
+    hidden = b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connect(live) as connection:
+        connection.sendall(
+            head("predict", 0).replace(b"Content-Length: 0", f"Transfer-Encoding: {coding}".encode()) + hidden
+        )
+        response = read_to_end(connection)
+    assert response.startswith(b"HTTP/1.1 400 ")
+    assert response.count(b"HTTP/1.1") == 1
+
+
 def test_client_that_does_not_read_is_not_closed(hasty):
     """granian has no write timeout: a reverse proxy must have one (send_timeout of nginx)."""
     with connect(hasty.address) as connection:

@@ -1,4 +1,4 @@
-"""Digits as PNG files, and what the library says of each: an answer of the service is right if it says the same."""
+"""Digits as PNG files with the library's results for each: a response of the service must equal them."""
 
 import base64
 import io
@@ -7,46 +7,46 @@ from typing import Any
 
 import torch
 from PIL import Image
-from served import MODEL
 
 import soap
-from soap.serve.operations import Purify, perform
+from soap.serve.operations import Purify, run_operation
 
+MODEL = "mnist-cnn-dr"
 DIGITS = 16
-NEAR = {"predict": 1e-4, "purify": 2e-2}
-"""Of a probability: batches of another size round differently, and a walk carries it on."""
+TOLERANCE = {"predict": 1e-4, "purify": 2e-2}
+"""Of a probability: another batch size rounds differently, and purification amplifies it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truth:
-    """One digit: its picture, and the probabilities of each operation."""
+class ExpectedDigit:
+    """One digit: its picture, and its probabilities by operation."""
 
     picture: bytes
     probabilities: dict[str, list[float]]
 
-    def wrong(self, operation: str, answer: dict[str, Any]) -> str | None:
-        """What is wrong with an answer."""
-        wanted, found = self.probabilities[operation], answer["probabilities"]
-        distance = max(abs(a - b) for a, b in zip(wanted, found, strict=True))
-        if distance > NEAR[operation] or answer["class"] != wanted.index(max(wanted)):
-            return f"{operation}: class {answer['class']}, probabilities off by {distance:.4f}"
-        if operation == "purify" and _pixels(base64.b64decode(answer["input"])) != _pixels(self.picture):
-            return "purify: the answer to another picture"
+    def problem(self, operation: str, response: dict[str, Any]) -> str | None:
+        """How a response differs from the expected one; None if it does not."""
+        expected, found = self.probabilities[operation], response["probabilities"]
+        distance = max(abs(a - b) for a, b in zip(expected, found, strict=True))
+        if distance > TOLERANCE[operation] or response["class"] != expected.index(max(expected)):
+            return f"{operation}: class {response['class']}, probabilities off by {distance:.4f}"
+        if operation == "purify" and _pixels(base64.b64decode(response["input"])) != _pixels(self.picture):
+            return "purify: the result of another picture"
         return None
 
 
-def truths() -> list[Truth]:
-    """Sixteen digits, no two alike to the classifier."""
+def expected_digits() -> list[ExpectedDigit]:
+    """Sixteen digits with different probabilities."""
     model, x = soap.load(MODEL), (soap.data.load("mnist-mini").x[:DIGITS] * 255).round() / 255
     with torch.no_grad():
-        seen = model(x).softmax(1)
-    walks = [perform(Purify.of(model), model, [one], [None])[0] for one in x]
+        predicted = model(x).softmax(1)
+    purified = [run_operation(Purify.of(model), model, [one], [None])[0] for one in x]
     return [
-        Truth(
+        ExpectedDigit(
             picture=_png(one),
-            probabilities={"predict": row.tolist(), "purify": walk.probabilities[-1].tolist()},
+            probabilities={"predict": row.tolist(), "purify": trajectory.probabilities[-1].tolist()},
         )
-        for one, row, walk in zip(x, seen, walks, strict=True)
+        for one, row, trajectory in zip(x, predicted, purified, strict=True)
     ]
 
 
