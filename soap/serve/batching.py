@@ -114,11 +114,10 @@ class BatchWorker:
         return [job for job in self._queue if not job.future.cancelled()]
 
     def _work(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            if not batch:
-                continue
+        while (found := self._next_batch()) is not None:
+            operation, batch = found
             self.running = len(batch)
-            result = self._run(batch)
+            result = self._run(operation, batch)
             self.running = 0
             for i, job in enumerate(batch):
                 if isinstance(result, Exception):
@@ -126,10 +125,9 @@ class BatchWorker:
                 else:
                     job.future.set_result(result[i])
 
-    def _run(self, batch: list[Job]) -> list[Trajectory] | Exception:
+    def _run(self, operation: Operation, batch: list[Job]) -> list[Trajectory] | Exception:
         """The trajectories, or the exception: it belongs to these requests, and the thread must go on."""
-        operation, images = batch[0].operation, [job.x for job in batch if job.x is not None]
-        assert operation is not None
+        images = [job.x for job in batch if job.x is not None]
         try:
             with self._stopped_after(max(job.deadline for job in batch)):
                 result = run_operation(operation, self.model, images, [job.label for job in batch])
@@ -138,31 +136,28 @@ class BatchWorker:
         except Exception as error:
             return error
 
-    def _next_batch(self) -> list[Job] | None:
-        """The next batch, possibly empty; None once the worker is closed and no submitted job is left."""
+    def _next_batch(self) -> tuple[Operation, list[Job]] | None:
+        """Wait for the next batch; None once the worker is closed and no submitted job is left."""
         with self._changed:
             while True:
                 self._queue = self._pending()
-                ready = [job for job in self._queue if job.operation is not None]
+                ready = [(job.operation, job) for job in self._queue if job.operation is not None]
                 if not ready:
                     if self._closing:
                         return None
                     self._changed.wait()
                     continue
-                first = ready[0]
-                equal = [job for job in ready if job.operation == first.operation]
-                size = self._batch_size(first)
+                operation, first = ready[0]
+                equal = [job for other, job in ready if other == operation]
+                size = min(self.limits.batch, self.limits.batch * GRADIENTS_PER_IMAGE // operation.gradients)
                 pause = first.submitted + self.limits.gather_s - time.monotonic()
                 if len(equal) < size and pause > 0 and not self._closing:
                     self._changed.wait(pause)
                     continue
-                batch = equal[:size]
+                batch = equal[: max(1, size)]
                 self._queue = [job for job in self._queue if job not in batch]
-                return [job for job in batch if job.future.set_running_or_notify_cancel()]
-
-    def _batch_size(self, job: Job) -> int:
-        gradients = job.operation.gradients if job.operation else 1
-        return max(1, min(self.limits.batch, self.limits.batch * GRADIENTS_PER_IMAGE // gradients))
+                if batch := [job for job in batch if job.future.set_running_or_notify_cancel()]:
+                    return operation, batch
 
     @contextmanager
     def _stopped_after(self, deadline: float) -> Iterator[None]:

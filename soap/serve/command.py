@@ -62,11 +62,8 @@ def serve(
         raise InputError(f"{', '.join(missing)} is not installed; run `pip install '.[serve]'` in a clone of soap.")
     if (tls_certificate is None) != (tls_key is None):
         raise InputError("only one of --tls-certificate and --tls-key is given; HTTPS needs both.")
-    from soap.serve import server
-    from soap.serve.access import check_binding
-    from soap.serve.limits import Limits
+    from soap.serve import Limits, server
 
-    check_binding(host, token)
     names = model or zoo.names()
     address, free_port = server.listen_address(host, port)
     config = server.ServerConfig(

@@ -1,9 +1,8 @@
 """The API description at /docs: a plain HTML page made from the OpenAPI schema, without scripts or external files."""
 
+import json
 from html import escape
 from typing import Any
-
-BOUNDS = {"minimum": "at least", "maximum": "at most"}
 
 
 def render(schema: dict[str, Any]) -> str:
@@ -24,30 +23,17 @@ def render(schema: dict[str, Any]) -> str:
 
 
 def _route(route: dict[str, Any]) -> str:
-    """Description, query parameters, body and responses of one route."""
+    """Description, query parameters, content types of the body, and statuses of one route."""
     body = route.get("requestBody", {"content": {}})
-    items = [
-        *((p["name"], f"{_type(p['schema'])}. {p.get('description', '')}") for p in route.get("parameters", ())),
-        *((kind, body["description"]) for kind in body["content"]),
-        *(
-            (status, f"{_schema(response)} {response['description']}")
-            for status, response in route["responses"].items()
-        ),
-    ]
+    items = [(p["name"], f"{p.get('description', '')} {_type(p['schema'])}") for p in route.get("parameters", ())]
+    items += [(f"body: {kind}", body["description"]) for kind in body["content"]]
+    items += [(f"status {status}", response["description"]) for status, response in route["responses"].items()]
     rows = "".join(f"<dt><code>{escape(name)}</code></dt><dd>{escape(text)}</dd>" for name, text in items)
     return f"<p>{escape(route['description'])}</p><dl>{rows}</dl>"
 
 
-def _schema(response: dict[str, Any]) -> str:
-    """Name of the response's JSON schema, or an empty string."""
-    content = response.get("content", {}).get("application/json", {})
-    return str(content.get("schema", {}).get("$ref", "")).rpartition("/")[2]
-
-
 def _type(schema: dict[str, Any]) -> str:
+    """JSON schema of a parameter without its title and the alternative null."""
     choices = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
-    words = [str(part.get("type", "any")) for part in choices]
-    words += [f"{word} {part[key]}" for part in choices for key, word in BOUNDS.items() if key in part]
-    words += [f"one of {', '.join(schema['enum'])}"] if "enum" in schema else []
-    words += [f"default {schema['default']}"] if schema.get("default") is not None else []
-    return ", ".join(words)
+    shown = {**choices[0], **{key: schema[key] for key in ("enum", "default") if key in schema}}
+    return json.dumps({key: value for key, value in shown.items() if key != "title"})

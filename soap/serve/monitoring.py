@@ -6,6 +6,8 @@ Metrics and log hold no contents, queries, headers or tokens of requests.
 import json
 import logging
 import time
+import traceback
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -100,11 +102,9 @@ class AccessLog:
 
 
 def _place(error: BaseException) -> str:
-    """Module and line that raised the exception."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "unknown" if trace is None else f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"
+    """File and line that raised the exception."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
 class JsonFormatter(logging.Formatter):

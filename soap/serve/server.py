@@ -30,6 +30,7 @@ from soap.serve.limits import Limits
 from soap.serve.monitoring import logging_config
 
 MAX_HEADER_BYTES = 65_536
+"""Buffer of a connection. granian reads a little more before it refuses longer headers."""
 
 
 @dataclass(frozen=True, kw_only=True)

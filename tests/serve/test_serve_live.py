@@ -163,6 +163,16 @@ def test_killed_worker_is_replaced_at_the_same_address(tmp_path):
     assert "Unexpected exit" in line["message"]
 
 
+def test_worker_that_dies_again_at_once_ends_the_service(tmp_path):
+    """granian's crash loop detection: two deaths within 5.5 s."""
+    with service_process(tmp_path / "log", models=MODELS[:1]) as service:
+        for _ in range(2):
+            worker = service.worker
+            os.kill(worker, signal.SIGKILL)
+            wait_until(lambda worker=worker: service.process.poll() is not None or service.worker not in (0, worker))
+        assert service.process.wait(30) == 1
+
+
 def test_worker_stops_when_its_supervisor_is_killed(tmp_path):
     with service_process(tmp_path / "log", models=MODELS[:1]) as service:
         worker = service.worker
