@@ -14,7 +14,7 @@ import torch
 
 from soap import bench
 from soap._runtime import devices
-from soap.bench.purify import bench_purify
+from soap.bench.purification import bench_purify
 from soap.purifiers import soap as purifier
 
 VARIANTS = {
@@ -30,7 +30,7 @@ def measure(name: str, weights: str, out: Path) -> None:
     """Append a row for each batch size, with the variant in its case."""
     device = devices.pick_device("cuda")
     VARIANTS[name]()
-    subject, rates = bench.load_subject(weights, device), bench.measure_rates(device)
+    subject, rates = bench.load_bench_model(weights, device), bench.measure_rates(device)
     for batch in BATCHES:
         row = bench_purify(subject, rates, batch=batch, device=device, repeats=5)
         command = {"command": f"python tools/bench_variants.py {weights}"}

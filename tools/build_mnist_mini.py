@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 from soap.data.loading import load
-from soap.data.mini import folder, write_mini
+from soap.data.mnist import mini_folder, write_mini
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     mnist = {split: load("mnist", split, root=Path(sys.argv[1])) for split in ("train", "test")}
-    out = Path(sys.argv[2]) if len(sys.argv) == 3 else folder()
+    out = Path(sys.argv[2]) if len(sys.argv) == 3 else mini_folder()
     write_mini(mnist, out)
     for path in sorted(out.glob("*.gz")):
         print(path, path.stat().st_size, "bytes")

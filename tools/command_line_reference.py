@@ -1,4 +1,4 @@
-"""The command line as Markdown, from the commands themselves; `tools/mkdocs_hooks.py` puts it into the site."""
+"""The reference of the command line as Markdown, from the commands; `tools/mkdocs_hooks.py` adds it to the docs."""
 
 import re
 from collections.abc import Iterator
@@ -7,22 +7,22 @@ from typing import Any
 import typer.main
 
 from soap.cli import app
-from soap.cli.shell import PANEL
+from soap.cli.console import COMMON_PANEL
 
 
 def reference() -> str:
-    """Every command with its arguments and options; those that all share stand once, at the top."""
+    """Every command with its arguments and options; the common options come once, at the top."""
     commands = dict(_commands(typer.main.get_command(app), "soap"))
     shared = {
         tuple(parameter.opts): parameter
         for command in commands.values()
         for parameter in command.params
-        if parameter.rich_help_panel == PANEL
+        if parameter.rich_help_panel == COMMON_PANEL
     }
     any_command = next(iter(commands.values()))
-    parts = [f"## {PANEL}", "Some commands do without a few of them.", _table(any_command, shared.values())]
+    parts = [f"## {COMMON_PANEL}", "Some commands omit a few of them.", _table(any_command, shared.values())]
     for path, command in commands.items():
-        own = [parameter for parameter in command.params if parameter.rich_help_panel != PANEL]
+        own = [parameter for parameter in command.params if parameter.rich_help_panel != COMMON_PANEL]
         parts += [f"## {path}", _plain(command.help), f"```text\n{_usage(path, command)}\n```"]
         parts += [_table(command, own)] if own else []
         parts += [_plain(command.epilog).replace("Example: ", "```console\n") + "\n```"]
@@ -30,7 +30,7 @@ def reference() -> str:
 
 
 def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Those that do something, by what one types."""
+    """The commands that are not groups, by their full names."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from _commands(command, f"{path} {name}")
@@ -52,5 +52,5 @@ def _table(command: Any, parameters: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without rich's markup."""
+    """The text without rich's markup."""
     return re.sub(r"\[/?(?:dim|bold)\]", "", text).replace("\\[", "[")

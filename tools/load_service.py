@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import torch
 
 from soap import data
-from soap.bench.row import provenance
+from soap.bench.results import provenance
 from soap.serve.pictures import encode_png
 
 ROOT = Path(__file__).resolve().parents[1]

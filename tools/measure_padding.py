@@ -18,7 +18,7 @@ from torch import Tensor
 
 from soap import Defence, data, zoo
 from soap._runtime import cuda_graphs, devices
-from soap.bench.row import provenance
+from soap.bench.results import provenance
 from soap.bench.timing import seconds_of
 from soap.evaluation import PAPER
 from soap.evaluation.provenance import fingerprint

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from soap.export import ENOUGH, PARTS
-from soap.export.opening import SCHEMA
+from soap.export import MIN_AGREEMENT, PARTS
+from soap.export.onnx_files import MANIFEST_SCHEMA
 from soap.report import markdown_table, with_section
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,8 +24,8 @@ def committed_rows(path: Path = ROWS) -> list[Row]:
     """All rows; of two of one model and purifier, the later."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for number, row in enumerate(rows, 1):
-        if row.get("schema") != SCHEMA:
-            raise SystemExit(f"{path}, line {number}: not a row of schema {SCHEMA}.")
+        if row.get("schema") != MANIFEST_SCHEMA:
+            raise SystemExit(f"{path}, line {number}: not a row of schema {MANIFEST_SCHEMA}.")
     return list({(row["model"], row["purifier"]): row for row in rows}.values())
 
 
@@ -60,7 +60,7 @@ def ways(path: Path = WAYS) -> str:
 
 def _agree(part: Row) -> str:
     """The share of images, marked where it is too low."""
-    return f"{100 * part['agree']:.1f} %" + ("" if part["agree"] >= ENOUGH else " **too few**")
+    return f"{100 * part['agree']:.1f} %" + ("" if part["agree"] >= MIN_AGREEMENT else " **too few**")
 
 
 def _verdict(rows: Sequence[Row]) -> str:
@@ -69,11 +69,11 @@ def _verdict(rows: Sequence[Row]) -> str:
         f"{name} of {_called(row)}{_in_double(part)}"
         for row in rows
         for name, part in row["parts"].items()
-        if part["agree"] < ENOUGH
+        if part["agree"] < MIN_AGREEMENT
     ]
     purified = [row for row in rows if row["purifier"]]
     absent = [f"{name} of {_called(row)}" for row in purified for name in PARTS if name not in row["parts"]]
-    reached = f"Below the wanted {100 * ENOUGH:.1f} %: {'; '.join(low) or 'none'}."
+    reached = f"Below the wanted {100 * MIN_AGREEMENT:.1f} %: {'; '.join(low) or 'none'}."
     return reached + (f" Not measured: {'; '.join(absent)}." if absent else "")
 
 

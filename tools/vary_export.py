@@ -21,7 +21,7 @@ from torch import Tensor
 from soap import data, recipes, zoo
 from soap._runtime import devices
 from soap.auxiliary import JointModel
-from soap.bench.agreement import same_pixels
+from soap.bench.comparison import same_pixels
 from soap.evaluation import PAPER
 from soap.evaluation.provenance import commit
 from soap.purifiers import SOAP

@@ -139,3 +139,13 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise unless files can be created in `folder`, which may not exist yet; call it before long work."""
+    with explained(folder):
+        existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise FileError(f"{existing} is a file, expected a folder; choose another path.")
+    if not os.access(existing, os.W_OK):
+        raise FileError(f"{existing}: no permission; choose a folder you may write to.")

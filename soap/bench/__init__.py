@@ -1,11 +1,11 @@
-"""Our path against a plain one in the same run: how fast, at what cost, how near the floor, and whether they agree.
+"""Benchmarks: our implementation against a reference in the same run, with passes, memory, floor and agreement.
 
-`purify`, `attack` and `train` each return a `BenchRow`; the command line shows it and keeps it.
+`bench_purify`, `bench_attack` and `bench_train` each return a `BenchRow`; `soap bench` prints and stores it.
 """
 
 from soap.bench.floor import Rates, measure_rates
-from soap.bench.row import BenchRow, append, read
-from soap.bench.subject import Subject, load_subject
+from soap.bench.inputs import BenchModel, load_bench_model
+from soap.bench.results import BenchRow, append, read
 from soap.bench.timing import Spread
 
-__all__ = ["BenchRow", "Rates", "Spread", "Subject", "append", "load_subject", "measure_rates", "read"]
+__all__ = ["BenchModel", "BenchRow", "Rates", "Spread", "append", "load_bench_model", "measure_rates", "read"]

@@ -1,7 +1,7 @@
-"""How many rows go forward through a function, and for how many a gradient comes back.
+"""Count forward and backward passes of a model, per sample.
 
-The counters are tensors on the device and every count is an operation there, so a replayed CUDA graph counts as the
-calls it replaces.
+The counters are tensors on the device and each count is an operation there, so a replayed CUDA graph is counted like
+the calls that it replaces.
 """
 
 import copy
@@ -16,88 +16,88 @@ from soap.shapes import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passes:
-    """Passes an image: evaluations, and gradients."""
+class PassCount:
+    """Forward and backward passes per image."""
 
     forward: float
     backward: float
 
 
 class Meter:
-    """Counts rows; a copy of a model that carries one counts into the same."""
+    """Counts samples; copies of a model that contains a meter share it."""
 
     def __init__(self, device: torch.device) -> None:
-        self.rows = torch.zeros(2, dtype=torch.int64, device=device)
+        self.counts = torch.zeros(2, dtype=torch.int64, device=device)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Meter":
         return self
 
     def mark(self, output: Tensor) -> Tensor:
-        """The same `output` [rows, ...], counted now, and again whenever a gradient passes it."""
-        self.rows[0].add_(len(output))
+        """`output` [samples, ...] itself, counted now as forward, and as backward when a gradient passes through it."""
+        self.counts[0].add_(len(output))
         if not (torch.is_grad_enabled() and output.requires_grad):
             return output
-        marked: Tensor = _Mark.apply(output, self.rows)  # type: ignore[no-untyped-call]
+        marked: Tensor = _Mark.apply(output, self.counts)  # type: ignore[no-untyped-call]
         return marked
 
-    def restart(self) -> None:
-        """Count from nothing."""
-        self.rows.zero_()
+    def reset(self) -> None:
+        """Set the counts to zero."""
+        self.counts.zero_()
 
-    def passes(self, images: int) -> Passes:
-        """What was counted, for each of `images`."""
-        forward, backward = self.rows.tolist()
-        return Passes(forward=forward / images, backward=backward / images)
+    def passes(self, images: int) -> PassCount:
+        """The counts divided by `images`."""
+        forward, backward = self.counts.tolist()
+        return PassCount(forward=forward / images, backward=backward / images)
 
 
 class _Mark(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, output: Tensor, rows: Tensor) -> Tensor:
-        ctx.rows = rows
+    def forward(ctx: Any, output: Tensor, counts: Tensor) -> Tensor:
+        ctx.counts = counts
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.rows[1].add_(len(gradients[0]))
+        ctx.counts[1].add_(len(gradients[0]))
         return gradients[0], None
 
 
 class CountedTask(AuxiliaryTask):
-    """An auxiliary task whose purification losses are counted."""
+    """An auxiliary task that counts evaluations of its purification loss."""
 
     def __init__(self, task: AuxiliaryTask, meter: Meter) -> None:
         super().__init__()
         self.task, self.meter, self.alpha = task, meter, task.alpha
 
     def extra_repr(self) -> str:
-        """The task's own."""
+        """That of the wrapped task."""
         return self.task.extra_repr()
 
     def losses(self, model: Classifies, x: Tensor, y: Tensor, generator: torch.Generator) -> JointLosses:
-        """The task's own, not counted."""
+        """Those of the wrapped task, not counted."""
         return self.task.losses(model, x, y, generator)
 
     def loss(self, model: Classifies, x: Tensor) -> Tensor:
-        """The task's own, counted."""
+        """That of the wrapped task, counted."""
         return self.meter.mark(self.task.loss(model, x))
 
 
 def counting_losses(model: JointModel, meter: Meter) -> JointModel:
-    """A copy of the model that counts evaluations of its auxiliary loss (several views are one evaluation)."""
-    twin = copy.deepcopy(model)
-    twin.task = CountedTask(twin.auxiliary, meter)
-    return twin
+    """A copy of the model that counts evaluations of its auxiliary loss (several views count as one)."""
+    copied = copy.deepcopy(model)
+    copied.task = CountedTask(copied.auxiliary, meter)
+    return copied
 
 
 def counting_logits(model: JointModel, meter: Meter) -> JointModel:
     """A copy of the model that counts its own calls."""
-    twin = copy.deepcopy(model)
-    twin.register_forward_hook(lambda module, arguments, logits: meter.mark(logits))
-    return twin
+    copied = copy.deepcopy(model)
+    copied.register_forward_hook(lambda module, arguments, logits: meter.mark(logits))
+    return copied
 
 
 def counting_features(model: JointModel, meter: Meter) -> JointModel:
-    """A copy of the model that counts what passes its encoder: every view of every image."""
-    twin = copy.deepcopy(model)
-    twin.encoder.register_forward_hook(lambda module, arguments, features: meter.mark(features))
-    return twin
+    """A copy of the model that counts passes of its encoder: each view of each image counts."""
+    copied = copy.deepcopy(model)
+    copied.encoder.register_forward_hook(lambda module, arguments, features: meter.mark(features))
+    return copied

@@ -1,9 +1,9 @@
-"""The floor: what the arithmetic and the memory traffic of an algorithm must take on this device.
+"""The floor: a lower bound on an algorithm's time, from its arithmetic and memory traffic on this device.
 
-Operations are those of the matrix products and convolutions that the algorithm needs; bytes are those of a network
-run layer by layer: each product's input read once and its output written once, its weights read once a pass, the same
-again on the way back, and everything between two products (batch norm, ReLU, views) fused into them. Both are divided
-by rates that were measured on the device just before; the larger time is the floor.
+Operations are those of the matrix products and convolutions that the algorithm needs. Bytes are those of a network run
+layer by layer: each product reads its input once and writes its output once, weights are read once per pass, the
+backward pass costs the same again, and everything between two products (batch norm, ReLU, views) is fused into them.
+Both are divided by rates measured on the device just before; the larger time is the floor.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from soap._runtime import devices
 from soap.bench.timing import seconds_of
 from soap.shapes import Tensor
 
-PRODUCTS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+PRODUCT_LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """The most that the device was seen to do in a second, in the precision that is measured."""
+    """The highest measured operations and bytes per second of the device, in one precision."""
 
     operations: float
     bytes: float
@@ -32,7 +32,7 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Floating-point operations and bytes of a piece of work."""
+    """Floating-point operations and bytes of a computation."""
 
     operations: float
     bytes: float
@@ -43,24 +43,24 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a function of a batch costs: `forward` and `backward` for one row, `weights` in bytes once a pass."""
+    """The cost of a function of a batch: `forward` and `backward` per sample, and bytes of `weights` per pass."""
 
     forward: Work
     backward: Work
     weights: int
 
-    def forwards(self, rows: float, passes: int) -> Work:
-        """So many rows forward, in so many batches."""
-        return _times(self.forward, rows, passes * self.weights)
+    def forwards(self, samples: float, passes: int) -> Work:
+        """The forward work of `samples` in `passes` batches."""
+        return _scaled(self.forward, samples, passes * self.weights)
 
-    def backwards(self, rows: float, passes: int) -> Work:
-        """So many rows back, in so many batches."""
-        return _times(self.backward, rows, passes * self.weights)
+    def backwards(self, samples: float, passes: int) -> Work:
+        """The backward work of `samples` in `passes` batches."""
+        return _scaled(self.backward, samples, passes * self.weights)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """The least seconds for some work at some rates, and what sets them: "operations" or "bytes"."""
+    """The lower bound in seconds, and the limiting resource: "operations" or "bytes"."""
 
     operations: float
     bytes: float
@@ -69,17 +69,17 @@ class Floor:
     bound: str
 
 
-def floor(work: Work, rates: Rates) -> Floor:
-    """Operations over their rate or bytes over theirs, whichever takes longer."""
+def floor_of(work: Work, rates: Rates) -> Floor:
+    """The floor of `work`: operations or bytes divided by their rate, whichever takes longer."""
     seconds = {"operations": work.operations / rates.operations, "bytes": work.bytes / rates.bytes}
     bound = max(seconds, key=lambda name: seconds[name])
     return Floor(operations=work.operations, bytes=work.bytes, rates=rates, seconds=seconds[bound], bound=bound)
 
 
 def cost_of(function: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor) -> Cost:
-    """What one row of `function(x)` costs, and a row of its gradient with respect to all that requires one.
+    """The cost per sample of `function(x)` and of its gradient with respect to everything that requires one.
 
-    `network` holds the layers that `function` calls; only those that are called count.
+    `network` contains the layers that `function` calls; only called layers count.
     """
     products: list[tuple[nn.Module, int]] = []
     hooks = [
@@ -87,13 +87,13 @@ def cost_of(function: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor)
             lambda module, inputs, output: products.append((module, _nbytes(inputs[0]) + _nbytes(output)))
         )
         for module in network.modules()
-        if isinstance(module, PRODUCTS)
+        if isinstance(module, PRODUCT_LAYERS)
     ]
     try:
         with torch.enable_grad():
-            with FlopCounterMode(display=False) as ahead:
+            with FlopCounterMode(display=False) as forward:
                 value = function(x).sum()
-            with FlopCounterMode(display=False) as back:
+            with FlopCounterMode(display=False) as backward:
                 torch.autograd.backward(value)
     finally:
         for hook in hooks:
@@ -102,49 +102,49 @@ def cost_of(function: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor)
     moved = sum(count for _, count in products) / len(x)
     weights = sum(_nbytes(p) for module in {module for module, _ in products} for p in module.parameters())
     return Cost(
-        forward=Work(operations=ahead.get_total_flops() / len(x), bytes=moved),
-        backward=Work(operations=back.get_total_flops() / len(x), bytes=moved),
+        forward=Work(operations=forward.get_total_flops() / len(x), bytes=moved),
+        backward=Work(operations=backward.get_total_flops() / len(x), bytes=moved),
         weights=weights,
     )
 
 
 def measure_rates(device: torch.device, precision: str = "fp32") -> Rates:
-    """The faster of a large matrix product and a large convolution, and a large copy (bytes read plus written).
+    """Rates of the faster of a large matrix product and a large convolution, and of a large copy (read plus written).
 
-    As torch runs them by itself: on a GPU an fp32 convolution may use TF32 while a matrix product does not.
+    With torch's default settings: on a GPU an fp32 convolution may use TF32 while a matrix product does not.
     """
     large = device.type != "cpu"
     side, images, channels = (8192, 256, 256) if large else (1024, 8, 64)
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).to(device)  # never zeros: some chips run them faster
+        return torch.randn(*shape, generator=generator).to(device)  # not zeros: some chips process them faster
 
     matrix, other = draw(side, side), draw(side, side)
     batch, kernel = draw(images, channels, 32, 32), draw(channels, channels, 3, 3)
     source = torch.ones(2**28 if large else 2**25, device=device)
     target = torch.empty_like(source)
     with torch.no_grad(), devices.autocast(device, precision):
-        product = _best(lambda: matrix @ other, device)
+        product = _fastest(lambda: matrix @ other, device)
         convolution = min(
-            _best(partial(F.conv2d, *(t.to(memory_format=layout) for t in (batch, kernel)), padding=1), device)
+            _fastest(partial(F.conv2d, *(t.to(memory_format=layout) for t in (batch, kernel)), padding=1), device)
             for layout in (torch.contiguous_format, torch.channels_last)
         )
-        copy = _best(lambda: target.copy_(source), device)
+        copy = _fastest(lambda: target.copy_(source), device)
     return Rates(
         operations=max(2 * side**3 / product, 2 * images * channels**2 * 9 * 32 * 32 / convolution),
         bytes=2 * _nbytes(source) / copy,
     )
 
 
-def _best(run: Callable[[], object], device: torch.device, tries: int = 7) -> float:
-    """The shortest of several timings after a warm-up: a rate is what the device can do."""
+def _fastest(run: Callable[[], object], device: torch.device, tries: int = 7) -> float:
+    """The shortest of several timings after a warm-up."""
     run()
     return min(seconds_of(run, device) for _ in range(tries))
 
 
-def _times(work: Work, rows: float, more_bytes: float) -> Work:
-    return Work(operations=work.operations * rows, bytes=work.bytes * rows + more_bytes)
+def _scaled(work: Work, samples: float, more_bytes: float) -> Work:
+    return Work(operations=work.operations * samples, bytes=work.bytes * samples + more_bytes)
 
 
 def _nbytes(tensor: Tensor) -> int:

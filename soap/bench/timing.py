@@ -1,17 +1,29 @@
-"""Seconds of several paths, taken in turns so that whatever slows the machine slows them alike."""
+"""Time and peak memory of a call; several calls are timed alternately, so that disturbances affect all alike."""
 
+import ctypes
+import gc
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import torch
+
+Result = TypeVar("Result")
+
+Watch = Callable[[str, int, int], None]
+"""Called with the current work, how much of it is done, and the total."""
+
+PROC_STATUS, PROC_CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+RESET_PEAK_RSS = "5"  # proc(5): sets the peak resident set size to the current one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Mean, sample standard deviation (0 of one), median, fastest and quartiles of repeated timings, in seconds."""
+    """Mean, sample standard deviation (0 for one value), median, fastest and quartiles of timings, in seconds."""
 
     mean: float
     deviation: float
@@ -23,7 +35,7 @@ class Spread:
 
 
 def spread(seconds: Sequence[float]) -> Spread:
-    """How repeated timings lie."""
+    """The `Spread` of repeated timings."""
     ordered = sorted(seconds)
     return Spread(
         mean=statistics.fmean(ordered),
@@ -37,14 +49,14 @@ def spread(seconds: Sequence[float]) -> Spread:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` of the ascending values lie, interpolated between neighbours."""
+    """The quantile of ascending values, interpolated linearly."""
     place = share * (len(ordered) - 1)
     below, above = math.floor(place), math.ceil(place)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done all it was given."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -52,7 +64,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def seconds_of(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds that one call takes, from an idle device to an idle device."""
+    """Seconds of one call, from an idle device to an idle device."""
     synchronise(device)
     began = time.perf_counter()
     run()
@@ -65,12 +77,49 @@ def interleaved(
     *,
     repeats: int,
     device: torch.device,
-    watch: Callable[[str, int, int], None] = lambda what, done, total: None,
+    watch: Watch = lambda what, done, total: None,
 ) -> dict[str, Spread]:
-    """Time every run `repeats` times in turns (A B A B ...); warming up is the caller's business."""
+    """Time each run `repeats` times, alternately (A B A B ...); the caller warms up before."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(repeats):
         for name, run in runs.items():
             seconds[name].append(seconds_of(run, device))
         watch("timing", turn + 1, repeats)
     return {name: spread(values) for name, values in seconds.items()}
+
+
+def with_peak_memory(run: Callable[[], Result], device: torch.device) -> tuple[Result, int | None]:
+    """The result of `run` and its peak memory in bytes beyond what was in use before; None if not measurable.
+
+    On CUDA this is torch's allocation, on Linux the growth of the resident set. Measure the first call: a replayed CUDA
+    graph allocates nothing, since its memory was allocated when it was recorded.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        synchronise(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        result = run()
+        synchronise(device)
+        return result, torch.cuda.max_memory_allocated(device) - before
+    if device.type != "cpu" or not _reset_peak():
+        return run(), None
+    resident_before = _resident_bytes("VmRSS")
+    result = run()
+    return result, max(0, _resident_bytes("VmHWM") - resident_before)
+
+
+def _reset_peak() -> bool:
+    """Return freed memory to the kernel and reset its peak of the resident set; False if the system cannot."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # only glibc has it
+        PROC_CLEAR_REFS.write_text(RESET_PEAK_RSS)
+        return _resident_bytes("VmHWM") > 0
+    except (OSError, AttributeError, TypeError):
+        return False
+
+
+def _resident_bytes(field: str) -> int:
+    """VmRSS (now) or VmHWM (peak), in bytes."""
+    lines = PROC_STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), 0)

@@ -1,39 +1,29 @@
-"""`soap attack`: pictures in, adversarial pictures out."""
+"""`soap attack`: write adversarial versions of pictures."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
-import torch
 import typer
 
-from soap.attacks import MinimalL2
-from soap.balls import row_norms
-from soap.cli import outputs, pictures, sheet, subject
+from soap.cli.console import Console, command
 from soap.cli.options import (
-    AttackEps,
-    AttackSteps,
-    AttackStepSize,
-    Force,
+    AttackOptions,
     ModelName,
-    Out,
+    OutputOptions,
     PictureFiles,
     Resize,
     attack_names,
-    chosen_attacks,
-    paper_attacks,
+    default,
 )
-from soap.cli.shell import Shell, command
-from soap.cli.subject import Answer, Subject
 from soap.cli.tables import table
-from soap.errors import InputError
-from soap.shapes import Tensor
+from soap.pictures import attack_pictures
 
 
-def attack(
-    shell: Shell,
+def attack_command(
+    console: Console,
+    *,
     model: ModelName,
     files: PictureFiles,
-    out: Out,
+    output: OutputOptions,
     attack: Annotated[
         str, typer.Option("--attack", metavar="NAME", help="fgsm, pgd, cw or df.", autocompletion=attack_names)
     ] = "pgd",
@@ -42,88 +32,47 @@ def attack(
         typer.Option(
             "--label",
             metavar="N",
-            help="The true class of all pictures. [dim]\\[default: the .npz's y, else the name of the picture's "
-            "folder within a folder, else what the model says][/dim]",
+            help="The true class of all pictures. "
+            f"{default('y of the .npz, else the name of the class folder, else the prediction')}",
         ),
     ] = None,
-    eps: AttackEps = None,
-    step_size: AttackStepSize = None,
-    steps: AttackSteps = None,
+    settings: AttackOptions,
     resize: Resize = False,
-    force: Force = False,
 ) -> None:
-    """Make adversarial pictures: hardly changed to the eye, and classified as something else.
+    """Make adversarial pictures: almost unchanged to the eye, but misclassified.
 
-    The settings are the paper's for the model's data set. Image files become 8-bit PNG files, rounded towards the
-    input, so that they stay in the attack's ball; those of cw and df, which go no further than they must, are rounded
-    away from it. An .npz stays an .npz of floats. Answers are those of the files as written. side-by-side.png shows the
-    first pictures: input, adversarial, and the difference.
+    The settings are the paper's for the data set of the model. Image files become 8-bit PNG files, rounded towards the
+    input, so that they stay in the attack's ball; those of cw and df, which are minimal, are rounded away from it. An
+    .npz stays an .npz of floats. Predictions are those of the files as written. side-by-side.png shows the first
+    pictures: input, adversarial picture, and the difference.
     """
-    who = subject.load(shell, model)
-    paper = paper_attacks(shell, who.recipe.data, who.recipe, who.model)
-    method = chosen_attacks(paper, [attack], seed=shell.seed, eps=eps, step_size=step_size, steps=steps)[attack]
-    found = pictures.read(files, who.model, classes=who.classes, resize=resize)
-    outputs.check_places(found, out, force=force)
-    x = torch.cat([picture.x for picture in found])
-    before = who.answers(x, batch=shell.batch)
-    labels, told = _labels(who, found, before, label)
-    y = torch.tensor(labels, device=x.device)
-    parts: list[Tensor] = []
-    with shell.progress() as show:
-        for part, classes in zip(torch.split(x, shell.batch), torch.split(y, shell.batch), strict=True):
-            parts.append(method(who.model, part, classes))
-            show(attack, sum(map(len, parts)), len(x))
-    written = outputs.as_written(found, torch.cat(parts), outwards=isinstance(method, MinimalL2))
-    after = who.answers(written, batch=shell.batch)
-
-    targets = outputs.write(found, written, out, labels=y)
-    captions = [(f"input: {one}", f"attacked: {two}") for one, two in zip(before, after, strict=True)]
-    sheet.draw(out / pictures.SHEET, x, written, captions)
-    delta = written - x
-    linf, l2 = delta.flatten(1).abs().amax(1).tolist(), row_norms(delta).tolist()
-    view = table("picture", "true class", "input", "attacked", "Linf", "L2", "written to", right=("Linf", "L2"))
-    images = []
-    owners = [(name, target) for picture, target in zip(found, targets, strict=True) for name in picture.names]
-    for k, (name, target) in enumerate(owners):
-        truth = f"{who.classes[labels[k]]} (by {told[k]})"
-        view.add_row(name, truth, str(before[k]), str(after[k]), f"{linf[k]:.3f}", f"{l2[k]:.2f}", str(target))
-        images.append(
-            {
-                "file": name,
-                "output": target,
-                "label": labels[k],
-                "label_from": told[k],
-                "before": before[k].as_json(),
-                "after": after[k].as_json(),
-                "fooled": after[k].label != labels[k],
-                "linf": linf[k],
-                "l2": l2[k],
-            }
+    with console.progress() as show:
+        done = attack_pictures(
+            model,
+            files,
+            output.out,
+            attack=attack,
+            settings=settings.settings(),
+            label=label,
+            resize=resize,
+            force=output.force,
+            seed=console.seed,
+            device=console.device,
+            batch=console.batch,
+            watch=show,
         )
-    content = {"model": who.model.name, "attack": repr(method), "images": images, "sheet": out / pictures.SHEET}
-    shell.result(content, view)
-    shell.say(f"{sum(image['fooled'] for image in images)} of {len(images)} fool the bare model ({method}).")
-    shell.say(f"Side by side: {out / pictures.SHEET}")
-
-
-def _labels(
-    who: Subject, found: Sequence[pictures.Pictures], answers: Sequence[Answer], label: int | None
-) -> tuple[list[int], list[str]]:
-    """The true class of every image, and what told it."""
-    if label is not None:
-        if not 0 <= label < who.model.classes:
-            raise InputError(f"--label is {label}, want a class from 0 to {who.model.classes - 1}.")
-        return [label] * len(answers), ["--label"] * len(answers)
-    labels, told = [answer.label for answer in answers], ["the model"] * len(answers)
-    first = 0
-    for picture in found:
-        if picture.y is not None:
-            rows = slice(first, first + len(picture.x))
-            labels[rows], told[rows] = picture.y.tolist(), [picture.told] * len(picture.x)
-        first += len(picture.x)
-    return labels, told
+    view = table("picture", "true class", "input", "attacked", "Linf", "L2", "written to", right=("Linf", "L2"))
+    for one in done.images:
+        truth = f"{one.label_name} (from {one.label_source})"
+        change = (f"{one.linf:.3f}", f"{one.l2:.2f}")
+        view.add_row(one.file, truth, str(one.before), str(one.after), *change, str(one.output))
+    images = [one.as_json() for one in done.images]
+    console.result({"model": done.model, "attack": done.method, "images": images, "sheet": done.comparison}, view)
+    fooled = sum(one.fooled for one in done.images)
+    console.info(f"{fooled} of {len(images)} are misclassified by the bare model ({done.method}).")
+    console.info(f"Side by side: {done.comparison}")
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "attack", example="soap attack mnist-cnn-dr digits/ --attack pgd --out attacked")(attack)
+    command(app, "attack", example="soap attack mnist-cnn-dr digits/ --attack pgd --out attacked")(attack_command)

@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from soap import bench, paper, zoo
-from soap.cli.outputs import check_folder
+from soap._files.atomic import check_writable
+from soap.cli.console import Console
 from soap.cli.paper_claims import as_json, findings, verdict
 from soap.cli.paper_views import compared
-from soap.cli.shell import Shell
 from soap.cli.tables import table
 from soap.evaluation.gathered import Material
 from soap.paper.figures import FIGURES, PaperFigure
@@ -31,7 +31,7 @@ class Studio:
     Gathered images and curves lie in `results/figures` of a source checkout, else beside the runs.
     """
 
-    shell: Shell
+    console: Console
     rows: Sequence[Row]
     results: Path
     runs: Path
@@ -53,26 +53,26 @@ class Studio:
 
     def gather(self, figure: PaperFigure, *, only: str, limit: int | None, stop: Callable[[], bool]) -> None:
         """Make what is missing from the weights at hand: the bundled ones, else those in the folder of runs."""
-        check_folder(self.results.parent)
-        check_folder(self.folder)
+        check_writable(self.results.parent)
+        check_writable(self.folder)
         places = {name: self._weights(name) for name in figure.models if name.startswith(only)}
         for name in (name for name, path in places.items() if path is None):
-            self.shell.say(f"No weights of {name}: train them with `soap reproduce --run --only {name}`.")
-        models = {name: zoo.load(path, device=self.shell.device) for name, path in places.items() if path is not None}
-        with self.shell.progress() as show:
+            self.console.info(f"No weights of {name}: train them with `soap reproduce --run --only {name}`.")
+        models = {name: zoo.load(path, device=self.console.device) for name, path in places.items() if path is not None}
+        with self.console.progress() as show:
             made = figure.gather(
                 models,
                 folder=self.folder,
                 store=Ledger(self.results, self.rows),
                 data_root=self.data_root,
                 limit=limit,
-                batch=self.shell.batch,
-                seed=self.shell.seed,
+                batch=self.console.batch,
+                seed=self.console.seed,
                 watch=show,
                 stop=stop,
             )
         for words in made:
-            self.shell.say(f"Made: {words}.")
+            self.console.info(f"Made: {words}.")
 
     def _weights(self, name: str) -> Path | None:
         own = run_folder(self.runs, name, 0) / WEIGHTS
@@ -90,7 +90,7 @@ class Studio:
         """Draw it into the folder `out`; what there is to say, for machines and for people."""
         from soap.report.paper_figures import draw  # not above: matplotlib takes its time
 
-        check_folder(out)
+        check_writable(out)
         paths = draw(figure.name, self.material, out)
         state = self.state(figure)
         material = self.material

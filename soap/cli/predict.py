@@ -1,55 +1,50 @@
-"""`soap predict`: what a model sees in pictures, as they are and purified."""
+"""`soap predict`: classify pictures without and with purification."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 
-from soap.cli import pictures, subject
-from soap.cli.options import ModelName, PictureFiles, Resize
-from soap.cli.shell import Shell, command
+from soap.cli.console import Console, command
+from soap.cli.options import ModelName, PictureFiles, Resize, default
 from soap.cli.tables import table
-from soap.purifiers import SOAP
+from soap.pictures import predict_pictures
 
 
-def predict(
-    shell: Shell,
+def predict_command(
+    console: Console,
     model: ModelName,
     files: PictureFiles,
     purify: Annotated[
         bool | None,
-        typer.Option("--purify/--no-purify", help="Purify first (min-aux). [dim]\\[default: if the model can][/dim]"),
+        typer.Option(
+            "--purify/--no-purify", help=f"Purify first (min-aux). {default('if the model has an auxiliary task')}"
+        ),
     ] = None,
     resize: Resize = False,
 ) -> None:
-    """Classify pictures, and say what purification changes.
+    """Classify pictures, and show the effect of purification.
 
-    For each picture: the bare classifier's answer, the answer after purification, the radius eps that was chosen,
-    and the auxiliary loss before and after. Colour is converted to what the model takes; size only with --resize.
+    For each picture: the prediction of the bare classifier, the prediction after purification, the chosen radius eps,
+    and the auxiliary loss before and after. Colour is converted to grey or RGB as the model needs; the size only with
+    --resize.
     """
-    who = subject.load(shell, model)
-    purifier = SOAP(who.model) if (who.model.purifiable if purify is None else purify) else None
-    found = pictures.read(files, who.model, resize=resize)
-    names = [name for picture in found for name in picture.names]
-    x = torch.cat([picture.x for picture in found])
-    bare = who.answers(x, batch=shell.batch)
-    images: list[dict[str, Any]] = [
-        {"file": name, **answer.as_json()} for name, answer in zip(names, bare, strict=True)
-    ]
-    if purifier is None:
-        view = table("picture", "answer")
-        for name, answer in zip(names, bare, strict=True):
-            view.add_row(name, str(answer))
+    with console.progress() as show:
+        done = predict_pictures(
+            model, files, purify=purify, resize=resize, device=console.device, batch=console.batch, watch=show
+        )
+    if done.method is None:
+        view = table("picture", "prediction")
+        for one in done.images:
+            view.add_row(one.file, str(one.bare))
     else:
-        done = subject.purified(shell, purifier, x)
         view = table("picture", "bare", "purified", "eps", "auxiliary loss", right=("eps",))
-        for k, answer in enumerate(who.answers(done.x, batch=shell.batch)):
-            eps, before, after = done.eps[k].item(), done.loss_before[k].item(), done.loss_after[k].item()
-            view.add_row(names[k], str(bare[k]), str(answer), f"{eps:.3g}", f"{before:.3g} -> {after:.3g}")
-            images[k]["purified"] = {**answer.as_json(), "eps": eps, "loss_before": before, "loss_after": after}
-    shell.result({"model": who.model.name, "purifier": repr(purifier) if purifier else None, "images": images}, view)
+        for one in done.images:
+            losses = f"{one.loss_before:.3g} -> {one.loss_after:.3g}"
+            view.add_row(one.file, str(one.bare), str(one.purified), f"{one.eps:.3g}", losses)
+    content = {"model": done.model, "purifier": done.method, "images": [one.as_json() for one in done.images]}
+    console.result(content, view)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "predict", example="soap predict mnist-cnn-dr digit.png photos/ --resize")(predict)
+    command(app, "predict", example="soap predict mnist-cnn-dr digit.png photos/ --resize")(predict_command)

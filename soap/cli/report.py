@@ -6,18 +6,18 @@ from typing import Annotated
 import typer
 
 from soap._files import atomic
+from soap._files.atomic import check_writable
+from soap.cli.console import Console, command
 from soap.cli.options import DataName, DataRoot
-from soap.cli.outputs import check_folder
-from soap.cli.runs import asked
-from soap.cli.shell import Shell, command
 from soap.cli.verify import RunName
 from soap.errors import FileError
 from soap.evaluation.adaptive.evaluate import read
 from soap.evaluation.adaptive.opened import opened
+from soap.recipes.run_request import read_request
 
 
 def report(
-    shell: Shell,
+    console: Console,
     run: RunName,
     out: Annotated[
         Path | None,
@@ -38,13 +38,13 @@ def report(
     if page.is_dir():
         raise FileError(f"{page}: it is a folder, want a file; name one, e.g. {page / 'report.html'}.")
     folder = opened(run)
-    wanted = asked(folder, data=data)
-    check_folder(page.parent)
+    wanted = read_request(folder, data=data)
+    check_writable(page.parent)
     images = wanted.images(data_root, folder.plan()["classes"])
     found = read(run, images)
     atomic.write_text(page, run_page(found, images, command=wanted.command))
     content = {"run": run, "page": page.absolute(), "verdict": found.verdict.name}
-    shell.result(content, f"The page: {page.absolute()}")
+    console.result(content, f"The page: {page.absolute()}")
 
 
 def register(app: typer.Typer) -> None:

@@ -8,13 +8,13 @@ import typer
 from rich.console import Group, RenderableType
 
 from soap import paper, recipes, validate
+from soap._files.atomic import check_writable
 from soap._runtime import devices, interrupts
 from soap.cli import paper_claims
+from soap.cli.console import EXIT_INTERRUPTED, Console, command
 from soap.cli.options import DataRoot
-from soap.cli.outputs import check_folder
 from soap.cli.paper_figures import Studio, chosen, figures_table
 from soap.cli.paper_views import as_json, compared, view
-from soap.cli.shell import INTERRUPTED, Shell, command
 from soap.cli.tables import table
 from soap.errors import InputError, unknown
 from soap.paper import jobs
@@ -36,7 +36,7 @@ def _complete_recipe(incomplete: str) -> list[str]:
 
 
 def reproduce(
-    shell: Shell,
+    console: Console,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -85,7 +85,7 @@ def reproduce(
     if name == paper_claims.NAME and (run or only):
         raise InputError("claims are judged by all rows there are: leave out --only, and --run the tables and figures.")
     rows = merged([*paper.committed_rows(), *Store(results).read()])
-    studio = Studio(shell=shell, rows=rows, results=results, runs=runs, data_root=data_root)
+    studio = Studio(console=console, rows=rows, results=results, runs=runs, data_root=data_root)
     finished = True
     if run:
         with interrupts.stoppable() as stop:
@@ -95,20 +95,20 @@ def reproduce(
             else:
                 options = {
                     "epochs": epochs,
-                    "seeds": range(shell.seed, shell.seed + trainings),
+                    "seeds": range(console.seed, console.seed + trainings),
                     "limit": {attack: n for attack in PASSES if (n := limits.get(attack, limits.get(ANY)))},
                     "precision": precision,
                     "compiled": compiled,
                     "data_root": data_root,
                     "stop": stop,
                 }
-                finished = _run(shell, compared(tables, rows, only), rows, results, runs, options)
+                finished = _run(console, compared(tables, rows, only), rows, results, runs, options)
         rows = merged([*rows, *Store(results).read()])
     content, shown = _answer(name, only, compared(tables, rows, only), studio, out)
-    shell.result({**content, "finished": finished}, shown)
+    console.result({**content, "finished": finished}, shown)
     if not finished:
-        shell.say("Stopped. What is done is kept: run the same command again to go on.")
-        raise typer.Exit(INTERRUPTED)
+        console.info("Stopped. What is done is kept: run the same command again to go on.")
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _tables(name: str | None, only: str) -> list[paper.Table | paper.Listing]:
@@ -157,7 +157,7 @@ def _answer(
 
 
 def _run(
-    shell: Shell,
+    console: Console,
     entries: Sequence[Entry],
     rows: Sequence[Row],
     results: Path,
@@ -165,32 +165,32 @@ def _run(
     options: Mapping[str, Any],
 ) -> bool:
     """Measure what is missing; whether all of it was reached."""
-    check_folder(results.parent)
-    check_folder(runs)
+    check_writable(results.parent)
+    check_writable(runs)
     cells = [shown.cell for entry in entries if isinstance(entry, Comparison) for shown in entry.cells.values()]
     wanted = list(dict.fromkeys(cell.wanted for cell in cells if isinstance(cell.wanted, paper.Wanted)))
     told: set[int] = set()
-    with shell.progress() as show:
+    with console.progress() as show:
 
         def watch(progress: jobs.Progress) -> None:
             show(progress.what, progress.done, progress.total, str(progress))
             if progress.number not in told:
                 told.add(progress.number)
-                shell.say(str(progress))
+                console.info(str(progress))
 
         done = jobs.run(
             wanted,
             rows=rows,
             results=results,
             runs=runs,
-            device=shell.device,
-            batch=shell.batch,
+            device=console.device,
+            batch=console.batch,
             watch=watch,
             **options,
         )
     for skipped in done.skipped:
-        shell.say(f"Skipped {skipped.job.title}: {skipped.reason}")
-    shell.say(f"{done.done} of {done.jobs} jobs done, {len(done.rows)} new rows in {results}.")
+        console.info(f"Skipped {skipped.job.title}: {skipped.reason}")
+    console.info(f"{done.done} of {done.jobs} jobs done, {len(done.rows)} new rows in {results}.")
     return done.finished
 
 

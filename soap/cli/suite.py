@@ -1,9 +1,10 @@
-"""`soap evaluate --suite`: the headline, its verdict, every protocol and every check."""
+"""`soap evaluate --suite`: run a suite of adaptive attacks; print the headline, protocols and checks."""
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import rich.table
 import typer
@@ -12,161 +13,172 @@ from rich.text import Text
 
 from soap import data as library
 from soap import zoo
+from soap._files import atomic
 from soap._runtime import distributed, interrupts
-from soap.cli.options import paper_attacks
-from soap.cli.outputs import check_folder
-from soap.cli.runs import Asked
-from soap.cli.shell import INTERRUPTED, Shell
-from soap.cli.tables import class_names, table
+from soap.cli.console import EXIT_INTERRUPTED, Console
+from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, completion, default
+from soap.cli.tables import table
 from soap.errors import InputError
 from soap.evaluation.adaptive.attempts import PROTOCOLS, SUITES, Threat, protocols
 from soap.evaluation.adaptive.checks import FAIL, WARN
-from soap.evaluation.adaptive.evaluate import QUERIES, Report, evaluate, usual_steps
+from soap.evaluation.adaptive.evaluate import QUERIES, QUICK_STEPS, STEPS, Report, evaluate, usual_steps
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.summary import Line, Summary, rows, summarise
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, headline
+from soap.recipes.attacks import paper_radius
+from soap.recipes.naming import class_names
 from soap.recipes.purifiers import SOAP_NAME
+from soap.recipes.run_request import RunRequest
 from soap.report.run_words import alone, gain, right, shown_lines, threat_words
 
-NOT_TRUSTED = 3
-"""Exit code of `--require trusted` for a verdict that is anything less."""
+EXIT_NOT_TRUSTED = 3
+"""Exit code of `--require trusted` for any other verdict."""
 
-LIMIT = 1000
-"""Images unless --limit says otherwise: an interval of about three points."""
+DEFAULT_LIMIT = 1000
+"""Images without --limit: the 95 % interval is about three points wide."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions:
+    """Options of --suite."""
+
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite",
+            metavar="NAME",
+            help=f"Use attacks that know the purifier, and check the result: {', '.join(SUITES)}, or one protocol: "
+            f"{', '.join(PROTOCOLS)}. Takes --eps, --norm, --steps ({STEPS}, of quick {QUICK_STEPS}), --queries, "
+            f"--out and --require. {default('transfer only')}",
+            autocompletion=completion(lambda: (*SUITES, *PROTOCOLS)),
+        ),
+    ] = None
+    norm: Annotated[
+        str | None, typer.Option("--norm", metavar="NAME", help=f"With --suite: linf or l2. {default('linf')}")
+    ] = None
+    queries: Annotated[
+        int | None,
+        typer.Option(
+            "--queries", metavar="N", min=1, help=f"With --suite: queries of black-box attacks. {default('1000')}"
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="RUN",
+            help=f"With --suite: folder of the run, its images and its report. {default('runs/MODEL-SUITE')}",
+        ),
+    ] = None
+    require: Annotated[
+        str | None,
+        typer.Option(
+            "--require", metavar="trusted", help="With --suite: exit code 3 unless the verdict is TRUSTED BOUND."
+        ),
+    ] = None
 
 
 def run_suite(
-    shell: Shell,
-    *,
+    console: Console,
     model: str,
-    data: str | None,
-    split: str,
-    eps_pfy: Sequence[str],
-    gradient: str | None,
-    purifier: Sequence[str],
-    prior: str | None,
-    suite: str,
-    eps: float | None,
-    norm: str | None,
-    steps: int | None,
-    queries: int | None,
-    limit: int | None,
-    out: Path | None,
-    require: str | None,
-    data_root: Path | None,
+    options: SuiteOptions,
+    images: ImageOptions,
+    defence: DefenceOptions,
+    settings: AttackOptions,
 ) -> None:
-    """Run a suite and show what came of it."""
-    if distributed.here().many:
-        raise InputError(
-            f"--suite is the work of one process, got {distributed.here().world}; start it without a launcher."
-        )
-    protocols(suite)  # a name that is wrong is refused before anything is read
-    if require not in (None, "trusted"):
-        raise InputError(f"--require is {require!r}, want trusted; leave it out to accept any verdict.")
-    for option, given in (("--eps-pfy", eps_pfy), ("--purifier", purifier)):
-        if len(given) > 1:
-            raise InputError(f"--suite evaluates one defence, got {len(given)} of {option}; give one of them.")
-    name = purifier[0] if purifier else SOAP_NAME
-    network, recipe = zoo.load(model, device=shell.device, gradient=gradient), zoo.recipe(model)
-    images = library.load(data or recipe.data, split, root=data_root)
-    images = images.numbered_by(class_names(recipe, network.classes))
-    images = images.take(min(LIMIT, len(images)) if limit is None else limit).to(shell.device)
-    if eps is None:
-        if norm == "l2":
-            raise InputError("--norm l2 has no radius in the paper's tables; give --eps, e.g. --eps 0.5.")
-        eps = paper_attacks(shell, images.name, recipe, network)["pgd"].eps  # type: ignore[attr-defined]
-    threat = Threat(eps=eps, norm=norm or "linf")
-    called = network.name if name == SOAP_NAME else f"{network.name}-{name}"
-    place = out or Path("runs") / f"{called}-{suite}"
-    check_folder(place)
-    asked = Asked(
+    """Run a suite and print its report."""
+    suite = str(options.suite)
+    _check_options(options, defence)
+    network = zoo.load(model, device=console.device, gradient=defence.gradient)
+    recipe = zoo.recipe(model)
+    data = library.load(images.data or recipe.data, images.split, root=images.data_root)
+    data = data.numbered_by(class_names(recipe, network.classes))
+    data = data.take(min(DEFAULT_LIMIT, len(data)) if images.limit is None else images.limit).to(console.device)
+    if settings.eps is None and options.norm == "l2":
+        raise InputError("--norm l2 has no radius in the paper's tables; give --eps, e.g. --eps 0.5.")
+    eps = paper_radius(data.name, recipe, network) if settings.eps is None else settings.eps
+    threat = Threat(eps=eps, norm=options.norm or "linf")
+    purifier = defence.purifier[0] if defence.purifier else SOAP_NAME
+    min_aux = "min-aux" if purifier == SOAP_NAME and (defence.purifier or network.purifiable) else None
+    request = RunRequest(
         model=model,
-        gradient=gradient,
-        eps_pfy=eps_pfy[0]
-        if eps_pfy
-        else "min-aux"
-        if name == SOAP_NAME and (purifier or network.purifiable)
-        else None,
-        data=data or recipe.data,
-        split=split,
-        limit=len(images),
+        gradient=defence.gradient,
+        eps_pfy=defence.eps_pfy[0] if defence.eps_pfy else min_aux,
+        data=images.data or recipe.data,
+        split=images.split,
+        limit=len(data),
         command="",
-        purifier=name,
-        prior=prior,
-        seed=shell.seed,
+        purifier=purifier,
+        prior=defence.prior,
+        seed=console.seed,
     )
-    options = {
-        "steps": usual_steps(suite) if steps is None else steps,
-        "queries": QUERIES if queries is None else queries,
-        "batch": shell.batch,
-        "seed": shell.seed,
+    name = network.name if purifier == SOAP_NAME else f"{network.name}-{purifier}"
+    folder = options.out or Path("runs") / f"{name}-{suite}"
+    atomic.check_writable(folder)
+    numbers = {
+        "steps": usual_steps(suite) if settings.steps is None else settings.steps,
+        "queries": QUERIES if options.queries is None else options.queries,
+        "batch": console.batch,
+        "seed": console.seed,
     }
-    command = _command(asked, suite, threat, options, place)
-    target = asked.target(shell)
-    if asked.bare:
-        shell.say(f"{network.name} has no auxiliary task, so there is nothing to purify with: it is attacked as it is.")
-    with interrupts.stoppable() as stop, shell.progress() as show:
-        report = evaluate(
-            target,
-            images,
-            threat,
-            suite=suite,
-            out=place,
-            asked={**asked.as_json(), "command": command},
-            watch=show,
-            stop=stop,
-            **options,
-        )
+    asked = {**request.as_json(), "command": _full_command(request, suite, threat, numbers, folder)}
+    target = request.target(console.device)
+    if request.bare:
+        console.info(f"{network.name} has no auxiliary task to purify with: the bare classifier is attacked.")
+    with interrupts.stoppable() as stop, console.progress() as show:
+        report = evaluate(target, data, threat, suite=suite, out=folder, asked=asked, watch=show, stop=stop, **numbers)
     if report is None:
-        _stopped(shell, place, summarise(RunFolder(place), images))
-    else:
-        shell.result({**report_content(report), "finished": True, "run": place}, _view(report))
-        shell.say(f"The run is in {place}; `soap report {shlex.quote(str(place))}` makes a page of it.")
-        if require is not None and report.verdict.name != TRUSTED:
-            raise typer.Exit(NOT_TRUSTED)
+        _print_stopped(console, folder, summarise(RunFolder(folder), data))
+        raise typer.Exit(EXIT_INTERRUPTED)
+    console.result({**report_content(report), "finished": True, "run": folder}, _view(report))
+    console.info(f"The run is in {folder}; `soap report {shlex.quote(str(folder))}` makes a page of it.")
+    if options.require is not None and report.verdict.name != TRUSTED:
+        raise typer.Exit(EXIT_NOT_TRUSTED)
 
 
-def help_of_suites() -> str:
-    """What may follow --suite."""
-    return f"{', '.join(SUITES)}, or one protocol: {', '.join(PROTOCOLS)}"
+def _check_options(options: SuiteOptions, defence: DefenceOptions) -> None:
+    """Raise for bad options before anything is read."""
+    if distributed.here().many:
+        raise InputError(f"--suite runs in one process, got {distributed.here().world}; start it without a launcher.")
+    protocols(str(options.suite))  # raises for an unknown name
+    if options.require not in (None, "trusted"):
+        raise InputError(f"--require is {options.require!r}, expected trusted; omit it to accept any verdict.")
+    for option, given in (("--eps-pfy", defence.eps_pfy), ("--purifier", defence.purifier)):
+        if given and len(given) > 1:
+            raise InputError(f"--suite evaluates one defence, got {len(given)} of {option}; give one of them.")
 
 
-def suite_names(incomplete: str) -> list[str]:
-    """Completion of --suite."""
-    return [name for name in (*SUITES, *PROTOCOLS) if name.startswith(incomplete)]
-
-
-def _command(asked: Asked, suite: str, threat: Threat, options: dict[str, int], out: Path) -> str:
-    """The whole command, defaults spelled out."""
+def _full_command(request: RunRequest, suite: str, threat: Threat, numbers: dict[str, int], out: Path) -> str:
+    """The whole command with its defaults."""
     given: dict[str, object] = {
         "--suite": suite,
-        "--data": asked.data,
-        "--split": asked.split,
-        "--limit": asked.limit,
-        **({} if asked.purifier == SOAP_NAME else {"--purifier": asked.purifier}),
-        **({} if asked.prior is None else {"--prior": asked.prior}),
-        **({} if asked.eps_pfy is None else {"--eps-pfy": asked.eps_pfy}),
-        **({} if asked.gradient is None else {"--gradient": asked.gradient}),
+        "--data": request.data,
+        "--split": request.split,
+        "--limit": request.limit,
+        "--purifier": None if request.purifier == SOAP_NAME else request.purifier,
+        "--prior": request.prior,
+        "--eps-pfy": request.eps_pfy,
+        "--gradient": request.gradient,
         "--eps": repr(threat.eps),
         "--norm": threat.norm,
-        **{f"--{name}": value for name, value in options.items()},
+        **{f"--{name}": value for name, value in numbers.items()},
         "--out": out,
     }
-    return shlex.join(["soap", "evaluate", asked.model, *(str(part) for pair in given.items() for part in pair)])
+    parts = [str(part) for pair in given.items() if pair[1] is not None for part in pair]
+    return shlex.join(["soap", "evaluate", request.model, *parts])
 
 
-def _stopped(shell: Shell, place: Path, summary: Summary) -> None:
-    """Show what is done, and how to go on."""
-    content = {"finished": False, "run": place, "protocols": [_line(line) for line in summary.protocols]}
+def _print_stopped(console: Console, folder: Path, summary: Summary) -> None:
+    """Print the finished protocols and how to resume."""
+    content = {"finished": False, "run": folder, "protocols": [_line(line) for line in summary.protocols]}
     done = (summary.clean, *summary.protocols)
-    view: RenderableType = _protocols(summary, done) if summary.protocols else "no protocol is done yet"
-    shell.result(content, view)
-    shell.say(f"Stopped. What is done is kept in {place}: run the same command again to go on.")
-    raise typer.Exit(INTERRUPTED)
+    view: RenderableType = _protocols(summary, done) if summary.protocols else "no protocol is finished yet"
+    console.result(content, view)
+    console.info(f"Stopped. Finished work is kept in {folder}: run the same command again to resume.")
 
 
 def report_content(report: Report) -> dict[str, Any]:
-    """The report for machines."""
+    """The report as JSON."""
     summary = report.summary
     return {
         "model": summary.plan["target"]["name"],
@@ -200,30 +212,30 @@ def _line(line: Line) -> dict[str, Any]:
 
 
 def _view(report: Report) -> Group:
-    """The report for a person: what counts first."""
+    """The report as text and tables: headline, protocols, checks and warnings."""
     summary, verdict = report.summary, report.verdict
     parts: list[RenderableType] = [Text(headline(summary, verdict), style="bold"), Text(threat_words(summary))]
     parts += [_protocols(summary, shown_lines(report)), _checks(report)]
     parts += [Text(f"{one.state} {one.number}: {one.said}") for one in report.findings if one.state in (WARN, FAIL)]
-    whys = summary.plan["left_out"]
-    if whys:
-        parts.append(Text("Left out: " + "; ".join(f"{name} ({why})" for name, why in whys.items()) + "."))
+    skipped = summary.plan["left_out"]
+    if skipped:
+        parts.append(Text("Skipped: " + "; ".join(f"{name} ({why})" for name, why in skipped.items()) + "."))
     return Group(*parts)
 
 
 def _protocols(summary: Summary, lines: Sequence[Line]) -> rich.table.Table:
-    """A line a protocol; the classifier alone is asked about the very same points."""
-    apart = summary.plan["purifies"]
-    others = ("bare on the same points, %", "gain, points") if apart else ()
-    view = table("protocol", "right, %", *others, "seconds", right=("seconds",))
+    """A line for each protocol; the bare classifier is evaluated on the same points."""
+    purifies = summary.plan["purifies"]
+    others = ("bare on the same points, %", "gain, points") if purifies else ()
+    view = table("protocol", "accuracy, %", *others, "seconds", right=("seconds",))
     for line in lines:
-        cells = (alone(line), gain(line)) if apart else ()
+        cells = (alone(line), gain(line)) if purifies else ()
         view.add_row(line.protocol, right(line), *cells, f"{line.seconds:.1f}")
     return view
 
 
 def _checks(report: Report) -> rich.table.Table:
-    view = table("state", "check", "figure", whole=("state",))
+    view = table("state", "check", "result", whole=("state",))
     for finding in report.findings:
         view.add_row(finding.state, f"{finding.number}. {finding.name}", finding.figure)
     return view

@@ -1,4 +1,4 @@
-"""How figures look to a person: tables, shares with their intervals, sizes, and class labels."""
+"""Tables and numbers for the terminal."""
 
 from typing import Literal
 
@@ -6,13 +6,11 @@ import rich.box
 import rich.table
 
 from soap import report
-from soap.data.sources import SOURCES
-from soap.recipes import Recipe
 from soap.results import Row
 
 
 def table(*columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> rich.table.Table:
-    """An empty table; `right` names the columns flush right, `whole` further ones that a narrow terminal folds last."""
+    """An empty table; `right` names right-aligned columns, `whole` others that a narrow terminal does not fold."""
     made = rich.table.Table(box=rich.box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
@@ -25,17 +23,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def figure(row: Row | None) -> str:
-    """Accuracy and its 95 % interval in per cent, or a dash where nothing was measured."""
+def accuracy(row: Row | None) -> str:
+    """Accuracy in per cent with its 95 % interval, or a dash if there is no result."""
     return "-" if row is None else report.percent(row)
 
 
 def size(count: int) -> str:
-    """A file's size."""
+    """The size of a file in kB or MB."""
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
-
-
-def class_names(recipe: Recipe, classes: int) -> list[str]:
-    """What the model's classes are called: as in its published data set, else by number."""
-    names = SOURCES[recipe.data].classes if recipe.data in SOURCES else ()
-    return list(names) if len(names) == classes else [str(label) for label in range(classes)]

@@ -1,4 +1,4 @@
-"""`soap tune`: purifier settings for a model on data of one's own."""
+"""`soap tune`: choose purifier settings for a model on images of the user."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -11,21 +11,24 @@ from rich.text import Text
 
 from soap import data as library
 from soap import zoo
-from soap.cli.options import DataName, DataRoot, ModelName, number, paper_attacks
-from soap.cli.outputs import check_folder
-from soap.cli.shell import Shell, command
-from soap.cli.tables import class_names, percent, table
+from soap._files import atomic
+from soap.cli.console import Console, command
+from soap.cli.options import DataOptions, ModelName, default, number
+from soap.cli.tables import percent, table
 from soap.evaluation.tuning import Tuning
-from soap.evaluation.tuning import tune as find
+from soap.evaluation.tuning import tune as find_settings
+from soap.recipes.attacks import paper_radius
+from soap.recipes.naming import class_names
 from soap.report import UPPER_BOUND
 
 
-def tune(
-    shell: Shell,
+def tune_command(
+    console: Console,
+    *,
     model: ModelName,
-    data: DataName = None,
+    images: DataOptions,
     split: Annotated[
-        str, typer.Option("--split", metavar="NAME", help="train or test; test images should stay unseen.")
+        str, typer.Option("--split", metavar="NAME", help="train or test; do not tune on the images you test on.")
     ] = "train",
     eps: Annotated[
         float | None,
@@ -33,41 +36,34 @@ def tune(
             "--eps",
             metavar="X",
             parser=number,
-            help="Radius of the attack to defend against, e.g. 0.3 or 8/255. [dim]\\[default: the paper's][/dim]",
+            help=f"Radius of the attack to defend against, e.g. 0.3 or 8/255. {default('that of the paper')}",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="So many images, drawn by --seed.")] = 100,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Images handled at a time.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of images, drawn by --seed.")] = 100,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Images processed at a time.")] = 100,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Folder for tune.json and its picture. [dim]\\[default: runs/tune-MODEL][/dim]",
-        ),
+        typer.Option("--out", metavar="DIR", help=f"Folder for tune.json and its plot. {default('runs/tune-MODEL')}"),
     ] = None,
-    data_root: DataRoot = None,
 ) -> None:
-    """Choose gamma, T and the radii for a model on your images, and draw the paper's Figure 3 for them.
+    """Choose gamma, T and the radii for a model on your images, and plot the paper's Figure 3 for them.
 
-    Images are attacked, then purified with every step size, number of steps and radius. The auxiliary loss falls with
-    the radius until the attack is undone; where its curve lies furthest below its chord is the elbow, which should be
-    near the attack's radius. Radii up to twice the elbow are kept, with the gamma and T of highest accuracy.
+    Images are attacked, then purified with each step size, number of steps and radius. The auxiliary loss falls with
+    the radius until the attack is undone. The elbow is where the curve is furthest below its chord; it should be near
+    the radius of the attack. Radii up to twice the elbow are kept, with the gamma and T of highest accuracy.
     """
-    network, recipe = zoo.load(model, device=shell.device), zoo.recipe(model)
-    network.auxiliary  # noqa: B018  # a model without a task is refused before anything is read
-    place = out or Path("runs") / f"tune-{network.name}"
-    check_folder(place)
-    images = library.load(data or recipe.data, split, root=data_root)
-    images = images.numbered_by(class_names(recipe, network.classes)).to(shell.device)
-    if eps is None:
-        eps = paper_attacks(shell, images.name, recipe, network)["pgd"].eps  # type: ignore[attr-defined]
-    with shell.progress() as show:
-        found = find(network, images, eps, limit=limit, batch=batch, seed=shell.seed, watch=show)
-    from soap.report.tuning_curve import save  # not above: matplotlib takes its time
+    from soap.report.tuning_curve import save  # imported here because matplotlib is slow to import
 
-    paths = save(found, place)
-    best = found.best
+    network, recipe = zoo.load(model, device=console.device), zoo.recipe(model)
+    network.auxiliary  # noqa: B018  # raises before the work if the model has no task
+    folder = out or Path("runs") / f"tune-{network.name}"
+    atomic.check_writable(folder)
+    data = library.load(images.data or recipe.data, split, root=images.data_root)
+    data = data.numbered_by(class_names(recipe, network.classes)).to(console.device)
+    radius = paper_radius(data.name, recipe, network) if eps is None else eps
+    with console.progress() as show:
+        found = find_settings(network, data, radius, limit=limit, batch=batch, seed=console.seed, watch=show)
+    paths, best = save(found, folder), found.best
     content = {
         "model": found.model,
         "data": found.data,
@@ -82,11 +78,11 @@ def tune(
         },
         "files": paths,
     }
-    shell.result(content, Group(_tried(found), Text(_words(found)), Text(_section(found))))
-    shell.say(f"The curve and all figures: {', '.join(map(str, paths))}.")
+    console.result(content, Group(_candidates(found), Text(_conclusion(found)), Text(_recipe_section(found))))
+    console.info(f"The curve and all results: {', '.join(map(str, paths))}.")
 
 
-def _tried(found: Tuning) -> rich.table.Table:
+def _candidates(found: Tuning) -> rich.table.Table:
     view = table("gamma", "T", "elbow", "clean", "attacked", right=("gamma", "T", "elbow"))
     view.add_row("", "none", "", percent(found.bare_clean), percent(found.bare_attacked))
     for one in found.candidates:
@@ -96,18 +92,18 @@ def _tried(found: Tuning) -> rich.table.Table:
     return view
 
 
-def _words(found: Tuning) -> str:
-    """What the choice is worth."""
+def _conclusion(found: Tuning) -> str:
+    """Whether purification helps."""
     if not found.helps:
         return (
-            "Purification does not help this model on these images: no setting is better than none. Where the attack "
-            "does harm all the same, train the auxiliary task longer, or take another."
+            "Purification does not help this model on these images: no setting is better than none. If the attack "
+            "reduces the accuracy, train the auxiliary task longer, or use another task."
         )
-    return f"The loss bends at {found.best.elbow:.4g}; the attack's radius is {found.eps_adv:.4g}. {UPPER_BOUND}"
+    return f"The elbow is at {found.best.elbow:.4g}; the attack's radius is {found.eps_adv:.4g}. {UPPER_BOUND}"
 
 
-def _section(found: Tuning) -> str:
-    """The choice as a recipe has it."""
+def _recipe_section(found: Tuning) -> str:
+    """The chosen settings as the section [purifier] of a recipe."""
     chosen = found.purification
     grid = ", ".join(map(repr, chosen.grid))
     return f"\n[purifier]\nstep_size = {chosen.step_size!r}\nsteps = {chosen.steps}\ngrid = [{grid}]"
@@ -115,4 +111,4 @@ def _section(found: Tuning) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "tune", example="soap tune mnist-fcn-dr --data digits/ --eps 0.3 --out runs/tune")(tune)
+    command(app, "tune", example="soap tune mnist-fcn-dr --data digits/ --eps 0.3 --out runs/tune")(tune_command)

@@ -1,4 +1,4 @@
-"""`soap verify`: does the report of a run hold?"""
+"""`soap verify`: score the stored images of a run again and compare with its report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,49 +8,50 @@ from rich.console import Group
 from rich.text import Text
 
 from soap._runtime import interrupts
-from soap.cli.options import DataName, DataRoot
-from soap.cli.runs import asked
-from soap.cli.shell import INTERRUPTED, Shell, command
+from soap.cli.console import EXIT_INTERRUPTED, Console, command
+from soap.cli.options import DataOptions
 from soap.cli.tables import table
 from soap.evaluation.adaptive.opened import opened
 from soap.evaluation.adaptive.verify import Compared, Verification
 from soap.evaluation.adaptive.verify import verify as score_again
+from soap.recipes.run_request import read_request
 
-DOES_NOT_HOLD = 1
+EXIT_DOES_NOT_HOLD = 1
 
 RunName = Annotated[
     Path, typer.Argument(metavar="RUN", help="The folder of a run of `soap evaluate --suite`.", readable=False)
 ]
 
 
-def verify(
-    shell: Shell,
+def verify_command(
+    console: Console,
+    *,
     run: RunName,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             metavar="NAME",
-            help="A bundled model, or the path of a .safetensors file, where the run's own lies elsewhere now.",
+            help="A bundled model, or the path of a .safetensors file, if that of the run has moved.",
         ),
     ] = None,
-    data: DataName = None,
-    data_root: DataRoot = None,
+    images: DataOptions,
 ) -> None:
-    """Score the stored images of a run again, and say whether its report holds.
+    """Score the stored images of a run again, and print whether its report holds.
 
-    Weights and data must be those of the run, every stored image must lie in the ball, and the figures must come out
-    again; another device may answer a few images differently, and they are counted. Exit code 1 if it does not hold.
+    Weights and data must be those of the run, each stored image must be inside the ball, and the results must be
+    reproduced. Another device may classify a few images differently; they are counted. Exit code 1 if the report does
+    not hold.
     """
     folder = opened(run)
-    wanted = asked(folder, model=model, data=data)
-    target = wanted.target(shell)
-    images = wanted.images(data_root, folder.plan()["classes"]).to(shell.device)
-    with interrupts.stoppable() as stop, shell.progress() as show:
-        found = score_again(target, images, run, watch=show, stop=stop)
+    request = read_request(folder, model=model, data=images.data)
+    target = request.target(console.device)
+    data = request.images(images.data_root, folder.plan()["classes"]).to(console.device)
+    with interrupts.stoppable() as stop, console.progress() as show:
+        found = score_again(target, data, run, watch=show, stop=stop)
     if found is None:
-        shell.say("Stopped before all was scored: nothing can be said.")
-        raise typer.Exit(INTERRUPTED)
+        console.info("Stopped before all images were scored: no result.")
+        raise typer.Exit(EXIT_INTERRUPTED)
     content = {
         "run": run,
         "holds": found.holds,
@@ -69,18 +70,18 @@ def verify(
             for one in found.figures
         ],
     }
-    shell.result(content, _view(found))
+    console.result(content, _view(found))
     if not found.holds:
-        raise typer.Exit(DOES_NOT_HOLD)
+        raise typer.Exit(EXIT_DOES_NOT_HOLD)
 
 
 def _view(found: Verification) -> Group:
-    view = table("protocol", "behind", "reported, %", "found, %", "", right=("reported, %", "found, %"))
+    view = table("protocol", "classifier", "reported, %", "found, %", "", right=("reported, %", "found, %"))
     for one in found.figures:
-        behind = "nothing" if one.row.defence == "none" else "the defence"
+        defence = "bare" if one.row.defence == "none" else "defended"
         reported = "-" if one.reported is None else _percent(one, one.reported)
-        view.add_row(one.name, behind, reported, _percent(one, one.found), "holds" if one.holds else "DOES NOT HOLD")
-    lines = [f"{found.changed:,} of {found.answers:,} stored answers come out otherwise now.", *found.problems]
+        view.add_row(one.name, defence, reported, _percent(one, one.found), "holds" if one.holds else "DOES NOT HOLD")
+    lines = [f"{found.changed:,} of {found.answers:,} stored predictions differ now.", *found.problems]
     end = "The report holds." if found.holds else "The report DOES NOT HOLD."
     parts = ([view] if found.figures else []) + [Text(line) for line in (*lines, end)]
     return Group(*parts)
@@ -92,4 +93,4 @@ def _percent(one: Compared, correct: int) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "verify", example="soap verify runs/mnist-fcn-dr-quick")(verify)
+    command(app, "verify", example="soap verify runs/mnist-fcn-dr-quick")(verify_command)

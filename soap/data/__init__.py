@@ -1,10 +1,10 @@
-"""Images as tensors in [0, 1]: published data sets, the bundled digits, the user's own, and augmentation."""
+"""Images as tensors in [0, 1]: published, bundled and user data sets, downloads, and augmentation."""
 
-from soap.data.acquire import download, import_files
 from soap.data.augment import gaussian_noise, random_crop, random_flip, random_rotation
 from soap.data.dataset import Dataset
-from soap.data.loading import load
-from soap.data.location import Presence, root, status
+from soap.data.downloads import download, import_files
+from soap.data.loading import Presence, load, status
+from soap.data.loading import data_root as root
 
 __all__ = [
     "Dataset",

@@ -1,4 +1,4 @@
-"""The binary version of CIFAR-10 and CIFAR-100: fixed-length records, no pickle.
+"""Reader of the binary version of CIFAR-10 and CIFAR-100: fixed-length records, no pickle.
 
 A record is its label bytes (CIFAR-10: the class; CIFAR-100: the coarse class, then the fine one) and 3072 pixel
 bytes: the 32 x 32 red values row by row, then green, then blue. See https://www.cs.toronto.edu/~kriz/cifar.html
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from soap.errors import FileError
 
-PIXELS = 3 * 32 * 32
+PIXEL_BYTES = 3 * 32 * 32
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -32,7 +32,7 @@ CIFAR100_CLASSES = (
 )
 # fmt: on
 
-COARSE_CLASSES = 20
+COARSE_CLASS_COUNT = 20
 
 
 def read_cifar10(paths: Sequence[Path]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
@@ -42,7 +42,7 @@ def read_cifar10(paths: Sequence[Path]) -> tuple[npt.NDArray[np.uint8], npt.NDAr
 
 def read_cifar100(paths: Sequence[Path]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """Images [n, 3, 32, 32] and fine classes [n] of CIFAR-100 files, in the order given."""
-    return _read(paths, (COARSE_CLASSES, len(CIFAR100_CLASSES)))
+    return _read(paths, (COARSE_CLASS_COUNT, len(CIFAR100_CLASSES)))
 
 
 def _read(paths: Sequence[Path], label_counts: Sequence[int]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
@@ -52,23 +52,23 @@ def _read(paths: Sequence[Path], label_counts: Sequence[int]) -> tuple[npt.NDArr
 
 
 def _records(path: Path, label_counts: Sequence[int]) -> npt.NDArray[np.uint8]:
-    length = len(label_counts) + PIXELS
+    length = len(label_counts) + PIXEL_BYTES
     try:
         content = np.fromfile(path, np.uint8)
-    except OSError as problem:
-        raise FileError(f"cannot read {path}: {problem.strerror or problem}.") from problem
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
     if len(content) == 0 or len(content) % length:
         raise FileError(
-            f"{path}: holds {len(content)} bytes; wanted a whole number of records of {length} bytes. "
-            "The file is cut short or is not the binary version; get it again."
+            f"{path}: has {len(content)} bytes; expected a whole number of records of {length} bytes. "
+            "The file is incomplete or not the binary version; get it again."
         )
     records = content.reshape(-1, length)
-    for place, count in enumerate(label_counts):
-        highest = int(records[:, place].max())
+    for position, count in enumerate(label_counts):
+        highest = int(records[:, position].max())
         if highest >= count:
-            first = int(np.argmax(records[:, place] >= count))
+            first = int(np.argmax(records[:, position] >= count))
             raise FileError(
-                f"{path}: record {first} has label {records[first, place]}; wanted 0 to {count - 1}. "
+                f"{path}: record {first} has label {records[first, position]}; expected 0 to {count - 1}. "
                 "The file is damaged or of another data set."
             )
     return records

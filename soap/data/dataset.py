@@ -1,4 +1,4 @@
-"""A data set: images resident as one tensor, their labels, and a fingerprint of both."""
+"""`Dataset`: inputs as one tensor, their labels, and a fingerprint of both."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,16 +13,17 @@ from soap.shapes import Float, Int, Tensor
 
 SPLITS = ("train", "test")
 
-# Inputs as files give them: bytes, or float32 in [0, 1].
 Values = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+"""Inputs as read from a file: bytes, or float32 in [0, 1]."""
+
+FINGERPRINT_BLOCK = 256  # images converted at a time, to stay in the CPU cache
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """Inputs in [0, 1] with one class number each; images are NCHW.
 
-    `sha256` is the `fingerprint` of the content: the same pixels and labels have the same one whatever file
-    they came from, and on whatever device they are.
+    `sha256` is the `fingerprint` of the content: it depends on pixels and labels, not on the file or the device.
     """
 
     name: str
@@ -37,11 +38,11 @@ class Dataset:
         if self.x.dtype != torch.float32 or self.x.ndim < 2 or len(self.x) == 0:
             raise InputError(
                 f"{self.name}: x is {self.x.dtype} {tuple(self.x.shape)}; "
-                "wanted float32 [n, ...] with at least one example."
+                "expected float32 [n, ...] with at least one example."
             )
         if self.y.dtype != torch.int64 or self.y.shape != self.x.shape[:1]:
             raise InputError(
-                f"{self.name}: y is {self.y.dtype} {tuple(self.y.shape)}; wanted int64 [{len(self.x)}], "
+                f"{self.name}: y is {self.y.dtype} {tuple(self.y.shape)}; expected int64 [{len(self.x)}], "
                 "one label for each example of x."
             )
         if self.y.device != self.x.device:
@@ -49,7 +50,7 @@ class Dataset:
         low, high = int(self.y.min()), int(self.y.max())
         if low < 0 or high >= len(self.classes):
             raise InputError(
-                f"{self.name}: labels run from {low} to {high}; wanted 0 to {len(self.classes) - 1}, "
+                f"{self.name}: labels run from {low} to {high}; expected 0 to {len(self.classes) - 1}, "
                 f"one for each of the {len(self.classes)} classes."
             )
 
@@ -61,9 +62,10 @@ class Dataset:
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
     def numbered_by(self, names: Sequence[str]) -> "Dataset":
-        """The same data as a model numbers it whose classes are called `names`: found by their own names.
+        """The same data with the class numbers of a model whose classes are called `names`, matched by name.
 
-        Where these are but numbers from 0, or as many under other names, order is all there is, and nothing changes.
+        Data whose classes are called "0", "1", ..., or that has as many classes under other names, is returned
+        unchanged: class numbers then already mean the same.
         """
         count = len(self.classes)
         if self.classes == tuple(names):
@@ -77,20 +79,20 @@ class Dataset:
         few = ", ".join(self.classes[:5]) + (" ..." if count > 5 else "")
         raise InputError(
             f"{self.name} has {count} classes ({few}), but the model's {len(names)} are {', '.join(names[:5])}"
-            f"{' ...' if len(names) > 5 else ''}; call the folders so, or make one for each of them."
+            f"{' ...' if len(names) > 5 else ''}; rename the classes (the folders) to match."
         )
 
     def take(self, n: int | None) -> "Dataset":
-        """The first `n` examples, or all for None; the fingerprint is that of what is left."""
+        """The first `n` examples (None: all), with their own fingerprint."""
         if n is None or n == len(self):
             return self
         if not 0 < n <= len(self):
-            raise InputError(f"cannot take {n} examples of {self.name}/{self.split}; wanted 1 to {len(self)}.")
+            raise InputError(f"cannot take {n} examples of {self.name}/{self.split}; expected 1 to {len(self)}.")
         x, y = self.x[:n], self.y[:n]
         return replace(self, x=x, y=y, sha256=fingerprint(x.cpu().numpy(), y.cpu().numpy()))
 
 
-def dataset(
+def make_dataset(
     name: str,
     split: str,
     values: Values,
@@ -108,11 +110,11 @@ def dataset(
 def fingerprint(values: Values, labels: npt.NDArray[np.integer]) -> str:
     """SHA-256 of shape, values and labels.
 
-    Floats that are all k/255 are hashed as the bytes k, so that an image is the same image whether it was
-    read from a file of bytes or of floats.
+    Floats that are all k/255 are hashed as the bytes k, so a file of bytes and a file of floats with the same images
+    have the same fingerprint.
     """
     if values.dtype != np.uint8:
-        as_bytes = _bytes(values)
+        as_bytes = _as_bytes(values)
         values = values.astype("<f4") if as_bytes is None else as_bytes
     digest = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
     digest.update(np.ascontiguousarray(values).data)
@@ -120,14 +122,14 @@ def fingerprint(values: Values, labels: npt.NDArray[np.integer]) -> str:
     return digest.hexdigest()
 
 
-def _bytes(values: Values) -> npt.NDArray[np.uint8] | None:
-    """The bytes k of which `values` are k/255, or None if any is not; by blocks, to stay in the cache."""
+def _as_bytes(values: Values) -> npt.NDArray[np.uint8] | None:
+    """The bytes k with `values` = k/255, or None if a value has none."""
     as_bytes = np.empty(values.shape, np.uint8)
-    for start in range(0, len(values), 256):
-        block = values[start : start + 256]
-        with np.errstate(invalid="ignore"):  # NaN has no byte; the comparison says so
-            as_bytes[start : start + 256] = np.rint(block * np.float32(255))
-        if not np.array_equal(as_bytes[start : start + 256].astype(np.float32) / np.float32(255), block):
+    for start in range(0, len(values), FINGERPRINT_BLOCK):
+        block = values[start : start + FINGERPRINT_BLOCK]
+        with np.errstate(invalid="ignore"):  # the comparison below rejects NaN
+            as_bytes[start : start + FINGERPRINT_BLOCK] = np.rint(block * np.float32(255))
+        if not np.array_equal(as_bytes[start : start + FINGERPRINT_BLOCK].astype(np.float32) / np.float32(255), block):
             return None
     return as_bytes
 

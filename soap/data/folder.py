@@ -1,116 +1,82 @@
-"""The user's own images: a folder with one folder for each class.
+"""A data set from image files: a folder with one folder for each class.
 
-`pets/cat/1.png`, `pets/dog/7.jpg` ... is one set, and is served whole whichever split is asked for: whoever trains
-on it must test on another. `pets/train/cat/...` with `pets/test/cat/...` is two splits; the classes are
-those of both together, so that a number means the same class in each.
+`pets/cat/1.png`, `pets/dog/7.jpg` ... has no splits: both splits return all images, so a model trained on it must be
+tested on another folder. `pets/train/cat/...` with `pets/test/cat/...` has two splits; the classes are those of both
+together, so that a number means the same class in each.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from soap.data.dataset import SPLITS, Dataset, dataset
-from soap.data.image_file import opened
+from soap.data.dataset import SPLITS, Dataset, make_dataset
+from soap.data.pictures import SUFFIXES, read_pixels
 from soap.errors import FileError, InputError
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-GREY_MODES = ("1", "L", "LA")
-COLOUR_MODES = ("P", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def load_folder(path: Path, split: str) -> Dataset:
-    """Images of one size; the class is the folder's name, classes in sorted order.
+    """Images of one size with the folder's name as their class; classes are sorted by name.
 
-    Files of all classes are mixed, the same way every time, so that the first or the last of them are no class alone.
-    Grey if every image is grey, else RGB; transparency is dropped.
+    The files of all classes are shuffled, always in the same way, so that a limit or a holdout contains all classes.
+    Grey if every image is grey, else RGB. `soap.data.pictures` describes how a file is decoded.
     """
     splits = _folders(path)
     divided = bool(splits) and {folder.name for folder in splits} <= set(SPLITS)
     if divided and not (path / split).is_dir():
-        raise InputError(f"{path} holds {splits[0].name}/ only; wanted {split}/ beside it for the split {split!r}.")
+        raise InputError(
+            f"{path} contains {splits[0].name}/ only; expected {split}/ beside it for the split {split!r}."
+        )
     every = [folder for part in splits for folder in _folders(part)] if divided else splits
     classes = sorted({folder.name for folder in every})
     chosen = _folders(path / split) if divided else splits
     files: list[Path] = []
     for folder in chosen:
-        images = [file for file in _listed(folder) if file.suffix.lower() in SUFFIXES and file.is_file()]
+        images = [file for file in _entries(folder) if file.suffix.lower() in SUFFIXES and file.is_file()]
         if not images:
-            hint = " Beside train/ and test/ there may be nothing else." if _folders(folder) else ""
-            raise InputError(f"{folder} holds no image ({', '.join(SUFFIXES)}); wanted some, or no such folder.{hint}")
+            hint = " Only train/ and test/ may be in a folder that has splits." if _folders(folder) else ""
+            raise InputError(
+                f"{folder} contains no image ({', '.join(SUFFIXES)}); add some or remove the folder.{hint}"
+            )
         files += images
     if not files:
-        raise InputError(
-            f"{path} holds no class folders; wanted one folder of images for each class, e.g. {path / 'cat' / '1.png'}."
-        )
-    files.sort(key=_place)
+        example = path / "cat" / "1.png"
+        raise InputError(f"{path} contains no class folders; expected one folder of images per class, e.g. {example}.")
+    files.sort(key=_shuffled_order)
     labels = np.array([classes.index(file.parent.name) for file in files])
-    return dataset(path.resolve().name, split, _read(files), labels, classes)
+    return make_dataset(path.resolve().name, split, _read_all(files), labels, classes)
 
 
-def _place(file: Path) -> bytes:
-    """Where a file comes: by chance, and always the same."""
+def _shuffled_order(file: Path) -> bytes:
+    """Sort key: a hash of class and file name."""
     return hashlib.sha256(f"{file.parent.name}/{file.name}".encode(errors="surrogateescape")).digest()
 
 
 def _folders(path: Path) -> list[Path]:
-    return [entry for entry in _listed(path) if entry.is_dir()]
+    return [entry for entry in _entries(path) if entry.is_dir()]
 
 
-def _listed(path: Path) -> list[Path]:
-    """What is in a folder, in sorted order, without hidden entries."""
+def _entries(path: Path) -> list[Path]:
+    """The entries of a folder in sorted order, without hidden ones."""
     try:
         return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-    except OSError as problem:
-        raise FileError(f"cannot look into {path}: {problem.strerror or problem}.") from problem
+    except OSError as error:
+        raise FileError(f"cannot list {path}: {error.strerror or error}.") from error
 
 
-def _read(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
-    """Pixels [n, channels, height, width] of files that must share one size."""
-    sizes, modes = zip(*(_header(file) for file in files), strict=True)
-    for file, size in zip(files, sizes, strict=True):
-        if size != sizes[0]:
+def _read_all(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
+    """Pixels [n, channels, height, width] of files that must have one size."""
+    images: list[npt.NDArray[np.uint8]] = []
+    for file in files:
+        image = read_pixels(file)
+        if images and image.shape[1:] != images[0].shape[1:]:
+            (height, width), (first_height, first_width) = image.shape[1:], images[0].shape[1:]
             raise InputError(
-                f"{file} is {size[0]} x {size[1]} and {files[0]} {sizes[0][0]} x {sizes[0][1]} (width x height); "
-                "wanted images of one size. Resize them first."
+                f"{file} is {width} x {height} and {files[0]} {first_width} x {first_height} (width x height); "
+                "expected images of one size. Resize them first."
             )
-    mode = "L" if all(mode in GREY_MODES for mode in modes) else "RGB"
-    images = (_pixels(file, mode) for file in files)
-    first = next(images)  # before memory is taken for all: sizes are only what headers say until one is read
-    pixels = np.empty((len(files), *first.shape), np.uint8)
-    pixels[0] = first
-    for place, image in enumerate(images, 1):
-        pixels[place] = image
-    return pixels
-
-
-def _header(file: Path) -> tuple[tuple[int, int], str]:
-    """Size (width, height) and colour mode; the pixels are not read yet."""
-    with _decoding(file), opened(file.read_bytes()) as image:
-        size, mode = image.size, image.mode
-    if mode not in GREY_MODES + COLOUR_MODES:
-        raise InputError(f"{file} has colour mode {mode}; wanted 8 bits a channel, grey or RGB. Save it so.")
-    return size, mode
-
-
-def _pixels(file: Path, mode: str) -> npt.NDArray[np.uint8]:
-    """Pixels [channels, height, width]."""
-    with _decoding(file), opened(file.read_bytes()) as image:
-        levels = np.asarray(image.convert(mode))
-    return np.atleast_3d(levels).transpose(2, 0, 1)
-
-
-@contextmanager
-def _decoding(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except InputError as problem:
-        raise InputError(f"{file}: {problem}") from problem
-    except ImportError as problem:
-        raise InputError("reading image files needs Pillow; install it with `pip install pillow`.") from problem
-    # Pillow's decoders meet a damaged file with many kinds of exception (OSError, SyntaxError, struct.error ...).
-    except Exception as problem:
-        raise FileError(f"{file}: cannot be read as an image ({problem}); mend or remove it.") from problem
+        images.append(image)
+    channels = max(len(image) for image in images)
+    return np.stack([np.broadcast_to(image, (channels, *image.shape[1:])) for image in images])

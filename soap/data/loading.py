@@ -1,58 +1,136 @@
-"""One call for every data set: published, bundled, or the user's own."""
+"""Load any data set by name or path, and find published data sets under the data root."""
 
+import os
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from soap.data import mini
-from soap.data.dataset import Dataset, check_split, dataset
+from soap.data.dataset import Dataset, check_split, make_dataset
 from soap.data.folder import load_folder
-from soap.data.location import locate
-from soap.data.location import root as data_root
+from soap.data.mnist import MINI_COUNTS, MINI_NAME, load_mini, mini_folder
 from soap.data.npz import load_npz
-from soap.data.sources import SOURCES
+from soap.data.sources import SOURCES, DataFile, Source
 from soap.errors import FileError, InputError, unknown
 
 
-def load(name: str | Path, split: str = "test", *, root: Path | None = None) -> Dataset:
-    """The data set `name`, as float32 in [0, 1] on the CPU.
+@dataclass(frozen=True, kw_only=True)
+class Presence:
+    """Whether a data set is on this machine: `counts` are examples per split, `missing` the files not in `folder`."""
 
-    `name` is "mnist", "cifar10", "cifar100" (their files lie under the data root, see `soap.data.root`),
-    "mnist-mini" (bundled), a folder of class folders, or an .npz file. A published set whose content is not
-    what its authors published is refused.
+    name: str
+    folder: Path
+    bundled: bool
+    missing: tuple[str, ...]
+    counts: dict[str, int]
+
+    @property
+    def present(self) -> bool:
+        """Whether all its files are present."""
+        return not self.missing
+
+
+def load(name: str | Path, split: str = "test", *, root: Path | None = None) -> Dataset:
+    """The data set `name` as float32 in [0, 1] on the CPU.
+
+    `name` is "mnist", "cifar10", "cifar100" (read from the data root, see `soap.data.root`), "mnist-mini" (bundled), a
+    folder of class folders, or an .npz file. A published data set with other content than published is an error.
     """
     check_split(split)
-    if name == mini.NAME:
-        return mini.load_mini(split)
+    if name == MINI_NAME:
+        return load_mini(split)
     if isinstance(name, str) and name in SOURCES:
-        return _published(name, split, data_root(root))
+        return _load_published(name, split, data_root(root))
     path = Path(name)
     try:
-        folder, exists = path.is_dir(), path.exists()
-    except OSError as problem:
-        raise FileError(f"cannot look at {path}: {problem.strerror or problem}.") from problem
-    if folder:
+        is_folder, exists = path.is_dir(), path.exists()
+    except OSError as error:
+        raise FileError(f"cannot access {path}: {error.strerror or error}.") from error
+    if is_folder:
         return load_folder(path, split)
     if path.suffix == ".npz":
         return load_npz(path, split)
     if exists:
-        raise InputError(f"{path} is a file of another kind; wanted a folder of class folders, or an .npz file.")
+        raise InputError(f"{path} is a file of another kind; expected a folder of class folders, or an .npz file.")
     if isinstance(name, Path) or len(path.parts) > 1:
-        raise FileError(f"{path}: no such file or folder; wanted a folder of class folders, or an .npz file.")
-    raise unknown("data set", name, [mini.NAME, *SOURCES])
+        raise FileError(f"{path}: no such file or folder; expected a folder of class folders, or an .npz file.")
+    raise unknown("data set", name, [MINI_NAME, *SOURCES])
 
 
-def _published(name: str, split: str, folder: Path) -> Dataset:
-    source, paths = SOURCES[name], locate(name, split, folder)
+def data_root(explicit: Path | None = None) -> Path:
+    """The data folder: `explicit`, else $SOAP_DATA, else `soap` in the user's cache folder."""
+    given = explicit or os.environ.get("SOAP_DATA")
+    try:
+        return Path(given).expanduser() if given else _user_cache() / "soap"
+    except RuntimeError as error:
+        raise FileError(f"{error} Give the data folder with --data-root or $SOAP_DATA.") from error
+
+
+def status(root: Path | None = None) -> list[Presence]:
+    """Every data set that can be loaded by name, present or not."""
+    bundled = Presence(name=MINI_NAME, folder=mini_folder(), bundled=True, missing=(), counts=dict(MINI_COUNTS))
+    return [bundled, *(_presence(name, source, root) for name, source in SOURCES.items())]
+
+
+def known_source(name: str) -> Source:
+    """The published data set of that name."""
+    if name not in SOURCES:
+        raise unknown("published data set", name, SOURCES)
+    return SOURCES[name]
+
+
+def find_file(file: DataFile, folder: Path) -> Path | None:
+    """The path of `file` in `folder`; MNIST's files are also found gzipped, and with a dot before "idx"."""
+    names = [file.name]
+    if file.name.endswith("-ubyte"):
+        dotted = file.name.replace("-idx", ".idx")
+        names += [f"{file.name}.gz", dotted, f"{dotted}.gz"]
+    try:
+        return next((path for name in names if (path := folder / name).is_file()), None)
+    except OSError as error:
+        raise FileError(f"cannot list {folder}: {error.strerror or error}.") from error
+
+
+def _split_files(name: str, split: str, root: Path) -> list[Path]:
+    """The files of one split, in their published order."""
+    source = known_source(name)
+    folder = root / source.folder
+    paths = {file.name: find_file(file, folder) for file in source.files if file.split == split}
+    missing = [file for file, path in paths.items() if path is None]
+    if missing:
+        raise FileError(
+            f"{name} is not in {folder}: missing {', '.join(missing)}. Get it with `soap data download {name}`, "
+            f"or import local files with `soap data import {name} DIR`."
+        )
+    return [path for path in paths.values() if path is not None]
+
+
+def _load_published(name: str, split: str, root: Path) -> Dataset:
+    source, paths = SOURCES[name], _split_files(name, split, root)
     pixels, labels = source.read(paths)
     if len(pixels) != source.counts[split]:
         raise FileError(
-            f"{name}/{split} in {paths[0].parent} holds {len(pixels)} images; wanted {source.counts[split]}. "
-            f"A file is cut short or of another set; get it again with `soap data download {name}`."
+            f"{name}/{split} in {paths[0].parent} contains {len(pixels)} images; expected {source.counts[split]}. "
+            f"A file is incomplete or of another data set; get it again with `soap data download {name}`."
         )
-    data = dataset(name, split, pixels, labels, source.classes)
-    wanted = source.content.get(split, data.sha256)
-    if data.sha256 != wanted:
+    data = make_dataset(name, split, pixels, labels, source.classes)
+    expected = source.content.get(split, data.sha256)
+    if data.sha256 != expected:
         raise FileError(
-            f"{name}/{split} in {paths[0].parent} has fingerprint {data.sha256}; wanted {wanted}. "
+            f"{name}/{split} in {paths[0].parent} has fingerprint {data.sha256}; expected {expected}. "
             f"A file is damaged; get it again with `soap data download {name}`."
         )
     return data
+
+
+def _user_cache() -> Path:
+    """The user's cache folder, by the convention of the operating system."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    variable, usual = ("LOCALAPPDATA", "AppData/Local") if sys.platform == "win32" else ("XDG_CACHE_HOME", ".cache")
+    return Path(os.environ.get(variable) or Path.home() / usual)
+
+
+def _presence(name: str, source: Source, root: Path | None) -> Presence:
+    folder = data_root(root) / source.folder
+    missing = tuple(file.name for file in source.files if find_file(file, folder) is None)
+    return Presence(name=name, folder=folder, bundled=False, missing=missing, counts=dict(source.counts))

@@ -1,6 +1,6 @@
-"""The published data sets: their files, sizes, checksums, and where they are served.
+"""The published data sets: files, sizes, checksums and download addresses.
 
-A checksum is written "algorithm:hex digits". Every file that is fetched has a SHA-256.
+A checksum is written "algorithm:hex digits". Every downloaded file has a SHA-256.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from soap.data.mnist import DIGITS, read_mnist
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """A file as the readers take it: unpacked, with the name its authors gave it."""
+    """A file as the readers take it: unpacked, under its published name."""
 
     name: str
     split: str
@@ -26,7 +26,7 @@ class DataFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """A file as it is served: one gzipped `DataFile`, or a tar archive of all of them."""
+    """A file as mirrors serve it: one gzipped `DataFile`, or a tar archive of all of them."""
 
     name: str
     size: int
@@ -42,9 +42,8 @@ class Remote:
 class Source:
     """One published data set.
 
-    `folder` is its place under the data root, and the folder inside its archive. `read` turns the files of a
-    split into pixels and labels. `counts` are examples per split; `content` the `Dataset.sha256` that each
-    split must have once read, where it is known.
+    `folder` is its folder under the data root and inside its archive. `read` turns the files of a split into pixels and
+    labels. `counts` are examples per split; `content` is the `Dataset.sha256` of each split, where known.
     """
 
     folder: str
@@ -58,7 +57,7 @@ class Source:
     content: dict[str, str]
 
     def inside(self, remote: Remote) -> tuple[DataFile, ...]:
-        """The files that `remote` brings once unpacked."""
+        """The files that `remote` contains."""
         if remote.is_archive:
             return self.files
         return tuple(file for file in self.files if remote.name == f"{file.name}.gz")
@@ -66,9 +65,9 @@ class Source:
 
 CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/"
 
-# The sizes and SHA-256 of the gzipped files are those of the original distribution, served unchanged by both
-# mirrors (the original host now refuses most requests). The unpacked files' SHA-256 were taken from files with
-# the MD5 6bbc9ace898e44ae57da46a324031adb, a25bea736e30d166cdddb491f175f624, 2646ac647ad5339dbf082846283269ea
+# Sizes and SHA-256 of the gzipped files are those of the original distribution, which both mirrors serve unchanged
+# (the original host now refuses most requests). The SHA-256 of the unpacked files were computed from files with the MD5
+# 6bbc9ace898e44ae57da46a324031adb, a25bea736e30d166cdddb491f175f624, 2646ac647ad5339dbf082846283269ea
 # and 27ae3e4e09519cfbb04c329615203637.
 MNIST = Source(
     folder="mnist",
@@ -166,7 +165,7 @@ CIFAR10 = Source(
 )
 
 # The archive's MD5 is 03b5dce01913d631647c71ecec9e9cb8. No checksum of the two files inside could be confirmed
-# on the files themselves: on import they are held to their exact size and to labels in range.
+# on the files themselves: an import checks their exact size and the range of their labels.
 CIFAR100 = Source(
     folder="cifar-100-binary",
     homepage=CIFAR_HOME + "cifar.html",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from soap._files import atomic
-from soap.data.arrays import read_arrays
+from soap.data.npz import read_arrays
 from soap.errors import FileError
 from soap.results import Row
 

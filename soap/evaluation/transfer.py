@@ -47,6 +47,7 @@ def transfer(
     batch: int = 500,
     seed: int = 0,
     save_adversarial: Path | None = None,
+    attacked_images: dict[str, Tensor] | None = None,
     watch: Watch = lambda what, done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Row]:
@@ -54,6 +55,7 @@ def transfer(
 
     Rows already in `store` are not measured again; new ones are appended as they are made, so a stop loses at
     most the attack under way. save_adversarial: a folder for the attacked images, one .npz an attack.
+    attacked_images: a dictionary that receives the attacked images by the attack's name.
 
     Several processes deal the batches out among them and come to the very same rows; the first alone reads the store
     and writes.
@@ -69,7 +71,9 @@ def transfer(
     for name, attack in attacks.items():
         keep = None if save_adversarial is None else save_adversarial / f"{model.name}-{name}.npz"
         ready = partial(attacks.__getitem__, name)
-        rows += subject.measured(name, repr(attack), ready, purifiers, known=known, store=store, keep=keep)
+        rows += subject.measured(
+            name, repr(attack), ready, purifiers, known=known, store=store, keep=keep, images=attacked_images
+        )
     return rows
 
 
@@ -95,6 +99,7 @@ class Subject:
         known: dict[str, Row],
         store: Store | None,
         keep: Path | None = None,
+        images: dict[str, Tensor] | None = None,
     ) -> list[Row]:
         """The rows of one attack, bare and behind each purifier; those not in `known` are measured and added to it.
 
@@ -104,13 +109,15 @@ class Subject:
         attack: Attack | None = None
         x_adv: Tensor | None = None
         seconds = 0.0
-        if keep is not None or not known.keys() >= planned.keys():
+        if keep is not None or images is not None or not known.keys() >= planned.keys():
             began = time.monotonic()
             attack = make()
             x_adv = None if attack is None else self.attacked(name, attack)
             seconds = time.monotonic() - began
             if x_adv is not None and keep is not None and distributed.here().first:
                 save_images(keep, x_adv, self.data.y)
+            if x_adv is not None and images is not None:
+                images[name] = x_adv
         for key, purifier in planned.items():
             if key not in known and attack is not None and x_adv is not None:
                 row = self.scored(self.plan(name, settings, purifier), attack, purifier, x_adv, seconds)

@@ -1,8 +1,18 @@
-"""The classifier and the purifier as ONNX files, which run without torch; and whether they do what torch does."""
+"""Export the classifier and the purifier as ONNX files, which run without torch, and check them against torch."""
 
-from soap.export.checking import ENOUGH, Agreement, check
-from soap.export.opening import MANIFEST, Opened, opened
+from soap.export.checking import MIN_AGREEMENT, PartAgreement, check_export
+from soap.export.onnx_files import MANIFEST, OPSETS, ExportedFiles, OnnxModel, export, open_onnx
 from soap.export.parts import PARTS
-from soap.export.writing import OPSETS, Exported, export
 
-__all__ = ["ENOUGH", "MANIFEST", "OPSETS", "PARTS", "Agreement", "Exported", "Opened", "check", "export", "opened"]
+__all__ = [
+    "MANIFEST",
+    "MIN_AGREEMENT",
+    "OPSETS",
+    "PARTS",
+    "ExportedFiles",
+    "OnnxModel",
+    "PartAgreement",
+    "check_export",
+    "export",
+    "open_onnx",
+]

@@ -1,32 +1,48 @@
-"""Exported files against torch, on attacked images: whether they say the same, and how long each takes.
+"""Compare exported files with torch on attacked images: agreement and time.
 
-A sign step turns a last-bit difference of a gradient near zero into a pixel that moved the other way, so pixels are
-counted, and labels decide. Where too few agree, both are held against torch in double precision, which tells rounding
-from a wrong graph: of rounding, torch in single precision has its own share.
+A sign step turns a last-bit difference of a gradient near zero into a pixel that moves the other way. So equal pixels
+are only counted, and equal labels decide. If too few labels agree, both are compared with torch in double precision,
+which distinguishes rounding from a wrong graph: torch in single precision differs by rounding as well.
 """
 
 import copy
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from soap._files import atomic
 from soap._runtime.isolation import isolated
+from soap.attacks import Attack
 from soap.auxiliary import JointModel
-from soap.bench.agreement import same_pixels
+from soap.bench.comparison import same_pixels
+from soap.bench.results import provenance
+from soap.data import Dataset
 from soap.errors import FileError, InputError
 from soap.evaluation import fingerprint
-from soap.export.opening import MANIFEST, Opened, opened
+from soap.export.onnx_files import (
+    MANIFEST,
+    MANIFEST_SCHEMA,
+    ExportedFiles,
+    OnnxModel,
+    import_onnx_modules,
+    open_onnx,
+)
 from soap.purifiers import SOAP
 from soap.shapes import Float, Tensor
 
-ENOUGH = 0.999
-"""The share of images on which a file must agree with torch."""
+MIN_AGREEMENT = 0.999
+"""Share of images on which a file must agree with torch."""
 
-ALIKE = 1e-4
+ATTACK_BATCH = 250
+"""Images attacked at a time."""
+
+LOSS_TOLERANCE = 1e-4
 """Losses this close (relative) agree."""
 
 Outputs = tuple[Tensor, ...]
@@ -34,13 +50,13 @@ Run = Callable[[Tensor, Tensor], Outputs]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """How a part compares with torch.
+class PartAgreement:
+    """Agreement of one part with torch.
 
-    agree: share of images with the same label (the loss: the same loss). pixels: share of equal pixels, None where
-    none come out. Seconds are those of all images, measured in turns batch by batch.
-    double_torch, double_onnx: on what share torch and the file agree with torch in double precision; None where the
-    file agrees with torch on enough images.
+    agree: share of images with the same label (for the part loss: the same loss). pixels: share of equal pixels, None
+    for a part without image output. Seconds are for all images, measured alternately batch by batch. double_torch,
+    double_onnx: share of images on which torch and the file agree with torch in double precision; None if the file
+    agrees with torch on enough images.
     """
 
     part: str
@@ -54,16 +70,28 @@ class Agreement:
 
     @property
     def ratio(self) -> float:
-        """How many times as long torch takes."""
+        """The time of torch divided by that of onnxruntime."""
         return self.seconds_torch / self.seconds_onnx
 
     @property
     def holds(self) -> bool:
-        """Whether they agree on enough images."""
-        return self.agree >= ENOUGH
+        """Whether the part agrees with torch on enough images."""
+        return self.agree >= MIN_AGREEMENT
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "agree": self.agree,
+            "pixels": self.pixels,
+            "seconds_torch": self.seconds_torch,
+            "seconds_onnx": self.seconds_onnx,
+            "ratio": self.ratio,
+            "double_torch": self.double_torch,
+            "double_onnx": self.double_onnx,
+        }
 
 
-def check(
+def check_export(
     model: JointModel,
     folder: Path,
     x: Float[Tensor, "n *shape"],
@@ -71,26 +99,60 @@ def check(
     purifier: SOAP | None = None,
     batch: int = 32,
     watch: Callable[[str, float, float | None], None] = lambda what, done, total: None,
-) -> list[Agreement]:
-    """Run every part in `folder` and its like in torch on `x`, `batch` images at a time.
+) -> list[PartAgreement]:
+    """Run each part in `folder` and the same computation in torch on `x`, `batch` images at a time.
 
-    `purifier` has the settings of the whole; as many steps are taken, each image at a radius of its grid, in turn.
+    `purifier` has the settings of the whole. The part step runs as many steps; the images cycle through the radii of
+    its grid.
     """
-    files = opened(folder)
+    files = open_onnx(folder)
     if files.manifest["weights_sha256"] != fingerprint(model):
-        raise FileError(f"{folder / MANIFEST} is of other weights than those of {model.name}; export again.")
+        raise FileError(
+            f"{folder / MANIFEST} was exported from other weights than those of {model.name}; export again."
+        )
     if purifier is None and set(files.sessions) != {"classifier"}:
-        raise InputError(f"{folder} holds parts of a purifier; give the purifier that they are to agree with.")
+        raise InputError(f"{folder} contains parts of a purifier; pass the purifier to compare them with.")
     if purifier is not None and files.manifest["settings"]["label"] != repr(purifier):
         raise InputError(f"{folder} was exported with {files.manifest['settings']['label']}, not with {purifier!r}.")
     with isolated(model), torch.no_grad():
         grid = (0.0,) if purifier is None else purifier.grid
         eps = x.new_tensor(grid).repeat(-(-len(x) // len(grid)))[: len(x)]
-        return [_compared(name, model, files, purifier, x, eps, batch=batch, watch=watch) for name in files.sessions]
+        return [
+            _compare_part(name, model, files, purifier, x, eps, batch=batch, watch=watch) for name in files.sessions
+        ]
 
 
-def _by_torch(name: str, model: JointModel, purifier: SOAP | None) -> Run:
-    """A part by torch; what matters comes first in the outputs: logits, losses or images."""
+def check_on_attacked(
+    model: JointModel,
+    exported: ExportedFiles,
+    images: Dataset,
+    attack: Attack,
+    *,
+    batch: int = 32,
+    watch: Callable[[str, float, float | None], None] = lambda what, done, total: None,
+) -> list[PartAgreement]:
+    """Attack the bare classifier, then run `check_export` on the attacked images."""
+    attacked: list[Tensor] = []
+    parts = (torch.split(images.x, ATTACK_BATCH), torch.split(images.y, ATTACK_BATCH))
+    for x, y in zip(*parts, strict=True):
+        attacked.append(attack(model, x, y))
+        watch("attacking", sum(map(len, attacked)), len(images))
+    return check_export(
+        model, exported.folder, torch.cat(attacked), purifier=exported.purifier, batch=batch, watch=watch
+    )
+
+
+def append_check(path: Path, result: dict[str, Any]) -> None:
+    """Append the result of a check to a JSONL file, with version, machine, time and command."""
+    origin = {**provenance(torch.device("cpu")), "onnxruntime": import_onnx_modules("onnxruntime")[0].__version__}
+    with atomic.explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"schema": MANIFEST_SCHEMA, **result, "provenance": origin}, sort_keys=True) + "\n")
+
+
+def _torch_run(name: str, model: JointModel, purifier: SOAP | None) -> Run:
+    """The torch computation of a part; the first output is logits, losses or images."""
     if name == "classifier":
         return lambda x, eps: (model(x),)
     if purifier is None or name == "loss":
@@ -105,8 +167,8 @@ def _by_torch(name: str, model: JointModel, purifier: SOAP | None) -> Run:
     return purified
 
 
-def _by_file(name: str, files: Opened, purifier: SOAP | None) -> Run:
-    """The same part by onnxruntime."""
+def _onnx_run(name: str, files: OnnxModel, purifier: SOAP | None) -> Run:
+    """The same part run by onnxruntime."""
 
     def run(*inputs: Tensor) -> Outputs:
         return tuple(torch.from_numpy(np.asarray(out)) for out in files.run(name, *(x.numpy() for x in inputs)))
@@ -123,23 +185,23 @@ def _by_file(name: str, files: Opened, purifier: SOAP | None) -> Run:
     return steps
 
 
-def _compared(
+def _compare_part(
     name: str,
     model: JointModel,
-    files: Opened,
+    files: OnnxModel,
     purifier: SOAP | None,
     x: Tensor,
     eps: Tensor,
     *,
     batch: int,
     watch: Callable[[str, float, float | None], None],
-) -> Agreement:
-    """Both on every batch in turns, after one batch to warm up; then in double precision, if that must be known."""
-    runs = (_by_torch(name, model, purifier), _by_file(name, files, purifier))
+) -> PartAgreement:
+    """Run both alternately on each batch, after one batch to warm up; in double precision too if they disagree."""
+    runs = (_torch_run(name, model, purifier), _onnx_run(name, files, purifier))
     for run in runs:
         run(x[:batch], eps[:batch])
     seconds = [0.0, 0.0]
-    said: list[list[Tensor]] = [[], []]
+    decisive: list[list[Tensor]] = [[], []]
     pixels = []
     for start in range(0, len(x), batch):
         rows = slice(start, start + batch)
@@ -148,15 +210,15 @@ def _compared(
             began = time.perf_counter()
             outputs.append(run(x[rows], eps[rows]))
             seconds[which] += time.perf_counter() - began
-            said[which].append(_said(name, model, outputs[-1]))
+            decisive[which].append(_decisive_output(name, model, outputs[-1]))
         if name in ("step", "whole"):
             pixels.append(same_pixels(outputs[0][0], outputs[1][0]) * len(outputs[0][0]))
         watch(f"checking {name}", min(start + batch, len(x)), len(x))
-    by_torch, by_file = map(torch.cat, said)
-    found = Agreement(
+    torch_output, file_output = map(torch.cat, decisive)
+    found = PartAgreement(
         part=name,
         images=len(x),
-        agree=_alike(name, by_torch, by_file),
+        agree=_share_equal(name, torch_output, file_output),
         pixels=sum(pixels) / len(x) if pixels else None,
         seconds_torch=seconds[0],
         seconds_onnx=seconds[1],
@@ -164,7 +226,9 @@ def _compared(
     if found.holds:
         return found
     exact = _in_double(name, model, purifier, x, eps, batch=batch, watch=watch)
-    return replace(found, double_torch=_alike(name, exact, by_torch), double_onnx=_alike(name, exact, by_file))
+    return replace(
+        found, double_torch=_share_equal(name, exact, torch_output), double_onnx=_share_equal(name, exact, file_output)
+    )
 
 
 def _in_double(
@@ -177,28 +241,28 @@ def _in_double(
     batch: int,
     watch: Callable[[str, float, float | None], None],
 ) -> Tensor:
-    """What torch says in double precision."""
+    """The decisive output of torch in double precision."""
     model = copy.deepcopy(model).double()
     if purifier is not None:
         settings = {key: getattr(purifier, key) for key in ("eps", "step_size", "steps", "grid", "bounds")}
         purifier = SOAP(model, **settings)
-    run = _by_torch(name, model, purifier)
-    said = []
+    run = _torch_run(name, model, purifier)
+    outputs = []
     for start in range(0, len(x), batch):
         rows = slice(start, start + batch)
-        said.append(_said(name, model, run(x[rows].double(), eps[rows].double())))
+        outputs.append(_decisive_output(name, model, run(x[rows].double(), eps[rows].double())))
         watch(f"checking {name} in double precision", min(start + batch, len(x)), len(x))
-    return torch.cat(said)
+    return torch.cat(outputs)
 
 
-def _said(name: str, model: JointModel, outputs: Outputs) -> Tensor:
-    """What decides: the loss, or the label, of every image."""
+def _decisive_output(name: str, model: JointModel, outputs: Outputs) -> Tensor:
+    """The loss or the label of each image."""
     if name == "loss":
         return outputs[0]
     return (model(outputs[0]) if name == "step" else outputs[-1]).argmax(1)
 
 
-def _alike(name: str, wanted: Tensor, got: Tensor) -> float:
-    """The share of images on which two agree."""
-    same = (got - wanted).abs() <= ALIKE * wanted.abs() if name == "loss" else got == wanted
+def _share_equal(name: str, expected: Tensor, got: Tensor) -> float:
+    """The share of images on which two outputs agree."""
+    same = (got - expected).abs() <= LOSS_TOLERANCE * expected.abs() if name == "loss" else got == expected
     return float(same.double().mean())

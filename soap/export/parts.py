@@ -1,4 +1,4 @@
-"""What can be exported: functions of tensors, and what their inputs and outputs are called."""
+"""The parts that can be exported: functions of tensors with named inputs and outputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ from soap.purifiers import SOAP
 from soap.shapes import Tensor
 
 PARTS = ("classifier", "loss", "step", "whole")
-"""Every part but the classifier needs an auxiliary task."""
+"""All but the classifier need an auxiliary task."""
 
-EXAMPLES = 3
-"""Rows to trace with; torch takes 0 and 1 for special sizes."""
+EXAMPLE_BATCH = 3
+"""Batch size of the example inputs; torch treats 0 and 1 as special sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """One function to export; `examples` are inputs of the right shapes, each a tensor of its own."""
+class ExportPart:
+    """One function to export; `examples` are distinct input tensors of the right shapes."""
 
     name: str
     function: Callable[..., Any]
@@ -30,53 +30,55 @@ class Part:
     outputs: tuple[str, ...]
 
 
-def classifier(model: JointModel) -> Part:
+def classifier(model: JointModel) -> ExportPart:
     """x -> logits."""
 
     def forward(x: Tensor) -> Tensor:
         return model(x)  # type: ignore[no-any-return]
 
-    return Part(name="classifier", function=forward, examples=(_images(model),), inputs=("x",), outputs=("logits",))
+    return ExportPart(
+        name="classifier", function=forward, examples=(_images(model),), inputs=("x",), outputs=("logits",)
+    )
 
 
-def loss(model: JointModel) -> Part:
-    """x -> the auxiliary loss [batch] that purification lowers, and by which it chooses a radius."""
+def loss(model: JointModel) -> ExportPart:
+    """x -> the auxiliary loss [batch] that purification minimises and chooses a radius by."""
 
     def forward(x: Tensor) -> Tensor:
         return model.auxiliary.loss(model, x)
 
-    return Part(name="loss", function=forward, examples=(_images(model),), inputs=("x",), outputs=("loss",))
+    return ExportPart(name="loss", function=forward, examples=(_images(model),), inputs=("x",), outputs=("loss",))
 
 
-def step(model: JointModel) -> Part:
+def step(model: JointModel) -> ExportPart:
     """One step of Algorithm 2: (x, x0, step_size [], eps [batch]) -> x_next, inside eps of x0 and inside [0, 1]."""
 
     def forward(x: Tensor, x0: Tensor, step_size: Tensor, eps: Tensor) -> Tensor:
         _, gradient = slope(lambda point: model.auxiliary.loss(model, point), x)
         ball = Linf(eps)
-        # What `advance` does; but here the step size is an input of the graph, too.
+        # The same as `advance`, with the step size as an input of the graph.
         delta = ball.project(x - step_size * ball.steepest(gradient) - x0)
         return (x0 + delta).clamp(*UNIT)
 
-    # x and x0 are two tensors: of one alone torch would make one input of the graph.
+    # Two tensors: if x and x0 were the same, torch would make one input of them.
     x, x0 = _images(model), _images(model)
-    return Part(
+    return ExportPart(
         name="step",
         function=forward,
-        examples=(x, x0, x.new_tensor(0.1), x.new_full((EXAMPLES,), 0.3)),
+        examples=(x, x0, x.new_tensor(0.1), x.new_full((EXAMPLE_BATCH,), 0.3)),
         inputs=("x", "x0", "step_size", "eps"),
         outputs=("x_next",),
     )
 
 
-def whole(purifier: SOAP) -> Part:
+def whole(purifier: SOAP) -> ExportPart:
     """x -> the purified x, its logits, the radius that was used, and the auxiliary loss before and after."""
 
     def forward(x: Tensor) -> tuple[Tensor, ...]:
         purified, eps, loss_before, loss_after = purifier._walk(x)
         return purified, purifier.model(purified), eps, loss_before, loss_after
 
-    return Part(
+    return ExportPart(
         name="whole",
         function=forward,
         examples=(_images(purifier.model),),
@@ -86,6 +88,6 @@ def whole(purifier: SOAP) -> Part:
 
 
 def _images(model: JointModel) -> Tensor:
-    """A few grey images of the model's shape."""
+    """Grey images of the model's input shape."""
     parameter = next(model.parameters())
-    return torch.full((EXAMPLES, *model.input_shape), 0.5, dtype=parameter.dtype)
+    return torch.full((EXAMPLE_BATCH, *model.input_shape), 0.5, dtype=parameter.dtype)

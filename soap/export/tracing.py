@@ -1,9 +1,12 @@
-"""A function of a batch, gradients inside it included, as one graph that takes batches of any size.
+"""Trace a function of a batch, gradients inside it included, as one graph for batches of any size.
 
-`torch.export` refuses a function that calls autograd, and `make_fx` with symbolic sizes breaks where code asks for
-`len(x)`, which must be a plain number. So the function is traced, without any computing, on a batch of `MARK` rows: a
-prime that no other size has as a factor. Each number in the graph that is a multiple of it stands for that multiple of
-the batch size, and is made so.
+`torch.export` refuses a function that calls autograd, and `make_fx` with symbolic sizes fails where code calls
+`len(x)`, which must be a plain number. So the function is traced on fake tensors with a batch of `BATCH_MARKER`
+samples. Each number in the graph that is a multiple of the marker is replaced by that multiple of the batch size.
+
+A purification step differentiates the network, so the graph contains the backward pass of each layer. Most backward
+operators decompose into plain arithmetic. Those of convolutions and of average pooling are written here as (transposed)
+convolutions, because ONNX has no operators for them.
 """
 
 import operator
@@ -17,48 +20,54 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from soap.errors import InputError
-from soap.export.rules import RULES, PlainPooling
 from soap.shapes import Tensor
 
-MARK = 1_000_003
+aten = torch.ops.aten
+
+BATCH_MARKER = 1_000_003
+"""The batch size during tracing: a prime that divides no other size in a network."""
 
 
-def traced(function: Callable[..., Any], examples: Sequence[Tensor]) -> GraphModule:
-    """The graph of `function`; the first dimension of every example that has one is the batch, and free."""
+def trace_batch(function: Callable[..., Any], examples: Sequence[Tensor]) -> GraphModule:
+    """The graph of `function` for any batch size; the batch is the first dimension of each example that has one."""
     decompositions = {
         **torch.export.default_decompositions(),
         **get_decompositions([torch.ops.aten.max_pool2d_with_indices_backward]),
-        **RULES,
+        **DECOMPOSITIONS,
     }
-    with torch.no_grad(), PlainPooling():
-        # Once for real: tensors that are made once and kept for later calls must not be made of the stand-ins below.
+    with torch.no_grad(), BlockPooling():
+        # Run once with real tensors: those that are cached for later calls must not be fake tensors.
         function(*examples)
         with FakeTensorMode(allow_non_fake_inputs=True):
-            marked = [torch.empty(MARK, *x.shape[1:], dtype=x.dtype) if x.ndim else torch.empty((), dtype=x.dtype)
-                      for x in examples]  # fmt: skip
+            shapes = [(BATCH_MARKER, *x.shape[1:]) if x.ndim else () for x in examples]
+            marked = [torch.empty(shape, dtype=x.dtype) for shape, x in zip(shapes, examples, strict=True)]
             graph: GraphModule = make_fx(function, decompositions, _allow_non_fake_inputs=True)(*marked)
-    _free_batch(graph)
+    _replace_batch_size(graph)
     return graph.eval()
 
 
-def _free_batch(graph: GraphModule) -> None:
-    """Replace every multiple of `MARK` by that multiple of the first input's first dimension."""
+def _replace_batch_size(graph: GraphModule) -> None:
+    """Replace every multiple of `BATCH_MARKER` by that multiple of the first input's first dimension."""
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
     with graph.graph.inserting_after(inputs[-1]):
         batch = graph.graph.call_function(torch.ops.aten.sym_size.int, (inputs[0], 0))
     multiples: dict[int, Node] = {1: batch}
 
-    def freed(value: Any) -> Any:
-        if type(value) is not int or abs(value) < MARK or abs(value) == sys.maxsize:  # maxsize: to the end of a slice
+    def symbolic(value: Any) -> Any:
+        if (
+            type(value) is not int or abs(value) < BATCH_MARKER or abs(value) == sys.maxsize
+        ):  # maxsize is the end of an open slice
             return value
-        times, rest = divmod(value, MARK)
+        times, rest = divmod(value, BATCH_MARKER)
         if rest:
             raise InputError(
-                f"the model makes a size of {times} x batch + {rest}, which cannot be exported; "
-                "its rows must not depend on each other."
+                f"the model computes a size of {times} x batch + {rest}, which cannot be exported; "
+                "a result must not depend on the other samples of its batch."
             )
         if times not in multiples:
             with graph.graph.inserting_after(batch):
@@ -66,6 +75,119 @@ def _free_batch(graph: GraphModule) -> None:
         return multiples[times]
 
     for node in calls:
-        node.args = map_aggregate(node.args, freed)
-        node.kwargs = map_aggregate(node.kwargs, freed)
+        node.args = map_aggregate(node.args, symbolic)
+        node.kwargs = map_aggregate(node.kwargs, symbolic)
     graph.recompile()
+
+
+def convolution_backward(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    """The input gradient of a convolution is a transposed convolution with the same weight, and vice versa."""
+    if output_mask[1] or output_mask[2]:  # weights are frozen in every exported part
+        return NotImplemented
+    if transposed:
+        none = [0] * len(stride)
+        gradient_x = aten.convolution.default(gradient, weight, None, stride, padding, dilation, False, none, groups)
+        for dim in range(2, x.ndim):  # an output padding beyond the stride makes it longer than x
+            gradient_x = gradient_x.narrow(dim, 0, x.shape[dim])
+        return gradient_x, None, None
+    # Several input sizes give one output size; the output padding selects the right one.
+    output_padding_x = [
+        x.shape[2 + d] + 2 * padding[d] - dilation[d] * (weight.shape[2 + d] - 1) - 1
+        - (gradient.shape[2 + d] - 1) * stride[d]
+        for d in range(len(stride))
+    ]  # fmt: skip
+    return aten.convolution.default(
+        gradient, weight, None, stride, padding, dilation, True, output_padding_x, groups
+    ), None, None  # fmt: skip
+
+
+def avg_pool2d_backward(
+    gradient: Tensor,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    """Each output's gradient, distributed over the pixels of its window: a transposed convolution with ones."""
+    strides = stride or kernel  # an empty list means the kernel size
+    pair = tuple((each[0], each[-1]) for each in (kernel, strides, padding))
+    counts = [
+        _window_counts(outputs, inputs, *(each[d] for each in pair), with_padding=count_include_pad)
+        for d, (outputs, inputs) in enumerate(zip(gradient.shape[2:], x.shape[2:], strict=True))
+    ]
+    divisor: Any = divisor_override
+    if divisor is None:
+        divisor = torch.tensor([[float(h * w) for w in counts[1]] for h in counts[0]], dtype=x.dtype)
+    channels = x.shape[-3]
+    ones = torch.ones(channels, 1, *pair[0], dtype=x.dtype)
+    spread: Tensor = F.conv_transpose2d(gradient / divisor, ones, stride=pair[1], groups=channels)
+    for d in range(2):  # remove the padding; pixels that no window covers get 0
+        start, size = pair[2][d], x.shape[2 + d]
+        here = min(size, spread.shape[2 + d] - start)
+        spread = spread.narrow(2 + d, start, here)
+        if here < size:
+            spread = F.pad(spread, (0, 0, 0, size - here) if d == 0 else (0, size - here))
+    return spread
+
+
+def _window_counts(
+    outputs: int, inputs: int, kernel: int, stride: int, padding: int, *, with_padding: bool
+) -> list[int]:
+    """The number of positions along one axis that each window averages."""
+    counts = []
+    for position in range(outputs):
+        start = position * stride - padding
+        end = min(start + kernel, inputs + padding)
+        counts.append(end - start if with_padding else min(end, inputs) - max(start, 0))
+    return counts
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.convolution_backward.default: convolution_backward,
+    aten.avg_pool2d_backward.default: avg_pool2d_backward,
+}
+
+
+class BlockPooling(TorchFunctionMode):
+    """Context in which adaptive average pooling is a mean over blocks.
+
+    On channels-last images torch's own version changes strides in place, which has no ONNX gradient.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is F.adaptive_avg_pool2d:
+            return block_means(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def block_means(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
+    """`adaptive_avg_pool2d` with blocks that do not overlap."""
+    sizes = tuple(output_size) if isinstance(output_size, Sequence) else (output_size, output_size)
+    height, width = input.shape[2:]
+    block_rows, block_columns = sizes[0] or height, sizes[1] or width
+    if height % block_rows or width % block_columns:
+        raise InputError(
+            f"adaptive average pooling from {height} x {width} to {block_rows} x {block_columns} has overlapping "
+            "blocks, which cannot be exported; use an output size that divides the input size."
+        )
+    if block_rows == block_columns == 1:
+        return input.mean((2, 3), keepdim=True)
+    blocks = input.reshape(*input.shape[:2], block_rows, height // block_rows, block_columns, width // block_columns)
+    return blocks.mean((3, 5))

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from soap.data.sources import SOURCES
 from soap.purifiers.soap import label
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
@@ -33,3 +34,9 @@ def _by_text(text: str) -> str:
     """The network is built, for a purifier names itself; that takes a fraction of a second, so once is enough."""
     recipe = generative.parse(text, "recipe")
     return repr(generative.purifier(recipe, generative.build(recipe)))
+
+
+def class_names(recipe: Recipe, classes: int) -> list[str]:
+    """The class names of a recipe's published data set if it has `classes` of them, else the numbers from 0."""
+    names = SOURCES[recipe.data].classes if recipe.data in SOURCES else ()
+    return list(names) if len(names) == classes else [str(label) for label in range(classes)]

@@ -1,6 +1,7 @@
 """Purifiers by name, each ready to stand before a classifier."""
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from soap import zoo
 from soap.auxiliary import JointModel
 from soap.errors import InputError, call_with, unknown
 from soap.purifiers import SOAP, AntiAdversary, Hedge, Purifier
+from soap.purifiers.soap import CHOICES
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
 
@@ -100,3 +102,22 @@ def _given(name: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
     if name != SOAP_NAME and isinstance(settings.get("eps"), str):
         raise InputError(f"eps={settings['eps']!r} is a choice of SOAP's; {name} takes a number or has no radius.")
     return {**({"seed": seed} if name in DRAWS else {}), **settings}
+
+
+def parse_number(text: str) -> float:
+    """A number, or a fraction like 8/255; anything else raises `InputError`."""
+    try:
+        return float(Fraction(text.replace(" ", ""))) if "/" in text else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{text!r} is not a number or a fraction like 8/255.") from None
+
+
+def parse_radius(text: str) -> float | str:
+    """A purification radius: a name like "min-aux", a number, or a fraction like 8/255."""
+    if text in CHOICES:
+        return text
+    try:
+        return parse_number(text)
+    except InputError:
+        names = ", ".join(CHOICES)
+        raise InputError(f"eps_pfy is {text!r}, expected {names}, a number, or a fraction like 8/255.") from None

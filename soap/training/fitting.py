@@ -13,7 +13,7 @@ from soap._files import tensor_files
 from soap.auxiliary import JointModel
 from soap.auxiliary.keeping import metadata
 from soap.data import Dataset
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.errors import InputError
 from soap.shapes import Tensor
 from soap.training import checkpoint
@@ -88,7 +88,7 @@ def as_dataset(x: Array, y: Array, *, classes: int, name: str = "arrays", split:
         validate.inputs(torch.from_numpy(np.ascontiguousarray(values)))
     if not np.issubdtype(labels.dtype, np.integer):
         raise InputError(f"labels are {labels.dtype}, want whole numbers: class numbers from 0 to {classes - 1}.")
-    return dataset(name, split, values, labels, [str(number) for number in range(classes)])
+    return make_dataset(name, split, values, labels, [str(number) for number in range(classes)])
 
 
 def _plain(array: Array) -> npt.NDArray[Any]:

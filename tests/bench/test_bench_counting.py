@@ -1,4 +1,4 @@
-"""Passes: counted exactly, for the plain path and ours, and as many as the algorithm needs."""
+"""PassCount: counted exactly, for the plain path and ours, and as many as the algorithm needs."""
 
 import pytest
 import torch
@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from tiny import noise_images, state_of, tiny_model
 
 import soap
-from soap.bench import plain_walks
+from soap.bench import reference
 from soap.bench.counting import Meter, counting_features, counting_logits, counting_losses
-from soap.bench.plain_deepfool import deepfool
-from soap.bench.purify import needed
+from soap.bench.purification import needed_points
+from soap.bench.reference import deepfool
 
 CPU = torch.device("cpu")
 GAMMA, T = 0.1, 5
@@ -23,11 +23,11 @@ def passes(meter, images):
 
 
 @pytest.mark.parametrize("task", ["reconstruction", "rotation", "consistency"])
-def test_the_papers_grid_takes_55_and_11_the_plain_way_and_11_and_5_ours(task):
+def test_passes_of_the_papers_grid(task):
     x = noise_images(3)
     model, before = tiny_model(task), state_of(tiny_model(task))
     plain, ours = Meter(CPU), Meter(CPU)
-    plain_walks.purify_min_aux(counting_losses(model, plain), x, GRID, gamma=GAMMA, T=T)
+    reference.purify_min_aux(counting_losses(model, plain), x, GRID, gamma=GAMMA, T=T)
     soap.SOAP(counting_losses(model, ours), step_size=GAMMA, steps=T, grid=GRID)(x)
     assert passes(plain, len(x)) == (55 + 11, 55)
     assert passes(ours, len(x)) == (11 + 5, 11)
@@ -40,9 +40,9 @@ def test_the_papers_grid_takes_55_and_11_the_plain_way_and_11_and_5_ours(task):
     fine=st.sampled_from([1, 2, 3]),
     steps=st.integers(1, 6),
 )
-def test_what_is_needed_is_what_ours_takes(grid, fine, steps):
+def test_ours_needs_exactly_the_needed_passes(grid, fine, steps):
     radii = tuple(k * GAMMA / fine for k in sorted(grid))
-    gradients, losses = needed(radii, gamma=GAMMA, T=steps)
+    gradients, losses = needed_points(radii, gamma=GAMMA, T=steps)
     meter = Meter(CPU)
     x = noise_images(2)
     soap.SOAP(counting_losses(tiny_model(), meter), step_size=GAMMA, steps=steps, grid=radii)(x)
@@ -60,20 +60,20 @@ def test_what_is_needed_is_what_ours_takes(grid, fine, steps):
     ],
 )
 def test_needed_passes_by_hand(grid, steps, wanted):
-    assert needed(grid, gamma=GAMMA, T=steps) == wanted
+    assert needed_points(grid, gamma=GAMMA, T=steps) == wanted
 
 
-def test_an_attack_takes_a_pass_a_step():
+def test_pgd_needs_one_pass_per_step():
     x, y = noise_images(3), torch.tensor([0, 1, 2])
     plain, ours = Meter(CPU), Meter(CPU)
-    plain_walks.pgd(counting_logits(tiny_model(), plain), x, y, eps=0.1, gamma=0.02, T=7)
+    reference.pgd(counting_logits(tiny_model(), plain), x, y, eps=0.1, gamma=0.02, T=7)
     soap.attacks.PGD(eps=0.1, step_size=0.02, steps=7)(counting_logits(tiny_model(), ours), x, y)
     assert passes(plain, 3) == (7, 7)
     assert passes(ours, 3)[1] == 7
     assert passes(ours, 3)[0] <= 8  # one more looks at the model's answers
 
 
-def test_deepfool_takes_a_backward_pass_a_class_and_none_where_there_is_nothing_to_do():
+def test_deepfool_needs_one_backward_pass_per_class():
     model, x = tiny_model(), noise_images(1)
     label = int(model(x).argmax())
     attack = soap.attacks.DeepFool(steps=1, candidates=3)
@@ -81,12 +81,12 @@ def test_deepfool_takes_a_backward_pass_a_class_and_none_where_there_is_nothing_
     twin = counting_logits(model, meter)
     deepfool(twin, x, torch.tensor([(label + 1) % 4]), attack)
     assert passes(meter, 1) == (1, 0)
-    meter.restart()
+    meter.reset()
     deepfool(twin, x, torch.tensor([label]), attack)
     assert passes(meter, 1) == (2, 3)  # its own class and two others
 
 
-def test_views_are_counted_at_the_encoder_and_copies_count_into_the_same_meter():
+def test_views_are_counted_at_the_encoder_and_copies_share_the_meter():
     import copy
 
     meter = Meter(CPU)
@@ -99,13 +99,13 @@ def test_views_are_counted_at_the_encoder_and_copies_count_into_the_same_meter()
 
 
 @pytest.mark.gpu
-def test_a_replayed_graph_counts_as_what_it_replaces():
+def test_a_replayed_graph_is_counted_like_its_calls():
     device = torch.device("cuda")
     meter = Meter(device)
     model = counting_losses(tiny_model().to(device), meter)
     purifier = soap.SOAP(model, step_size=GAMMA, steps=T, grid=GRID)
     x = noise_images(8).to(device)
     for _ in range(3):
-        meter.restart()
+        meter.reset()
         purifier(x)
     assert passes(meter, 8) == (16, 11)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from soap.bench.epoch_clock import EpochClock
+from soap.bench.training_run import EpochClock
 from soap.errors import InputError
 
 STEP, CHECKPOINT = 2.0, 50.0
@@ -36,7 +36,7 @@ def epochs(clock, time, *, count, steps, told_twice=False):
 
 
 @pytest.mark.parametrize("told_twice", [False, True])
-def test_whole_epochs_are_taken_as_they_are(monkeypatch, told_twice):
+def test_whole_epochs_are_not_scaled(monkeypatch, told_twice):
     clock = EpochClock(torch.device("cpu"), measured=3, whole=3)
     said = epochs(clock, Time(monkeypatch), count=2, steps=3, told_twice=told_twice)
     assert said == [None, None, 3 * STEP + CHECKPOINT] * 2

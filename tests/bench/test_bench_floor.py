@@ -8,8 +8,8 @@ from torch import nn
 
 import soap
 from soap._runtime.isolation import frozen
-from soap.bench.floor import Rates, Work, cost_of, floor, measure_rates
-from soap.bench.purify import least_work
+from soap.bench.floor import Rates, Work, cost_of, floor_of, measure_rates
+from soap.bench.purification import least_work
 
 
 def test_a_linear_layer_by_hand():
@@ -24,14 +24,14 @@ def test_a_linear_layer_by_hand():
     assert work == Work(operations=6 * 400, bytes=6 * 120 + 2 * 880)
 
 
-def test_gradients_of_the_parameters_count_where_they_are_wanted():
+def test_parameter_gradients_count_if_required():
     layer = nn.Linear(10, 20)
     cost = cost_of(layer, layer, torch.rand(3, 10))
     assert cost.backward.operations == 2 * 10 * 20  # the weights' gradient; the input needs none
     assert all(parameter.grad is None for parameter in layer.parameters())
 
 
-def test_only_layers_that_are_called_count_and_what_lies_between_them_is_free():
+def test_only_called_product_layers_count():
     network = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Linear(8, 8)).eval()
     called = network[:3]
     cost = cost_of(called, network, torch.rand(2, 1, 8, 8))
@@ -43,7 +43,7 @@ def test_only_layers_that_are_called_count_and_what_lies_between_them_is_free():
 @pytest.mark.parametrize(("work", "seconds", "bound"), [((8, 1), 4, "operations"), ((8, 100), 20, "bytes")])
 def test_the_larger_time_is_the_floor(work, seconds, bound):
     operations, count = work
-    got = floor(Work(operations=operations, bytes=count), Rates(operations=2, bytes=5))
+    got = floor_of(Work(operations=operations, bytes=count), Rates(operations=2, bytes=5))
     assert (got.seconds, got.bound) == (seconds, bound)
 
 
@@ -59,7 +59,7 @@ def test_the_papers_grid_on_the_fcn_by_hand():
     assert work.bytes == 4 * (7 * moved * (16 + 11) + (weights + biases) * (6 + 5))
 
 
-def test_rates_are_of_this_device():
+def test_rates_are_plausible():
     rates = measure_rates(torch.device("cpu"))
     assert rates.operations > 1e6
     assert rates.bytes > 1e6

@@ -8,10 +8,10 @@ import torch
 
 from soap import recipes
 from soap._runtime.cuda_graphs import REPEATABLE
-from soap.bench import Rates, append, load_subject
-from soap.bench.purify import bench_purify
-from soap.bench.row import SCHEMA
-from soap.bench.train import bench_train
+from soap.bench import Rates, append, load_bench_model
+from soap.bench.purification import bench_purify
+from soap.bench.results import ROW_SCHEMA
+from soap.bench.training import bench_train
 from soap.report.drawing import png
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def measured():
     return bench_purify(
-        load_subject("mnist-fcn-dr", CPU), Rates(operations=1e9, bytes=1e9), batch=2, device=CPU, repeats=1
+        load_bench_model("mnist-fcn-dr", CPU), Rates(operations=1e9, bytes=1e9), batch=2, device=CPU, repeats=1
     )
 
 
@@ -60,7 +60,7 @@ def test_the_commands_of_the_page_are_understood():
 
 def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured, tmp_path):
     row = measured.as_json()
-    assert row["schema"] == SCHEMA
+    assert row["schema"] == ROW_SCHEMA
     append(tmp_path / "bench-a.jsonl", measured)
     append(tmp_path / "bench-b.jsonl", measured)
     append(tmp_path / "other.jsonl", measured)

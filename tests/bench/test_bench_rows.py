@@ -7,13 +7,11 @@ import torch
 
 import soap
 from soap.auxiliary import Purification
-from soap.bench import Rates, append, load_subject, read
-from soap.bench.growth import sweep
-from soap.bench.memory import with_peak
-from soap.bench.purify import bench_purify
-from soap.bench.row import _without_places, figures
-from soap.bench.subject import images, training_set
-from soap.bench.timing import spread
+from soap.bench import Rates, append, load_bench_model, read
+from soap.bench.inputs import bench_images, training_set
+from soap.bench.purification import bench_purify, sweep_cases
+from soap.bench.results import _without_paths, path_metrics
+from soap.bench.timing import spread, with_peak_memory
 from soap.errors import FileError, InputError
 from soap.recipes import read as recipe
 
@@ -23,10 +21,10 @@ RATES = Rates(operations=1e9, bytes=1e9)
 
 @pytest.fixture(scope="module")
 def row():
-    return bench_purify(load_subject("mnist-fcn-dr", CPU), RATES, batch=2, device=CPU, repeats=2)
+    return bench_purify(load_bench_model("mnist-fcn-dr", CPU), RATES, batch=2, device=CPU, repeats=2)
 
 
-def test_a_row_says_all_and_comes_back_from_its_file(row, tmp_path):
+def test_a_row_is_complete_and_read_back_unchanged(row, tmp_path):
     path = tmp_path / "new" / "rows.jsonl"
     append(path, row)
     append(path, row)
@@ -44,19 +42,19 @@ def test_a_row_says_all_and_comes_back_from_its_file(row, tmp_path):
 
 
 @pytest.mark.parametrize("line", ["not json", "[]", '{"schema": "soap-bench/0"}'])
-def test_a_line_that_is_no_row_is_named(tmp_path, line):
+def test_an_invalid_line_is_named_in_the_error(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(FileError, match="line 1"):
         read(path)
 
 
-def test_ratios_are_of_medians_and_unseen_passes_are_left_out():
-    from soap.bench.counting import Passes
+def test_ratios_are_of_medians_and_uncounted_passes_are_none():
+    from soap.bench.counting import PassCount
 
     seconds = {"ours": spread([1.0, 2.0, 9.0]), "plain": spread([6.0, 8.0, 7.0])}
-    seen = {"ours": Passes(forward=0, backward=0), "plain": Passes(forward=3, backward=2)}
-    got = figures(seconds, 10, seen, {"plain": 7})
+    seen = {"ours": PassCount(forward=0, backward=0), "plain": PassCount(forward=3, backward=2)}
+    got = path_metrics(seconds, 10, seen, {"plain": 7})
     assert (got["ours"].ratio, got["plain"].ratio) == (1, 3.5)
     assert got["ours"].images_per_second == 5
     assert (got["ours"].passes, got["plain"].passes) == (None, seen["plain"])
@@ -65,7 +63,7 @@ def test_ratios_are_of_medians_and_unseen_passes_are_left_out():
 
 def test_a_recipe_gets_random_weights_with_sane_statistics():
     before = torch.get_rng_state()
-    one, two, other = (load_subject("cifar100-resnet18-lc", CPU, seed) for seed in (0, 0, 1))
+    one, two, other = (load_bench_model("cifar100-resnet18-lc", CPU, seed) for seed in (0, 0, 1))
     assert torch.equal(before, torch.get_rng_state())
     same = [torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True)]
     assert all(same)
@@ -73,48 +71,48 @@ def test_a_recipe_gets_random_weights_with_sane_statistics():
     assert (one.weights, one.model.training) == ("random, seed 0", False)
     assert one.notes
     with torch.no_grad():
-        logits = one.model(images(one, 8, CPU).x)
+        logits = one.model(bench_images(one, 8, CPU).x)
     assert 0.01 < logits.std() < 100
-    trained = load_subject("mnist-fcn-dr", CPU)
+    trained = load_bench_model("mnist-fcn-dr", CPU)
     assert (trained.weights, trained.notes) == ("trained", ())
 
 
-def test_images_are_digits_or_noise_and_say_so(tmp_path):
-    digits = images(load_subject("mnist-fcn-dr", CPU), 2001, CPU)
+def test_bench_images_are_digits_or_noise_with_their_source(tmp_path):
+    digits = bench_images(load_bench_model("mnist-fcn-dr", CPU), 2001, CPU)
     assert digits.source == "mnist-mini/test, 2 times over"
     assert torch.equal(digits.x[2000], digits.x[0])
-    noise = images(load_subject("cifar10-resnet18-rp", CPU), 3, CPU, seed=4, root=tmp_path)
+    noise = bench_images(load_bench_model("cifar10-resnet18-rp", CPU), 3, CPU, seed=4, root=tmp_path)
     assert (noise.source, tuple(noise.x.shape)) == ("uniform noise, seed 4", (3, 3, 32, 32))
     assert 0 <= noise.x.min() < noise.x.max() <= 1
 
 
-def test_training_images_have_the_number_and_shape_of_the_real_ones(tmp_path):
+def test_noise_has_the_number_and_shape_of_the_training_images(tmp_path):
     plan = recipe("cifar100-resnet18-rp")
     data = training_set(plan, soap.recipes.build(plan), 64, root=tmp_path)
     assert (len(data), tuple(data.x.shape[1:]), len(data.classes)) == (64, (3, 32, 32), 100)
     assert data.name == "uniform noise, seed 0"
 
 
-def test_a_name_that_is_neither_model_nor_recipe():
+def test_an_unknown_model_or_recipe_is_an_error():
     with pytest.raises(InputError, match="unknown model or recipe 'mnist-fcn-d'; did you mean mnist-fcn-dr"):
-        load_subject("mnist-fcn-d", CPU)
+        load_bench_model("mnist-fcn-d", CPU)
 
 
-def test_peak_memory_is_what_a_call_takes():
+def test_peak_memory_of_a_call():
     megabytes = 64
-    result, peak = with_peak(lambda: torch.ones(megabytes * 2**18).sum().item(), CPU)
+    result, peak = with_peak_memory(lambda: torch.ones(megabytes * 2**18).sum().item(), CPU)
     assert result == megabytes * 2**18
     assert peak is None or megabytes * 2**20 * 0.9 < peak < megabytes * 2**20 * 2
 
 
-def test_memory_that_cannot_be_measured_is_not_made_up(monkeypatch, tmp_path):
-    monkeypatch.setattr("soap.bench.memory.CLEAR", tmp_path / "missing" / "file")
-    assert with_peak(lambda: 3, CPU) == (3, None)
+def test_memory_that_cannot_be_measured_is_none(monkeypatch, tmp_path):
+    monkeypatch.setattr("soap.bench.timing.PROC_CLEAR_REFS", tmp_path / "missing" / "file")
+    assert with_peak_memory(lambda: 3, CPU) == (3, None)
 
 
-def test_a_sweep_goes_along_one_axis_at_a_time():
+def test_a_sweep_varies_one_setting_at_a_time():
     own = Purification(step_size=0.1, steps=5, grid=tuple(k / 10 for k in range(11)))
-    cases = sweep(own, 20)
+    cases = sweep_cases(own, 20)
     assert [case.batch for case in cases if case.steps is None and case.grid is None] == [1, 4, 16, 20]
     grids = [case.grid for case in cases if case.grid is not None]
     assert [len(grid) for grid in grids] == [2, 3, 6, 21, 41]
@@ -123,7 +121,7 @@ def test_a_sweep_goes_along_one_axis_at_a_time():
     assert all(case.batch == 20 for case in cases[4:])
 
 
-def test_the_recorded_command_names_no_places_of_the_machine():
+def test_the_recorded_command_has_no_local_paths():
     given = ["bench", "purify", "--results", "/home/me/rows.jsonl", "--batch", "3", "--data-root=/data", "-q"]
-    assert _without_places(given) == ["bench", "purify", "--batch", "3", "-q"]
-    assert _without_places([]) == []
+    assert _without_paths(given) == ["bench", "purify", "--batch", "3", "-q"]
+    assert _without_paths([]) == []

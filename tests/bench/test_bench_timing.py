@@ -15,12 +15,12 @@ CPU = torch.device("cpu")
 
 
 @given(TIMES, st.floats(0, 1))
-def test_quantiles_are_numpys(values, share):
+def test_quantiles_equal_those_of_numpy(values, share):
     assert quantile(sorted(values), share) == pytest.approx(np.quantile(values, share))
 
 
 @given(TIMES)
-def test_a_spread_is_in_order_and_whole(values):
+def test_a_spread_is_ordered_and_complete(values):
     got = spread(values)
     assert got.fastest == min(values)
     assert got.median == pytest.approx(np.median(values))
@@ -29,7 +29,7 @@ def test_a_spread_is_in_order_and_whole(values):
 
 
 @given(TIMES)
-def test_mean_and_deviation_are_numpys_and_those_of_the_statistics_module(values):
+def test_mean_and_deviation_equal_those_of_numpy(values):
     got = spread(values)
     assert got.mean == pytest.approx(statistics.mean(values)) == pytest.approx(np.mean(values))
     if len(values) > 1:
@@ -44,7 +44,7 @@ def test_mean_and_deviation_by_hand():
     assert (got.mean, got.deviation) == (3, 2)
 
 
-def test_paths_take_turns():
+def test_paths_run_alternately():
     said = []
     runs = {"ours": lambda: said.append("A"), "plain": lambda: said.append("B")}
     seen = []
@@ -54,7 +54,7 @@ def test_paths_take_turns():
     assert {name: times.repeats for name, times in got.items()} == {"ours": 3, "plain": 3}
 
 
-def test_seconds_are_those_of_the_clock(monkeypatch):
+def test_seconds_equal_those_of_the_clock(monkeypatch):
     ticks = iter([10.0, 12.5])
     monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
     assert seconds_of(lambda: None, CPU) == 2.5

@@ -7,8 +7,8 @@ import torch
 
 from soap import recipes
 from soap.bench import Rates
-from soap.bench.plain_training import PlainTraining
-from soap.bench.train import bench_train
+from soap.bench.reference import PlainTraining
+from soap.bench.training import bench_train
 from soap.training.loop import _Run
 from soap.training.stepping import Stepper
 
@@ -42,7 +42,7 @@ def measured(**settings):
     return bench_train(RECIPE, Rates(operations=1e9, bytes=1e9), device=CPU, batch=BATCH, **settings)
 
 
-def test_alone_our_loop_runs_once_and_the_end_of_it_is_not_timed(told):
+def test_alone_our_loop_runs_once_and_its_end_is_not_timed(told):
     seen = []
     row = measured(epochs=3, alone=True, watch=lambda *progress: seen.append(progress))
     assert told == ["ours"] * 4 * STEPS + ["weights"]
@@ -53,7 +53,7 @@ def test_alone_our_loop_runs_once_and_the_end_of_it_is_not_timed(told):
     assert seen == [("timing", k, 4) for k in (1, 2, 3, 4)]
 
 
-def test_beside_the_plain_loop_both_take_turns(told):
+def test_both_loops_alternate(told):
     row = measured(epochs=2)
     turns = [*(["ours"] * STEPS + ["plain"] * STEPS) * 3, "weights"]
     assert told[-len(turns) :] == turns
@@ -64,7 +64,7 @@ def test_beside_the_plain_loop_both_take_turns(told):
     assert losses["epoch_loss_ours"] == pytest.approx(losses["epoch_loss_plain"], rel=1e-3)
 
 
-def test_shortened_epochs_are_scaled_alone_as_beside_the_plain_loop(told):
+def test_shortened_epochs_are_scaled_alone_and_with_the_reference(told):
     rows = [measured(epochs=1, steps=3, alone=alone) for alone in (True, False)]
     for row in rows:
         assert row.paths["ours"].seconds.mean == STEPS * OURS
@@ -73,7 +73,7 @@ def test_shortened_epochs_are_scaled_alone_as_beside_the_plain_loop(told):
     assert list(rows[0].paths) == ["ours"]
 
 
-def test_every_model_is_compiled_from_a_clean_state(monkeypatch):
+def test_the_compiler_is_reset_before_each_model(monkeypatch):
     done = []
     monkeypatch.setattr(torch.compiler, "reset", lambda: done.append("reset"))
     monkeypatch.setattr(torch, "compile", lambda losses: done.append("compile") or losses)

@@ -1,48 +1,15 @@
-"""The command line as a user calls it, in an empty folder, and a few bundled digits as files."""
+"""The fixture `run`, and a few bundled digits as files."""
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from command_line import run
 from PIL import Image
 
 import soap
-from soap.cli import main
 
-
-@dataclass
-class Outcome:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`run("evaluate", "mnist-fcn-dr")` in a folder of its own, with no data but the bundled."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SOAP_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("SOAP_COMMIT", "test")  # spares asking git for every row
-
-    def call(*arguments: object) -> Outcome:
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return Outcome(code, out, err)
-
-    return call
+__all__ = ["archive", "digits", "run", "some"]
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 import soap
 
 
-def test_list_says_what_is_present_and_where(run, tmp_path):
+def test_list_shows_present_data_sets_and_folders(run, tmp_path):
     sets = {one["name"]: one for one in run("data", "list", "--json").json["sets"]}
     assert set(sets) == {"mnist-mini", "mnist", "cifar10", "cifar100"}
     assert sets["mnist-mini"]["present"]
@@ -44,15 +44,15 @@ def test_import_copies_what_passes_the_checks(run, tmp_path, monkeypatch):
     assert {key: str(value) for key, value in called.items()} == {"name": "mnist", "folder": "files", "root": "root"}
 
 
-def test_an_empty_folder_is_no_data_set(run, tmp_path):
+def test_an_empty_folder_is_not_a_data_set(run, tmp_path):
     (tmp_path / "empty").mkdir()
     done = run("data", "import", "mnist", "empty")
     assert done.code == 1
-    assert "does not hold mnist" in done.err
+    assert "does not contain mnist" in done.err
     assert not (tmp_path / "data").exists()
 
 
-def test_a_mirror_without_the_file_is_told(run, monkeypatch):
+def test_a_mirror_without_the_file_is_an_error(run, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
 
     class Nothing(BaseHTTPRequestHandler):
@@ -74,7 +74,7 @@ def test_a_mirror_without_the_file_is_told(run, monkeypatch):
     assert done.err.count("\n") == 1
 
 
-def test_ctrl_c_during_a_download_says_how_to_go_on(run, monkeypatch):
+def test_ctrl_c_during_a_download_says_how_to_resume(run, monkeypatch):
     def cut(name, *, root, mirror, progress):
         progress("part.gz", 5, 10)
         raise KeyboardInterrupt

@@ -27,40 +27,40 @@ def call(*arguments: str | Path):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """The JSON answer on twenty digits, and the page that was written."""
+    """The JSON result on twenty digits, and the written page."""
     out = tmp_path_factory.mktemp("demo") / "new folder" / "page.html"
     done = call(*FEW, "--out", out, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout), out.read_text(encoding="utf-8")
 
 
-def test_the_answer_for_machines(measured):
-    answer, _ = measured
-    rows = [from_json(row) for row in answer["rows"]]
+def test_json_result(measured):
+    result, _ = measured
+    rows = [from_json(row) for row in result["rows"]]
     assert [(row.attack, row.eps_pfy) for row in rows] == [
         (attack, eps) for attack in ("none", "fgsm", "pgd") for eps in ("none", "min-aux")
     ]
-    assert answer["schema"] == "soap/1"
-    assert answer["command"] == "demo"
-    assert answer["note"] == UPPER_BOUND
-    assert answer["seconds"] > 0
-    assert Path(answer["page"]).is_absolute()
+    assert result["schema"] == "soap/1"
+    assert result["command"] == "demo"
+    assert result["note"] == UPPER_BOUND
+    assert result["seconds"] > 0
+    assert Path(result["page"]).is_absolute()
 
 
-def test_the_rows_are_those_of_the_library(measured):
-    answer, _ = measured
+def test_the_rows_equal_those_of_the_library(measured):
+    result, _ = measured
     model, data = soap.load("mnist-fcn-dr"), soap.data.load("mnist-mini").take(20)
     paper = soap.evaluation.PAPER["mnist-mini"]
     attacks = {name: paper[name] for name in ("none", "fgsm", "pgd")}
     plain = soap.evaluation.transfer(model, data, attacks, [soap.SOAP(model)])
-    assert [row["correct"] for row in answer["rows"]] == [row.correct for row in plain]
-    assert [row["key"] for row in answer["rows"]] == [row.key for row in plain]
+    assert [row["correct"] for row in result["rows"]] == [row.correct for row in plain]
+    assert [row["key"] for row in result["rows"]] == [row.key for row in plain]
 
 
 def test_the_page_shows_the_rows(measured):
-    answer, page = measured
+    result, page = measured
     text = " ".join(re.sub(r"<[^>]*>", "", page).split())
-    for row in answer["rows"]:
+    for row in result["rows"]:
         assert percent(from_json(row)) in text
     assert "soap demo --model mnist-fcn-dr --limit 20" in text
     assert "mnist-fcn-dr" in text
@@ -88,24 +88,24 @@ def idle(monkeypatch):
     monkeypatch.setattr(demo, "transfer", work)
 
 
-def test_an_out_that_is_a_folder(tmp_path, idle):
+def test_an_output_path_that_is_a_folder_is_refused(tmp_path, idle):
     done = call(*FEW, "--out", tmp_path)
     assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
-    assert "it is a folder, want a file" in done.stderr
+    assert "it is a folder, expected a file" in done.stderr
     assert not [*tmp_path.iterdir()]
 
 
-def test_an_out_under_a_file(tmp_path, idle):
+def test_an_output_path_below_a_file_is_refused(tmp_path, idle):
     (tmp_path / "file").write_text("kept")
     done = call(*FEW, "--out", tmp_path / "file" / "page.html")
     assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
-    assert "is a file, want a folder" in done.stderr
+    assert "is a file, expected a folder" in done.stderr
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_an_out_without_permission(tmp_path, idle, monkeypatch):
+def test_an_output_path_without_permission_is_refused(tmp_path, idle, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)  # the tests may run as root, who may write everywhere
     done = call(*FEW, "--out", tmp_path / "page.html")
     assert done.exit_code == 1
@@ -121,7 +121,7 @@ def bare_model(folder: Path) -> Path:
     return path
 
 
-def test_a_model_that_cannot_be_purified(tmp_path, idle):
+def test_a_model_without_a_task_is_refused(tmp_path, idle):
     done = call("--model", bare_model(tmp_path), "--out", tmp_path / "page.html")
     assert done.exit_code == 2
     assert "without an auxiliary task" in done.stderr

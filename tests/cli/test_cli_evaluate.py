@@ -57,7 +57,7 @@ def test_json_has_the_rows_and_the_warning(run):
     assert all(row["provenance"]["images"] == "0..11 of test" for row in done.json["rows"])
 
 
-def test_a_second_call_measures_nothing_again(run, monkeypatch):
+def test_a_second_call_measures_nothing(run, monkeypatch):
     first = run(*QUICK, "--attack", "fgsm", "--results", "r.jsonl", "--json")
 
     def forbidden(*_):
@@ -67,7 +67,7 @@ def test_a_second_call_measures_nothing_again(run, monkeypatch):
     assert run(*QUICK, "--attack", "fgsm", "--results", "r.jsonl", "--json").json["rows"] == first.json["rows"]
 
 
-def test_settings_given_here_replace_the_papers(run):
+def test_given_settings_replace_the_papers(run):
     done = run(*QUICK, "--attack", "pgd", "--attack", "fgsm", "--eps", "8/255", "--step-size", "0.01", "--steps", "2",
                "--seed", "3", "--json")  # fmt: skip
     assert [row["settings"] for row in done.json["rows"][::2]] == [
@@ -75,7 +75,7 @@ def test_settings_given_here_replace_the_papers(run):
     ]  # fmt: skip
 
 
-def test_adversarial_images_are_kept(run, some, tmp_path):
+def test_adversarial_images_are_saved(run, some, tmp_path):
     assert run(*QUICK, "--attack", "fgsm", "--save-adversarial", "adv").code == 0
     kept = np.load(tmp_path / "adv" / f"{MODEL}-fgsm.npz")
     expected = FGSM(eps=0.3)(soap.load(MODEL), some.x, some.y)
@@ -83,7 +83,7 @@ def test_adversarial_images_are_kept(run, some, tmp_path):
     assert np.allclose(kept["x"], expected.numpy(), atol=1e-6)
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_next_call_goes_on(run, monkeypatch, tmp_path):
+def test_ctrl_c_keeps_finished_rows_and_the_next_call_resumes(run, monkeypatch, tmp_path):
     perturb = FGSM.perturb
 
     def interrupted(self, model, x, y):
@@ -115,20 +115,20 @@ def save(path, recipe):
     tensor_files.save_tensors(path, recipes.build(recipe).state_dict(), {"recipe": recipe.text})
 
 
-def test_a_model_without_a_task_is_measured_bare(run, tmp_path):
+def test_a_model_without_a_task_is_evaluated_bare(run, tmp_path):
     save(tmp_path / "bare.safetensors", recipes.read("mnist-fcn-no-def"))
     arguments = ("evaluate", "bare.safetensors", "--data", "mnist-mini", "--limit", "4", "--attack", "none")
     done = run(*arguments, "--json")
     assert done.code == 0
     assert [row["defence"] for row in done.json["rows"]] == ["none"]
-    assert "bare figures only" in done.err
+    assert "only the bare classifier is evaluated" in done.err
     assert UPPER_BOUND not in run(*arguments).out
     asked = run(*arguments, "--eps-pfy", "min-aux")
     assert asked.code == 2
     assert "without an auxiliary task" in asked.err
 
 
-def test_gradients_of_label_consistency_are_other_figures(run, tmp_path):
+def test_gradients_of_label_consistency_give_other_rows(run, tmp_path):
     recipe = recipes.read("cifar10-resnet18-lc")
     save(tmp_path / "lc.safetensors", recipe)
     x = np.random.default_rng(0).integers(0, 256, (2, 3, 32, 32), np.uint8)
@@ -150,7 +150,7 @@ def test_gradients_of_label_consistency_are_other_figures(run, tmp_path):
     assert "only the task 'consistency'" in other.err
 
 
-def test_the_gradient_of_a_loaded_model_is_the_one_asked_for(tmp_path):
+def test_the_given_gradient_of_label_consistency_is_used(tmp_path):
     recipe = recipes.read("cifar10-resnet18-lc")
     save(tmp_path / "lc.safetensors", recipe)
     chosen = soap.load(tmp_path / "lc.safetensors", gradient="exact")
@@ -163,8 +163,8 @@ def test_the_gradient_of_a_loaded_model_is_the_one_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("names", [("cw",), ("none", "fgsm")])
-def test_a_setting_that_no_attack_takes_is_refused(run, names):
+def test_a_setting_that_no_attack_uses_is_refused(run, names):
     chosen = [part for name in names for part in ("--attack", name)]
     done = run(*QUICK, *chosen, "--step-size", "0.1")
     assert done.code == 2
-    assert "--step-size is a setting of pgd alone" in done.err
+    assert "step_size is a setting of pgd only" in done.err

@@ -43,13 +43,13 @@ def test_the_bundled_models_are_listed(run):
     assert "cifar10-wide-resnet28-lc" in run("models", "-v").err
 
 
-def test_a_model_without_figures_says_so(run, own_zoo):
+def test_a_model_without_results_is_listed_without_results(run, own_zoo):
     (model,) = run("models", "--json").json["models"]
     assert model["figures"] == {"none": None, "fgsm": None, "pgd": None}
-    assert "No figures yet" in run("models", "mnist-fcn-dr").out
+    assert "No results yet" in run("models", "mnist-fcn-dr").out
 
 
-def test_figures_are_those_of_the_papers_attacks_on_the_models_data(run, own_zoo):
+def test_headlines_are_results_of_the_papers_attacks_on_the_models_data(run, own_zoo):
     rows = own_zoo / "mnist-fcn-dr.jsonl"
     measure(run, rows, "--attack", "none", "--attack", "fgsm")
     measure(run, rows, "--attack", "fgsm", "--eps", "0.01")  # not the paper's: no headline
@@ -71,7 +71,7 @@ def test_figures_are_those_of_the_papers_attacks_on_the_models_data(run, own_zoo
     assert f"[{100 * low:.1f}, {100 * high:.1f}]" in run("models").out
 
 
-def test_rows_of_other_weights_are_left_out(run, own_zoo, tmp_path):
+def test_rows_of_other_weights_are_not_shown(run, own_zoo, tmp_path):
     rows = own_zoo / "mnist-fcn-dr.jsonl"
     measure(run, rows, "--attack", "none")
     tensors, metadata = tensor_files.load_tensors(own_zoo / "mnist-fcn-dr.safetensors")
@@ -95,7 +95,7 @@ def test_the_card_has_recipe_and_checksums_for_any_path(run, own_zoo, tmp_path):
     assert "[training]\nepochs = 100" in shown  # brackets are text, not markup
 
 
-def test_damaged_figures_are_an_error_that_names_the_line(run, own_zoo):
+def test_damaged_results_are_an_error_that_names_the_line(run, own_zoo):
     (own_zoo / "mnist-fcn-dr.jsonl").write_text(json.dumps({"schema": 1}) + "\n")
     done = run("models")
     assert done.code == 1

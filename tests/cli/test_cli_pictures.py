@@ -1,4 +1,4 @@
-"""`soap predict`, `soap attack` and `soap purify` on files: what is written is what is said, and inside its ball."""
+"""`soap predict`, `soap attack` and `soap purify` on files: printed results match the files, which stay in the ball."""
 
 from pathlib import Path
 
@@ -9,9 +9,7 @@ from PIL import Image
 
 import soap
 from soap.attacks import PGD
-from soap.cli.outputs import as_written
-from soap.cli.pictures import SHEET, Pictures, read
-from soap.cli.sheet import magnified
+from soap.data.picture_files import COMPARISON_NAME, PictureFile, as_written, read_files
 
 MODEL = "mnist-fcn-dr"
 
@@ -22,12 +20,12 @@ def levels(path):
 
 
 def labels(paths):
-    """What the model says to files, read plainly."""
+    """The model's predictions for files, read without soap."""
     x = torch.stack([torch.from_numpy(levels(path)).float()[None] / 255 for path in paths])
     return soap.load(MODEL)(x).argmax(1).tolist()
 
 
-def test_predict_says_what_the_model_and_the_purifier_say(run, digits, some):
+def test_predict_prints_the_results_of_model_and_purifier(run, digits, some):
     done = run("predict", MODEL, digits, "--json")
     model = soap.load(MODEL)
     purified = soap.SOAP(model)(some.x[:3])
@@ -46,15 +44,15 @@ def test_predict_says_what_the_model_and_the_purifier_say(run, digits, some):
 
 
 @pytest.mark.parametrize("attack", ["cw", "df"])
-def test_a_perturbation_as_small_as_can_be_is_not_undone_by_8_bits(run, digits, tmp_path, attack):
-    """Rounded towards the input, none of them fooled any longer."""
+def test_rounding_to_8_bits_does_not_undo_a_minimal_attack(run, digits, tmp_path, attack):
+    """Rounding towards the input would make all of them fail."""
     done = run("attack", MODEL, digits, "--attack", attack, "--out", "adv", "--json")
     assert all(image["fooled"] for image in done.json["images"])
     written = [tmp_path / "adv" / str(k) / "digit.png" for k in range(3)]
     assert labels(written) == [image["after"]["label"] for image in done.json["images"]]
 
 
-def test_attack_writes_8_bit_pictures_inside_the_ball_that_fool(run, digits, tmp_path):
+def test_attack_writes_8_bit_pictures_inside_the_ball(run, digits, tmp_path):
     done = run("attack", MODEL, digits, "--out", "adv", "--json")
     assert done.code == 0
     written = [tmp_path / "adv" / str(k) / "digit.png" for k in range(3)]
@@ -67,14 +65,14 @@ def test_attack_writes_8_bit_pictures_inside_the_ball_that_fool(run, digits, tmp
         assert np.abs(levels(after) - levels(before)).max() == 76  # 0.3 of 255 is 76.5
     assert [image["after"]["label"] for image in images] == labels(written)
     assert sum(image["fooled"] for image in images) >= 2
-    assert levels(tmp_path / "adv" / SHEET).shape[1] > 3 * 28
-    # What was written can be read as a folder again: the sheet in it is left out.
+    assert levels(tmp_path / "adv" / COMPARISON_NAME).shape[1] > 3 * 28
+    # The output folder can be read again: the side-by-side image in it is skipped.
     again = run("purify", MODEL, "adv", "--out", "pure", "--json")
     assert again.code == 0
     assert [image["before"]["label"] for image in again.json["images"]] == labels(written)
 
 
-def test_purify_writes_pictures_inside_the_radius_and_tells_their_own_losses(run, digits, tmp_path):
+def test_purify_writes_pictures_inside_the_radius_with_their_losses(run, digits, tmp_path):
     run("attack", MODEL, digits, "--out", "adv")
     done = run("purify", MODEL, "adv", "--out", "pure", "--eps-pfy", "51/255", "--step-size", "0.1", "--json")
     assert done.code == 0
@@ -90,7 +88,7 @@ def test_purify_writes_pictures_inside_the_radius_and_tells_their_own_losses(run
     assert "steps=5" in done.json["purifier"]
 
 
-def test_an_npz_stays_an_npz_of_floats(run, archive, some, tmp_path):
+def test_an_npz_file_stays_an_npz_file_of_floats(run, archive, some, tmp_path):
     done = run("attack", MODEL, archive, "--out", "adv", "--eps", "0.1", "--steps", "3", "--json")
     assert {image["label_from"] for image in done.json["images"]} == {"the file's y"}
     made = np.load(tmp_path / "adv" / "four.npz")
@@ -103,79 +101,71 @@ def test_an_npz_stays_an_npz_of_floats(run, archive, some, tmp_path):
     assert np.array_equal(np.load(tmp_path / "pure" / "four.npz")["y"], made["y"])
 
 
-def test_names_are_shown_as_they_are(run, digits, tmp_path):
+def test_file_names_are_printed_without_markup(run, digits, tmp_path):
     odd = tmp_path / "[bold]a[b] :smile: é.png"
     odd.write_bytes((digits / "1" / "digit.png").read_bytes())
     assert odd.name in run("predict", MODEL, odd.name).out
     attacked = run("attack", MODEL, odd.name, "--out", "[red]adv")
     assert f"[red]adv/{odd.name}" in attacked.out
-    assert f"[red]adv/{SHEET}" in attacked.err
+    assert f"[red]adv/{COMPARISON_NAME}" in attacked.err
 
 
-def test_the_true_class_is_told_or_is_what_the_model_says(run, digits, tmp_path):
+def test_the_true_class_is_given_or_predicted(run, digits, tmp_path):
     one = digits / "1" / "digit.png"
     told = run("attack", MODEL, one, "--label", "7", "--out", "a", "--json").json["images"][0]
     assert (told["label"], told["label_from"], told["fooled"]) == (7, "--label", True)
     guessed = run("attack", MODEL, one, "--out", "b", "--json").json["images"][0]
     assert (guessed["label"], guessed["label_from"]) == (guessed["before"]["label"], "the model")
-    assert "(by the model)" in run("attack", MODEL, one, "--out", "c").out
+    assert "(from the model)" in run("attack", MODEL, one, "--out", "c").out
     wrong = run("attack", MODEL, one, "--label", "10", "--out", "d")
     assert wrong.code == 2
     assert "from 0 to 9" in wrong.err
     assert not (tmp_path / "d").exists()
 
 
-def test_colour_is_converted_and_size_only_when_asked(run, digits, tmp_path):
+def test_colour_is_converted_and_size_only_with_resize(run, digits, tmp_path):
     model = soap.load(MODEL)
     grey = Image.fromarray(levels(digits / "2" / "digit.png").astype(np.uint8))
     grey.convert("RGBA").save(tmp_path / "colour.png")
     grey.resize((56, 56), Image.Resampling.NEAREST).save(tmp_path / "large.png")
-    same = read([tmp_path / "colour.png", digits / "2" / "digit.png"], model, resize=False)
+    same = read_files([tmp_path / "colour.png", digits / "2" / "digit.png"], model, resize=False)
     assert torch.equal(same[0].x, same[1].x)
     refused = run("predict", MODEL, "large.png")
     assert refused.code == 2
-    assert "large.png is 56 x 56 pixels, but mnist-fcn-dr takes 28 x 28" in refused.err
+    assert "large.png is 56 x 56 pixels, expected 28 x 28" in refused.err
     assert "--resize" in refused.err
     assert run("predict", MODEL, "large.png", "--resize", "--json").json["images"][0]["label"] == 2
 
 
-def test_layouts_of_an_npz(tmp_path, some):
+def test_npz_layouts(tmp_path, some):
     model = soap.load(MODEL)
     pixels = (some.x[:2] * 255).round().byte().numpy()
     layouts = {"plain": pixels[:, 0], "first": pixels, "last": pixels.transpose(0, 2, 3, 1)}
     for name, x in {**layouts, "floats": some.x[:2].numpy()}.items():
         np.savez(tmp_path / f"{name}.npz", x=x)
-        (got,) = read([tmp_path / f"{name}.npz"], model, resize=False)
+        (got,) = read_files([tmp_path / f"{name}.npz"], model, resize=False)
         assert torch.equal(got.x, some.x[:2]), name
         assert got.y is None
 
 
-def test_rounding_goes_towards_the_input():
-    x = torch.tensor([10.0, 10.0, 10.0, 10.0, 0.0, 255.0]).reshape(1, 1, 1, 6) / 255
-    changed = torch.tensor([12.9, 7.1, 11.9999, 10.0, 0.4, 254.6]).reshape(1, 1, 1, 6) / 255
-    image = Pictures(path=Path("a.png"), place=Path("a.png"), x=x)
-    floats = Pictures(path=Path("a.npz"), place=Path("a.npz"), x=x)
+def test_images_are_rounded_to_8_bits_and_npz_files_are_not():
+    x = torch.tensor([10.0, 10.0]).reshape(1, 1, 1, 2) / 255
+    changed = torch.tensor([12.9, 7.1]).reshape(1, 1, 1, 2) / 255
+    image = PictureFile(path=Path("a.png"), output=Path("a.png"), x=x)
+    floats = PictureFile(path=Path("a.npz"), output=Path("a.npz"), x=x)
     written = as_written([image, floats], torch.cat([changed, changed]))
-    expected = torch.tensor([12.0, 8.0, 12.0, 10.0, 0.0, 255.0]) / 255  # 11.9999: a whole level but for rounding
-    assert torch.equal(written[0].flatten(), expected)
+    assert torch.equal(written[0].flatten(), torch.tensor([12.0, 8.0]) / 255)
     assert torch.equal(written[1:], changed)
 
 
-def test_the_difference_is_magnified_about_mid_grey():
-    panel, gain = magnified(torch.tensor([[[0.0, 0.1, -0.05]]]))
-    assert panel.flatten().tolist() == pytest.approx([0.5, 1.0, 0.25])
-    assert gain == "difference x 5"
-    assert magnified(torch.zeros(1, 2, 2))[1] == "no difference"
-
-
-def test_files_are_overwritten_only_by_force_and_inputs_never(run, digits, tmp_path):
+def test_outputs_are_overwritten_only_with_force_and_inputs_never(run, digits, tmp_path):
     one = digits / "1" / "digit.png"
     before = one.read_bytes()
     assert run("attack", MODEL, one, "--out", "adv").code == 0
     made = (tmp_path / "adv" / "digit.png").read_bytes()
     refused = run("attack", MODEL, one, "--out", "adv", "--eps", "0.1")
     assert refused.code == 2
-    assert "is there already" in refused.err
+    assert "already exists" in refused.err
     assert (tmp_path / "adv" / "digit.png").read_bytes() == made
     assert run("attack", MODEL, one, "--out", "adv", "--eps", "0.1", "--force").code == 0
     assert (tmp_path / "adv" / "digit.png").read_bytes() != made

@@ -49,7 +49,7 @@ def judge(monkeypatch, verdict):
     monkeypatch.setattr(suite, "evaluate", judged)
 
 
-def test_headline_protocols_checks_and_what_was_left_out(run, copied, capsys):
+def test_headline_protocols_checks_and_skipped_protocols(run, copied, capsys):
     shown = run(*QUICK, "--out", "run")
     assert shown.code == 0
     lines = [line.strip() for line in shown.out.splitlines()]
@@ -59,7 +59,7 @@ def test_headline_protocols_checks_and_what_was_left_out(run, copied, capsys):
     for protocol in ("clean", "noise", "transfer", "bpda-trajectory", "worst"):
         assert protocol in starts
     assert sum(line.startswith(("PASS", "WARN", "FAIL", "NOT RUN")) and ". " in line for line in lines) == 19
-    assert any(line.startswith("Left out:") and "black-box (not in this suite)" in line for line in lines)
+    assert any(line.startswith("Skipped:") and "black-box (not in this suite)" in line for line in lines)
     assert "soap report run" in shown.err
 
 
@@ -74,7 +74,7 @@ def test_a_void_run_shows_no_worst_case(run, copied, monkeypatch):
     assert run(*QUICK, "--out", "run", "--json").json["headline"] is None
 
 
-def test_json_says_the_same(run, copied):
+def test_json_has_the_same_results(run, copied):
     answer = run(*QUICK, "--out", "run", "--json", "--quiet").json
     assert answer["schema"] == "soap/1"
     assert answer["finished"] is True
@@ -97,7 +97,7 @@ def test_require_trusted(run, copied, monkeypatch, verdict, code):
     assert run(*QUICK, "--out", "run").code == 0
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(run, finished, monkeypatch, tmp_path):
+def test_ctrl_c_keeps_finished_work_and_the_same_command_resumes(run, finished, monkeypatch, tmp_path):
     perturb = APGD.perturb
 
     def interrupted(self, model, x, y):
@@ -117,7 +117,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(run, finished, m
     assert (tmp_path / "mine" / "seal.json").read_bytes() == (finished / "seal.json").read_bytes()
 
 
-def test_the_command_that_is_kept_makes_the_same_run(run, copied):
+def test_the_stored_command_repeats_the_run(run, copied):
     kept = json.loads((copied / "facts" / "asked.json").read_text())
     again = kept["command"].split()
     assert again[:2] == ["soap", "evaluate"]
@@ -127,14 +127,14 @@ def test_the_command_that_is_kept_makes_the_same_run(run, copied):
     assert run(*elsewhere, "--json").json["finished"] is True
 
 
-def test_a_model_without_a_purifier_is_attacked_as_it_is(run):
+def test_a_suite_without_a_purifier_attacks_the_bare_model(run):
     arguments = ("--suite", "transfer", "--data", "mnist-mini", "--limit", "8", "--steps", "2")
     done = run("evaluate", "mnist-fcn-fgsm-at", *arguments, "--json")
     assert done.code == 0
     assert {row["defence"] for row in done.json["rows"]} == {"none"}
     assert done.json["threat"] == {"eps": 0.3, "norm": "linf"}  # the paper's
     assert done.json["left_out"]["bpda"] == "there is no purifier"
-    assert "attacked as it is" in done.err
+    assert "the bare classifier is attacked" in done.err
     assert run("verify", "runs/mnist-fcn-fgsm-at-transfer").code == 0
 
 
@@ -145,22 +145,22 @@ EVALUATE = f"evaluate {MODEL} --data mnist-mini --limit 4"
     ("arguments", "said"),
     [
         (f"{EVALUATE} --suite quik", "did you mean quick"),
-        (f"{EVALUATE} --suite quick --attack pgd", "--attack does not go with --suite"),
-        (f"{EVALUATE} --suite quick --results r.jsonl", "--results does not go with --suite"),
-        (f"{EVALUATE} --suite quick --step-size 0.1", "--step-size does not go with --suite"),
-        (f"{EVALUATE} --suite quick --save-adversarial a", "--save-adversarial does not go with --suite"),
-        (f"{EVALUATE} --out r", "--out does not go with no --suite; add one"),
-        (f"{EVALUATE} --norm l2", "--norm does not go with no --suite"),
-        (f"{EVALUATE} --require trusted", "--require does not go with no --suite"),
-        (f"{EVALUATE} --queries 5", "--queries does not go with no --suite"),
-        (f"{EVALUATE} --suite quick --require certain", "want trusted"),
+        (f"{EVALUATE} --suite quick --attack pgd", "--attack excludes --suite"),
+        (f"{EVALUATE} --suite quick --results r.jsonl", "--results excludes --suite"),
+        (f"{EVALUATE} --suite quick --step-size 0.1", "--step-size excludes --suite"),
+        (f"{EVALUATE} --suite quick --save-adversarial a", "--save-adversarial excludes --suite"),
+        (f"{EVALUATE} --out r", "--out needs --suite; add it"),
+        (f"{EVALUATE} --norm l2", "--norm needs --suite"),
+        (f"{EVALUATE} --require trusted", "--require needs --suite"),
+        (f"{EVALUATE} --queries 5", "--queries needs --suite"),
+        (f"{EVALUATE} --suite quick --require certain", "expected trusted"),
         (f"{EVALUATE} --suite quick --norm l2", "give --eps"),
         (f"{EVALUATE} --suite quick --norm l1 --eps 1", "norm is 'l1'"),
         (f"{EVALUATE} --suite quick --eps 0", "eps is 0.0"),
         (f"{EVALUATE} --suite quick --steps 0", "steps is 0"),
         (f"{EVALUATE} --suite quick --eps-pfy oracle", "nobody can deploy it"),
         (f"{EVALUATE} --suite quick --eps-pfy 0.1 --eps-pfy 0.2", "one defence, got 2"),
-        (f"{EVALUATE} --suite quick --eps-pfy far", "--eps-pfy is 'far'"),
+        (f"{EVALUATE} --suite quick --eps-pfy far", "eps_pfy is 'far'"),
         (f"{EVALUATE} --suite quick --gradient stop", "only the task 'consistency'"),
         ("evaluate mnist-fcn-fgsm-at --data mnist-mini --suite quick --eps-pfy 0.1", "without an auxiliary task"),
     ],
@@ -192,13 +192,13 @@ def test_a_page_of_the_run(run, copied, tmp_path):
     assert (tmp_path / "new" / "page.html").read_text(encoding="utf-8") == text
 
 
-def test_a_page_has_a_place(run, copied):
+def test_the_path_of_a_page_is_checked(run, copied):
     done = run("report", "run", "--out", "run")
     assert done.code == 1
     assert "want a file" in done.err
 
 
-def test_verify_says_what_holds(run, copied):
+def test_verify_reports_a_report_that_holds(run, copied):
     done = run("verify", "run", "--json")
     assert done.code == 0
     assert done.json["holds"] is True
@@ -209,7 +209,7 @@ def test_verify_says_what_holds(run, copied):
     assert run("verify", "run").out.endswith("The report holds.\n")
 
 
-def test_verify_says_what_does_not(run, copied):
+def test_verify_reports_what_does_not_hold(run, copied):
     path = copied / "attempts" / "00" / "0000.npz"
     with np.load(path) as arrays:
         changed = {**arrays, "x": np.roll(arrays["x"], 1, axis=0)}
@@ -221,7 +221,7 @@ def test_verify_says_what_does_not(run, copied):
     assert done.out.endswith("The report DOES NOT HOLD.\n")
 
 
-def test_verify_notices_other_weights(run, copied, tmp_path):
+def test_verify_detects_other_weights(run, copied, tmp_path):
     recipe = recipes.read(MODEL)
     tensor_files.save_tensors(
         tmp_path / "other.safetensors", recipes.build(recipe).state_dict(), {"recipe": recipe.text}
@@ -232,7 +232,7 @@ def test_verify_notices_other_weights(run, copied, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["report", "verify"])
-def test_folders_that_are_no_runs(run, copied, name):
+def test_a_folder_without_a_run_is_refused(run, copied, name):
     assert "no such file" in run(name, "nowhere").err
     (copied / "run.json").write_text("{}")
     done = run(name, "run")
@@ -243,26 +243,26 @@ def test_folders_that_are_no_runs(run, copied, name):
 
 @pytest.mark.parametrize("name", ["report", "verify"])
 @pytest.mark.parametrize("kept", ["[]", '{"model": "x"}', '{"command": 3}', "{"])
-def test_what_was_asked_for_may_be_damaged(run, copied, name, kept):
+def test_a_damaged_request_is_an_error(run, copied, name, kept):
     (copied / "facts" / "asked.json").write_text(kept)
     done = run(name, "run")
     assert done.code == 1
     assert "asked.json" in done.err
 
 
-def test_a_run_made_from_python_is_found_by_its_plan(run, copied):
+def test_a_run_made_from_python_is_verified_by_its_plan(run, copied):
     (copied / "facts" / "asked.json").unlink()
     assert run("verify", "run").code == 0
     assert run("report", "run").code == 0
 
 
-def test_the_data_may_lie_elsewhere_but_must_be_the_same(run, copied, archive):
+def test_moved_data_must_be_the_same(run, copied, archive):
     done = run("report", "run", "--data", archive)
     assert done.code == 2
     assert "cannot take 12" in done.err
 
 
-def test_the_demo_shows_the_knowing_attacker_beside_the_unknowing(run, monkeypatch, tmp_path):
+def test_the_demo_shows_adaptive_and_transfer_results(run, monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "evaluate", partial(demo.evaluate, steps=2))
     done = run("demo", "--adaptive", "--limit", "10", "--out", "page.html", "--json")
     assert done.code == 0

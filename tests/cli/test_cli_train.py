@@ -23,7 +23,7 @@ def same(one, two):
     return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
 
 
-def test_a_trial_run_leaves_weights_that_tell_how_they_were_made(run, tmp_path):
+def test_a_trial_run_stores_its_settings_in_the_weights(run, tmp_path):
     done = run(*TRIAL, "--seed", "5", "-v")
     folder = tmp_path / "runs" / "mnist-fcn-dr"
     assert done.code == 0
@@ -46,7 +46,7 @@ def test_a_trial_run_leaves_weights_that_tell_how_they_were_made(run, tmp_path):
     assert same(weights(folder / "last.safetensors"), weights(tmp_path / "again" / "last.safetensors"))
 
 
-def test_what_a_short_training_changes_is_told_by_its_weights(run):
+def test_changed_settings_are_stored_in_the_weights(run):
     short = ("--limit", "256", "--epochs", "1", "--decay", "cosine", "--dropout", "0")
     assert run("train", "mnist-fcn-no-def", "--data", "mnist-mini", *short).code == 0
     model = soap.load("runs/mnist-fcn-no-def/last.safetensors")
@@ -55,7 +55,7 @@ def test_what_a_short_training_changes_is_told_by_its_weights(run):
 
 
 @pytest.mark.parametrize("option", [("--decay", "cosine"), ("--dropout", "0")])
-def test_a_generative_model_has_neither(run, option):
+def test_a_generative_model_has_no_decay_and_no_dropout(run, option):
     done = run("train", "defense-gan-mnist", *option)
     assert (done.code, "are for classifiers; defense-gan-mnist is a generative model" in done.err) == (2, True)
 
@@ -74,7 +74,7 @@ def test_json_has_the_history(run):
     assert done.json["weights"]["last"] == "runs/mnist-fcn-dr/last.safetensors"
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(run, monkeypatch, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_run(run, monkeypatch, tmp_path):
     assert run(*TRIAL, "--out", "straight").code == 0
     losses, calls = Reconstruction.losses, []
 
@@ -98,7 +98,7 @@ def test_an_earlier_run_is_not_overwritten(run, tmp_path):
     before = {path: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     refused = run(*TRIAL, "--out", "one")
     assert refused.code == 2
-    assert "one holds an earlier run" in refused.err
+    assert "one contains an earlier run" in refused.err
     other = run(*TRIAL[:-1], "3", "--out", "one", "--resume")
     assert other.code == 2
     assert "belongs to another run" in other.err

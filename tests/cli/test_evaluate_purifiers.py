@@ -10,11 +10,11 @@ import torch
 import soap
 from soap import recipes, zoo
 from soap._files import tensor_files
-from soap.cli.runs import asked
 from soap.evaluation import PAPER
 from soap.evaluation.adaptive import RunFolder
 from soap.purifiers import AntiAdversary, DefenseGAN, Hedge
 from soap.recipes import generative
+from soap.recipes.run_request import read_request
 from soap.results import Store
 
 COMMITTED = Path(__file__).parents[2] / "results" / "adaptive"
@@ -89,7 +89,7 @@ def test_rows_are_a_plain_count_with_and_without_an_auxiliary_task(run, some, na
     assert row["provenance"]["training"].endswith("; prior own, 3 epochs, seed 0")
 
 
-def test_the_table_names_the_purifier_and_soap_stays_the_default(run):
+def test_the_table_names_the_purifier_and_soap_is_the_default(run):
     done = run("evaluate", MODEL, *QUICK, "--attack", "none", "--purifier", "hedge", "--purifier", "soap")
     assert "Hedge (0.03137254901960784), %" in " ".join(done.out.split())
     assert "purified (min-aux), %" in " ".join(done.out.split())
@@ -98,7 +98,7 @@ def test_the_table_names_the_purifier_and_soap_stays_the_default(run):
     assert [row["key"] for row in default] == [row["key"] for row in named]
 
 
-def test_another_prior_of_the_same_name_is_another_figure(run, tmp_path):
+def test_another_prior_of_the_same_name_gives_another_row(run, tmp_path):
     arguments = ("evaluate", MODEL, *QUICK[:2], "--limit", "2", "--attack", "none", "--purifier", "pixeldefend")
     first = run(*arguments, "--prior", "pixels.safetensors", "--eps-pfy", "1/255", "--json").json["rows"]
     assert (first[1]["defence"], first[1]["eps_pfy"]) == (f"PixelDefend(eps={1 / 255})", str(1 / 255))
@@ -113,7 +113,7 @@ def test_another_prior_of_the_same_name_is_another_figure(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", [MODEL, WITHOUT_TASK])
-def test_a_suite_attacks_hedge_along_its_path_and_the_run_can_be_verified(run, name, tmp_path):
+def test_a_suite_run_of_hedge_can_be_verified(run, name, tmp_path):
     done = run("evaluate", name, *SUITE, "--purifier", "hedge", "--eps-pfy", "0.05", "--seed", "2", "--json")
     assert done.code == 0
     assert done.json["defence"] == f"Hedge(eps=0.05, step_size={4 / 255}, steps=20, seed=2)"
@@ -126,7 +126,7 @@ def test_a_suite_attacks_hedge_along_its_path_and_the_run_can_be_verified(run, n
     assert run(*command.split()[1:], "--json").json["headline"] == done.json["headline"]
 
 
-def test_a_suite_behind_a_prior_keeps_both_networks_fingerprints(run, tmp_path):
+def test_a_suite_with_a_prior_stores_the_fingerprints_of_both_networks(run, tmp_path):
     arguments = ("--suite", "noise", *QUICK, "--eps", "0.1", "--purifier", "defense-gan", "--prior", "gan.safetensors")
     done = run("evaluate", WITHOUT_TASK, *arguments, "--out", "behind", "--json")
     assert (done.code, done.json["rows"][0]["eps_pfy"]) == (0, "free")
@@ -143,14 +143,14 @@ def test_a_suite_behind_a_prior_keeps_both_networks_fingerprints(run, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "bare"), [("mnist-fcn-dr", False), ("cifar10-resnet18-pgd-at", True)])
-def test_runs_from_before_there_were_purifiers_by_name_are_understood(tmp_path, name, bare):
+def test_requests_of_older_versions_are_read(tmp_path, name, bare):
     shutil.copytree(COMMITTED / name, tmp_path / name)
     path = tmp_path / name / "facts" / "asked.json"
     kept = json.loads(path.read_text(encoding="utf-8"))
     for later in ("purifier", "prior", "seed", "checksum"):
         del kept[later]
     path.write_text(json.dumps(kept), encoding="utf-8")
-    found = asked(RunFolder(tmp_path / name))
+    found = read_request(RunFolder(tmp_path / name))
     assert (found.purifier, found.prior, found.seed, found.bare) == ("soap", None, 0, bare)
 
 
@@ -192,7 +192,7 @@ def test_bad_usage_is_one_line_and_nothing_is_written(run, tmp_path, line, said)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_prior_that_is_not_bundled_says_how_to_make_it(run, tmp_path, monkeypatch):
+def test_a_prior_that_is_not_bundled_names_its_training_command(run, tmp_path, monkeypatch):
     plain = recipes.read("mnist-fcn-no-def")
     weights = recipes.build(plain).state_dict()
     tensor_files.save_tensors(tmp_path / "bare.safetensors", weights, {"recipe": plain.text})

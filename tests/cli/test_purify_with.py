@@ -11,7 +11,7 @@ from PIL import Image
 from soap import zoo
 from soap._files import tensor_files
 from soap.cli import main
-from soap.cli.pictures import SHEET
+from soap.data.picture_files import COMPARISON_NAME
 from soap.purifiers import DefenseGAN
 from soap.recipes import generative
 from soap.training import WganGp
@@ -54,7 +54,7 @@ def levels(path):
         return np.asarray(image).astype(int)
 
 
-def test_training_is_the_same_command_and_goes_on_where_it_was_stopped(run, trained, tmp_path, monkeypatch):
+def test_a_generative_model_is_trained_and_resumed(run, trained, tmp_path, monkeypatch):
     (tmp_path / "own.toml").write_text(TEXT)
     done = run(*TRAIN, "--out", "straight", "-v")
     assert done.code == 0
@@ -81,7 +81,7 @@ def test_training_is_the_same_command_and_goes_on_where_it_was_stopped(run, trai
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
-def test_all_that_is_named_are_pictures_and_what_is_written_is_the_purifiers(run, prior, digits, some, tmp_path):
+def test_all_arguments_are_pictures_and_the_purified_images_are_written(run, prior, digits, some, tmp_path):
     one, two = digits / "0" / "digit.png", digits / "1" / "digit.png"
     (tmp_path / "second.png").write_bytes(two.read_bytes())
     done = run("purify", "--with", "defense-gan", one, "second.png", "--prior", prior, "--out", "pure", "--json")
@@ -96,7 +96,7 @@ def test_all_that_is_named_are_pictures_and_what_is_written_is_the_purifiers(run
         assert image["eps"] == pytest.approx(expected.eps[k].item(), abs=1e-5)
         assert image["loss_after"] == pytest.approx(expected.loss_after[k].item(), rel=1e-3)
         assert image["loss_after"] < image["loss_before"]
-    assert levels(tmp_path / "pure" / SHEET).shape[1] > 3 * 28
+    assert levels(tmp_path / "pure" / COMPARISON_NAME).shape[1] > 3 * 28
     # A single picture, a folder, and the settings of the command in place of the prior's.
     alone = run("purify", one, "--with", "defense-gan", "--prior", prior, "--out", "alone", "--steps", "2")
     assert alone.code == 0
@@ -134,17 +134,17 @@ CASES = [
     (WITH.replace("prior.", "cut."), 1, "cut.safetensors: not a whole safetensors file"),
     (WITH.replace("prior.", "gone."), 1, "gone.safetensors: there is no such file"),
     (WITH.replace("good.png", "gone.png"), 1, "gone.png: there is no such file"),
-    (WITH.replace("good.png", "large.png"), 2, "large.png is 32 x 32 pixels, but own takes 28 x 28"),
+    (WITH.replace("good.png", "large.png"), 2, "large.png is 32 x 32 pixels, expected 28 x 28"),
     (WITH.replace("good.png", "colour.npz"), 2, "this model takes [batch, 1, 28, 28]"),
-    (WITH.replace("defense-gan", "hedge"), 2, "asks a classifier; try `soap evaluate MODEL --purifier hedge`"),
-    (WITH.replace("defense-gan", "soap"), 2, "asks a classifier; leave --with out and name it"),
-    (WITH.replace("purify", "purify mnist-fcn-dr"), 2, "mnist-fcn-dr is taken for a file; leave it out"),
+    (WITH.replace("defense-gan", "hedge"), 2, "needs a classifier; try `soap evaluate MODEL --purifier hedge`"),
+    (WITH.replace("defense-gan", "soap"), 2, "needs a classifier; omit --with and name a model"),
+    (WITH.replace("purify", "purify mnist-fcn-dr"), 2, "mnist-fcn-dr is read as a file; remove it"),
     (WITH + " --steps 0", 2, "steps (L) is 0"),
     (WITH + " --step-size 0", 2, "step_size is 0.0"),
     (WITH + " --eps-pfy 0.1", 2, "unknown purifier setting 'eps'; did you mean s"),
     (WITH + " --eps-pfy min-aux", 2, "eps='min-aux' is a choice of SOAP's; defense-gan takes"),
     (WITH.replace("--with defense-gan", ""), 2, "--prior is the generative model of --with"),
-    ("purify mnist-fcn-dr --out out", 2, "no pictures: name FILES after the model mnist-fcn-dr"),
+    ("purify mnist-fcn-dr --out out", 2, "no pictures; name FILES after the model mnist-fcn-dr"),
     ("predict prior.safetensors good.png", 2, "holds a generative model, want a classifier"),
     ("train broken.toml --limit 80", 2, "unknown key in [purifier] 'strats'; did you mean starts"),
     ("train own.toml --limit 80 --compile", 2, "WganGp cannot be compiled; train without --compile"),
@@ -166,7 +166,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, tmp_path, line, code, sai
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_prior_that_is_not_bundled_says_how_to_make_it(run, digits, tmp_path, monkeypatch):
+def test_a_prior_that_is_not_bundled_names_its_training_command(run, digits, tmp_path, monkeypatch):
     (tmp_path / "zoo").mkdir()
     monkeypatch.setattr(zoo, "folder", lambda: tmp_path / "zoo")
     done = run("purify", digits, "--with", "defense-gan", "--out", "out")

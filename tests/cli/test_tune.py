@@ -12,7 +12,7 @@ from soap.evaluation.tuning import tune
 TRIAL = ("tune", "mnist-fcn-dr", "--data", "mnist-mini", "--limit", "12")
 
 
-def test_the_choice_is_shown_as_a_recipe_has_it(run, tmp_path):
+def test_the_choice_is_printed_as_a_recipe_section(run, tmp_path):
     done = run(*TRIAL, "--eps", "0.3")
     assert done.code == 0
     lines = [line.split() for line in done.out.splitlines() if line.strip()]
@@ -28,7 +28,7 @@ def test_the_choice_is_shown_as_a_recipe_has_it(run, tmp_path):
     assert "tune.png" in done.err
 
 
-def test_json_says_what_the_library_says(run):
+def test_json_equals_the_result_of_the_library(run):
     got = run(*TRIAL, "--json", "--quiet", "--out", "here", "--seed", "3").json  # the paper's radius by default
     found = tune(soap.load("mnist-fcn-dr"), soap.data.load("mnist-mini", "train"), 0.3, limit=12, seed=3)
     assert got["purifier"] == json.loads(json.dumps(asdict(found.purification)))
@@ -44,7 +44,7 @@ def test_a_folder_of_images_and_a_fraction(run, digits):
     assert done.json["eps_adv"] == pytest.approx(16 / 255)
 
 
-def test_it_says_so_where_purification_does_not_help(run):
+def test_it_reports_when_purification_does_not_help(run):
     done = run("tune", "mnist-fcn-dr", "--data", "mnist-mini", "--limit", "5", "--eps", "1/1000")  # undoes nothing
     assert done.code == 0
     assert "Purification does not help" in done.out
@@ -61,7 +61,7 @@ def test_it_says_so_where_purification_does_not_help(run):
         ((*TRIAL, "--split", "tset"), 2, "did you mean test"),
         ((*TRIAL, "--limit", "0"), 2, "greater than or equal to 1"),
         (("tune", "mnist-fcn-dr", "--data", "no/where"), 1, "no such file or folder"),
-        ((*TRIAL, "--out", "file"), 1, "is a file, want a folder"),
+        ((*TRIAL, "--out", "file"), 1, "is a file, expected a folder"),
     ],
 )
 def test_bad_input_is_one_line(run, tmp_path, arguments, code, words):

@@ -60,7 +60,7 @@ def test_rotation_turns_anticlockwise_by_k(batch: int, channels: int, side: int,
 
 @settings(max_examples=30, deadline=None)
 @given(shape=SIZES, sigma=st.floats(0, 2), seed=SEEDS)
-def test_noise_is_the_draw_times_sigma(shape: tuple[int, ...], sigma: float, seed: int) -> None:
+def test_noise_is_a_normal_sample_times_sigma(shape: tuple[int, ...], sigma: float, seed: int) -> None:
     x = images(*shape)
     draw = torch.randn(shape, generator=seeded(seed))
     free = gaussian_noise(x, sigma, seeded(seed), clip=None)
@@ -69,7 +69,7 @@ def test_noise_is_the_draw_times_sigma(shape: tuple[int, ...], sigma: float, see
     assert torch.equal(gaussian_noise(x, sigma, seeded(seed), clip=(0.25, 0.5)), free.clamp(0.25, 0.5))
 
 
-def test_draws_have_the_stated_distribution() -> None:
+def test_random_numbers_have_the_stated_distribution() -> None:
     """Six standard errors on 4,000 images."""
     x = torch.zeros(4000, 1, 5, 5)
     x[:, :, 2, 2] = 1
@@ -116,12 +116,12 @@ def test_noise_takes_any_rank() -> None:
 X = images(2, 3, 4, 4)
 BAD = {
     "negative padding": (lambda g: random_crop(X, -1, g), "padding is -1"),
-    "crop of a vector": (lambda g: random_crop(X.flatten(1), 1, g), "wanted images"),
-    "crop of bytes": (lambda g: random_crop(X.byte(), 1, g), "x is torch.uint8; wanted a floating-point"),
-    "flip of one image": (lambda g: random_flip(X[0], g), "wanted images"),
+    "crop of a vector": (lambda g: random_crop(X.flatten(1), 1, g), "expected images"),
+    "crop of bytes": (lambda g: random_crop(X.byte(), 1, g), "x is torch.uint8; expected a floating-point"),
+    "flip of one image": (lambda g: random_flip(X[0], g), "expected images"),
     "empty batch": (lambda g: random_flip(X[:0], g), "at least one example"),
     "scalar": (lambda g: gaussian_noise(torch.tensor(1.0), 0.1, g), "at least one example"),
-    "turn of an oblong": (lambda g: random_rotation(X[..., :3], g), "images are 4 x 3; wanted square"),
+    "turn of an oblong": (lambda g: random_rotation(X[..., :3], g), "images are 4 x 3; expected square"),
     "negative sigma": (lambda g: gaussian_noise(X, -0.1, g), "sigma is -0.1"),
     "sigma NaN": (lambda g: gaussian_noise(X, float("nan"), g), "sigma is nan"),
     "clip reversed": (lambda g: gaussian_noise(X, 0.1, g, clip=(1, 0)), r"clip is \(1, 0\)"),

@@ -42,14 +42,14 @@ def test_class_names() -> None:
 
 
 BAD = {
-    "empty": (read_cifar10, b"", "holds 0 bytes; wanted a whole number of records of 3073"),
-    "cut": (read_cifar10, record(1)[:-1], "holds 3072 bytes"),
-    "one byte more": (read_cifar10, record(1) + b"\0", "holds 3074 bytes"),
-    "cifar100 as cifar10": (read_cifar10, record(1, 1), "holds 3074 bytes"),
-    "cifar10 as cifar100": (read_cifar100, record(1), "wanted a whole number of records of 3074"),
-    "label 10": (read_cifar10, record(9) + record(10), "record 1 has label 10; wanted 0 to 9"),
-    "coarse 20": (read_cifar100, record(20, 0), "record 0 has label 20; wanted 0 to 19"),
-    "fine 100": (read_cifar100, record(0, 100), "record 0 has label 100; wanted 0 to 99"),
+    "empty": (read_cifar10, b"", "has 0 bytes; expected a whole number of records of 3073"),
+    "cut": (read_cifar10, record(1)[:-1], "has 3072 bytes"),
+    "one byte more": (read_cifar10, record(1) + b"\0", "has 3074 bytes"),
+    "cifar100 as cifar10": (read_cifar10, record(1, 1), "has 3074 bytes"),
+    "cifar10 as cifar100": (read_cifar100, record(1), "expected a whole number of records of 3074"),
+    "label 10": (read_cifar10, record(9) + record(10), "record 1 has label 10; expected 0 to 9"),
+    "coarse 20": (read_cifar100, record(20, 0), "record 0 has label 20; expected 0 to 19"),
+    "fine 100": (read_cifar100, record(0, 100), "record 0 has label 100; expected 0 to 99"),
 }
 
 

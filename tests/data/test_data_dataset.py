@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soap.data import Dataset
-from soap.data.dataset import dataset, fingerprint
+from soap.data.dataset import fingerprint, make_dataset
 from soap.errors import InputError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 1, 4, 5), np.uint8)
@@ -16,7 +16,7 @@ CLASSES = ("ant", "bee", "cow")
 
 
 def example() -> Dataset:
-    return dataset("small", "test", PIXELS, LABELS, CLASSES)
+    return make_dataset("small", "test", PIXELS, LABELS, CLASSES)
 
 
 def test_values_and_types() -> None:
@@ -35,11 +35,11 @@ def test_every_byte_survives() -> None:
     prints = {fingerprint(every, np.array([0]))}
     for kind in np.float32, np.float64:
         prints.add(fingerprint((every.astype(kind) / kind(255)).astype(np.float32), np.array([0])))
-    prints.add(fingerprint(dataset("a", "test", every, np.array([0]), ["0"]).x.numpy(), np.array([0])))
+    prints.add(fingerprint(make_dataset("a", "test", every, np.array([0]), ["0"]).x.numpy(), np.array([0])))
     assert len(prints) == 1
 
 
-def test_fingerprint_tells_contents_apart() -> None:
+def test_fingerprint_differs_for_other_content() -> None:
     other_pixel, other_label = PIXELS.copy(), LABELS.copy()
     other_pixel[5, 0, 3, 4] ^= 1
     other_label[5] = 0
@@ -89,18 +89,18 @@ def test_take_all_and_to() -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 7])
 def test_take_too_many(n: int) -> None:
-    with pytest.raises(InputError, match=f"cannot take {n} examples of small/test; wanted 1 to 6"):
+    with pytest.raises(InputError, match=f"cannot take {n} examples of small/test; expected 1 to 6"):
         example().take(n)
 
 
 BAD = {
     "split": ({"split": "validation"}, "unknown split 'validation'"),
-    "bytes": ({"x": torch.zeros(6, 4, dtype=torch.uint8)}, "wanted float32"),
-    "no features": ({"x": torch.zeros(6)}, "wanted float32"),
+    "bytes": ({"x": torch.zeros(6, 4, dtype=torch.uint8)}, "expected float32"),
+    "no features": ({"x": torch.zeros(6)}, "expected float32"),
     "empty": ({"x": torch.zeros(0, 4), "y": torch.zeros(0, dtype=torch.int64)}, "at least one"),
-    "lengths": ({"x": torch.zeros(5, 4)}, r"y is torch.int64 \(6,\); wanted int64 \[5\]"),
+    "lengths": ({"x": torch.zeros(5, 4)}, r"y is torch.int64 \(6,\); expected int64 \[5\]"),
     "float labels": ({"y": torch.zeros(6)}, "y is torch.float32"),
-    "label too high": ({"y": torch.tensor([0, 1, 2, 3, 0, 0])}, "labels run from 0 to 3; wanted 0 to 2"),
+    "label too high": ({"y": torch.tensor([0, 1, 2, 3, 0, 0])}, "labels run from 0 to 3; expected 0 to 2"),
     "label negative": ({"y": torch.tensor([0, 1, 2, -1, 0, 0])}, "labels run from -1 to 2"),
     "devices": ({"y": torch.zeros(6, dtype=torch.int64, device="meta")}, "put both on one device"),
 }
@@ -114,10 +114,10 @@ def test_bad_fields(unchecked_shapes: None, change: dict[str, object], says: str
 
 def own(classes: tuple[str, ...]) -> Dataset:
     x = np.random.default_rng(0).random((6, 2), np.float32)
-    return dataset("own", "test", x, np.arange(6) % len(classes), classes)
+    return make_dataset("own", "test", x, np.arange(6) % len(classes), classes)
 
 
-def test_classes_are_numbered_as_a_model_has_them() -> None:
+def test_class_numbers_are_matched_by_name() -> None:
     """Folders 3 and 7 alone were numbered 0 and 1, and a model of ten digits found none of them."""
     digits = [str(number) for number in range(10)]
     data = own(("3", "7")).numbered_by(digits)
@@ -128,5 +128,7 @@ def test_classes_are_numbered_as_a_model_has_them() -> None:
     for kept in (own(("0", "1", "2")), own(tuple("abcdef")[:3])):
         assert kept.numbered_by(["cat", "dog", "emu"]).y.tolist() == kept.y.tolist()
     assert own(("0", "1")).numbered_by(["cat", "dog", "emu"]).y.tolist() == [0, 1] * 3
-    with pytest.raises(InputError, match=r"own has 2 classes \(cat, fox\), but the model's 3 are cat, dog, emu; call"):
+    with pytest.raises(
+        InputError, match=r"own has 2 classes \(cat, fox\), but the model's 3 are cat, dog, emu; rename"
+    ):
         own(("cat", "fox")).numbered_by(["cat", "dog", "emu"])

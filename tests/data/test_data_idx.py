@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from soap.data.idx import MAX_BYTES, read_idx, write_idx
-from soap.data.mnist import read_mnist
+from soap.data.mnist import MAX_IDX_BYTES, read_idx, read_mnist, write_idx
 from soap.errors import FileError
 
 
@@ -35,7 +34,7 @@ def test_reads_plain_and_gzipped_whatever_the_name(tmp_path: Path, name: str, pa
 
 @settings(max_examples=30, deadline=None)
 @given(array=hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=4, max_side=6)))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, array: np.ndarray) -> None:
+def test_written_files_are_read_back(tmp_path_factory: pytest.TempPathFactory, array: np.ndarray) -> None:
     folder = tmp_path_factory.mktemp("idx")
     write_idx(folder / "a", array)
     write_idx(folder / "b", array)
@@ -47,21 +46,21 @@ BAD = {
     "empty": (b"", "nothing"),
     "magic cut": (b"\0\0", "begins with 00 00;"),
     "first bytes not zero": (b"\1\0\x08\x03" + IMAGES[4:], "begins with 01 00 08 03"),
-    "floats": (header(2, 3, 4, code=0x0D) + bytes(96), "00 00 0d 03; wanted 00 00 08 03"),
-    "labels for images": (header(24) + bytes(24), "00 00 08 01; wanted 00 00 08 03"),
+    "floats": (header(2, 3, 4, code=0x0D) + bytes(96), "00 00 0d 03; expected 00 00 08 03"),
+    "labels for images": (header(24) + bytes(24), "00 00 08 01; expected 00 00 08 03"),
     "header cut": (IMAGES[:10], "ends inside its header"),
-    "content cut": (IMAGES[:-1], "holds 23 bytes after its header; wanted exactly 24 bytes"),
-    "no content": (IMAGES[:16], "holds 0 bytes"),
-    "trailing byte": (IMAGES + b"\0", "holds more after its header; wanted exactly 24 bytes"),
+    "content cut": (IMAGES[:-1], "has 23 bytes after its header; expected exactly 24 bytes"),
+    "no content": (IMAGES[:16], "has 0 bytes"),
+    "trailing byte": (IMAGES + b"\0", "has more bytes after its header; expected exactly 24 bytes"),
     "no images": (header(0, 28, 28), "announces 0 x 28 x 28 = 0 bytes"),
-    "huge": (header(2**32 - 1, 2**32 - 1, 2**32 - 1) + bytes(9), f"wanted 1 to {MAX_BYTES}"),
-    "one over the cap": (header(MAX_BYTES // 2 + 1, 2, 1), f"wanted 1 to {MAX_BYTES}"),
+    "huge": (header(2**32 - 1, 2**32 - 1, 2**32 - 1) + bytes(9), f"expected 1 to {MAX_IDX_BYTES}"),
+    "one over the cap": (header(MAX_IDX_BYTES // 2 + 1, 2, 1), f"expected 1 to {MAX_IDX_BYTES}"),
 }
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize(("content", "says"), BAD.values(), ids=BAD.keys())
-def test_headers_that_lie(tmp_path: Path, content: bytes, says: str, packed: bool) -> None:
+def test_false_headers_are_refused(tmp_path: Path, content: bytes, says: str, packed: bool) -> None:
     path = tmp_path / "images"
     path.write_bytes(gzip.compress(content) if packed else content)
     with pytest.raises(FileError) as caught:
@@ -72,7 +71,7 @@ def test_headers_that_lie(tmp_path: Path, content: bytes, says: str, packed: boo
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_damage_escapes_as_another_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damage_raises_only_file_errors(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever byte changes and wherever the file is cut, there are other pixels or a FileError."""
     content = bytearray(data.draw(st.sampled_from([IMAGES, gzip.compress(IMAGES, mtime=0)])))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -90,7 +89,7 @@ def test_damaged_gzip(tmp_path: Path, damage) -> None:
         read_idx(path, 3)
 
 
-def test_memory_is_bounded_by_what_is_there(tmp_path: Path) -> None:
+def test_memory_is_bounded_by_the_content(tmp_path: Path) -> None:
     """A gzip bomb behind an honest-looking header, and a header announcing 1 GiB that is not there."""
     bomb, liar = tmp_path / "bomb.gz", tmp_path / "liar"
     packed = io.BytesIO()
@@ -102,7 +101,7 @@ def test_memory_is_bounded_by_what_is_there(tmp_path: Path) -> None:
     liar.write_bytes(header(2**10, 2**10, 2**10) + bytes(100))
     tracemalloc.start()
     try:
-        for path, says in (bomb, "holds more"), (liar, "holds 100 bytes"):
+        for path, says in (bomb, "has more bytes"), (liar, "has 100 bytes"):
             with pytest.raises(FileError, match=says):
                 read_idx(path, 3)
         assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
@@ -118,14 +117,14 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 PAIRS = {
-    "wrong size": (header(2, 3, 4) + bytes(24), header(2) + bytes(2), "images are 3 x 4; wanted 28 x 28"),
-    "counts differ": (header(2, 28, 28) + bytes(1568), header(3) + bytes(3), "holds 2 images and .* 3 labels"),
-    "label 10": (header(2, 28, 28) + bytes(1568), header(2) + bytes([1, 10]), "label 1 is 10; wanted 0 to 9"),
+    "wrong size": (header(2, 3, 4) + bytes(24), header(2) + bytes(2), "images are 3 x 4; expected 28 x 28"),
+    "counts differ": (header(2, 28, 28) + bytes(1568), header(3) + bytes(3), "contains 2 images and .* 3 labels"),
+    "label 10": (header(2, 28, 28) + bytes(1568), header(2) + bytes([1, 10]), "label 1 is 10; expected 0 to 9"),
 }
 
 
 @pytest.mark.parametrize(("images", "labels", "says"), PAIRS.values(), ids=PAIRS.keys())
-def test_pairs_that_do_not_belong_together(tmp_path: Path, images: bytes, labels: bytes, says: str) -> None:
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path, images: bytes, labels: bytes, says: str) -> None:
     (tmp_path / "images").write_bytes(images)
     (tmp_path / "labels").write_bytes(labels)
     with pytest.raises(FileError, match=says):

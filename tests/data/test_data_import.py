@@ -69,25 +69,29 @@ DAMAGED = {
     "file cut": (
         "cifar10",
         lambda f: f | {"data_batch_3.bin": f["data_batch_3.bin"][:-1]},
-        "holds 12291 bytes",
+        "has 12291 bytes",
     ),
     "file too long": ("cifar10", lambda f: f | {"data_batch_3.bin": f["data_batch_3.bin"] + b"."}, "more than 12292"),
     "mnist changed": ("mnist", lambda f: change_byte(f, "t10k-labels-idx1-ubyte", 9, 0), "sha256 is"),
     "mnist gzip cut": ("mnist", lambda f: {k: v[:-9] for k, v in packed(f).items()}, "gzip stream is damaged"),
-    "mnist other gzip": ("mnist", lambda f: {k: packed({"a": b"?"})["a.gz"] for k in packed(f)}, "holds 1 bytes"),
+    "mnist other gzip": ("mnist", lambda f: {k: packed({"a": b"?"})["a.gz"] for k in packed(f)}, "has 1 bytes"),
     "label out of range": ("cifar100", lambda f: change_byte(f, "test.bin", 1, 100), "record 0 has label 100"),
-    "archive changed": ("cifar10", lambda f: {"cifar-10-binary.tar.gz": b"?"}, "cifar-10-binary.tar.gz: has sha256:"),
+    "archive changed": (
+        "cifar10",
+        lambda f: {"cifar-10-binary.tar.gz": b"?"},
+        "cifar-10-binary.tar.gz: the checksum is sha256:",
+    ),
     "file missing": (
         "cifar10",
         lambda f: {k: f[k] for k in list(f)[:-1]},
-        "does not hold cifar10; wanted data",
+        "does not contain cifar10; expected data",
     ),
-    "nothing": ("mnist", lambda f: {}, "does not hold mnist"),
+    "nothing": ("mnist", lambda f: {}, "does not contain mnist"),
 }
 
 
 @pytest.mark.parametrize(("name", "damage", "says"), DAMAGED.values(), ids=DAMAGED.keys())
-def test_damaged_files_leave_the_root_as_it_was(tiny, tmp_path: Path, name: str, damage, says: str) -> None:
+def test_damaged_files_leave_the_root_unchanged(tiny, tmp_path: Path, name: str, damage, says: str) -> None:
     put(damage(tiny[name].files), tmp_path / "have")
     old = put({"old": b"here before"}, tmp_path / "root" / tiny[name].source.folder)
     with pytest.raises(FileError, match=says):
@@ -101,7 +105,7 @@ def test_damaged_files_leave_the_root_as_it_was(tiny, tmp_path: Path, name: str,
 def test_bad_arguments(tiny, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown published data set 'minst'; did you mean mnist"):
         import_files("minst", tmp_path)
-    with pytest.raises(FileError, match=r"cannot look into .*absent: No such file"):
+    with pytest.raises(FileError, match=r"cannot list .*absent: No such file"):
         import_files("mnist", tmp_path / "absent", root=tmp_path)
     put(tiny["mnist"].files, tmp_path / "have")
     (tmp_path / "file").write_text("in the way")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from soap.data import load, mini
+from soap.data import load, mnist
 from soap.errors import FileError, InputError
 
 # Taken once from the files built from the full MNIST.
@@ -56,7 +56,7 @@ def test_pixels_of_single_digits() -> None:
 
 
 def test_files_are_small_and_pinned() -> None:
-    files = {path.name: path.read_bytes() for path in mini.folder().iterdir()}
+    files = {path.name: path.read_bytes() for path in mnist.mini_folder().iterdir()}
     assert sum(map(len, files.values())) < 2_500_000
     assert {name: hashlib.sha256(files[name]).hexdigest() for name in files if name.endswith(".gz")} == FILES
     licence = files["LICENSE.txt"].decode()
@@ -65,15 +65,15 @@ def test_files_are_small_and_pinned() -> None:
     assert "Corinna Cortes" in licence
 
 
-def test_choice_against_a_plain_loop() -> None:
+def test_balanced_indices_equal_a_plain_loop() -> None:
     labels = np.random.default_rng(0).integers(0, 10, 500).astype(np.uint8)
     wanted = []
     for turn in range(20):
         for digit in range(10):
             wanted.append([place for place, label in enumerate(labels) if label == digit][turn])
-    assert mini.balanced(labels, 200).tolist() == wanted
+    assert mnist.balanced_indices(labels, 200).tolist() == wanted
     with pytest.raises(InputError, match="fewer than 200"):
-        mini.balanced(labels, 2000)
+        mnist.balanced_indices(labels, 2000)
 
 
 def test_builder_script(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -83,24 +83,24 @@ def test_builder_script(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         (tmp_path / "mnist" / name).write_bytes(content)
     for out in "first", "second":
         (tmp_path / out).mkdir()
-        monkeypatch.setattr(mini, "COUNTS", {"train": 10, "test": 10})
+        monkeypatch.setattr(mnist, "MINI_COUNTS", {"train": 10, "test": 10})
         script = Path(__file__).parents[2] / "tools" / "build_mnist_mini.py"
         monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path), str(tmp_path / out)])
         runpy.run_path(str(script), run_name="__main__")
     names = sorted(path.name for path in (tmp_path / "first").iterdir())
-    assert names == sorted(file for files in mini.FILES.values() for file in files)
+    assert names == sorted(file for files in mnist.MINI_FILES.values() for file in files)
     assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in names)
-    monkeypatch.setattr(mini, "folder", lambda: tmp_path / "first")
+    monkeypatch.setattr(mnist, "mini_folder", lambda: tmp_path / "first")
     full = load("mnist", "train", root=tmp_path)
-    monkeypatch.setattr(mini, "CONTENT", {"train": full.take(10).sha256})
+    monkeypatch.setattr(mnist, "MINI_SHA256", {"train": full.take(10).sha256})
     assert torch.equal(load("mnist-mini", "train").x, full.x[:10])
     assert "train-images-idx3-ubyte.gz" in capsys.readouterr().out
 
 
 def test_damaged_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of the other split in place of the right ones are noticed by their content."""
-    for wrong, right in zip(mini.FILES["train"], mini.FILES["test"], strict=True):
-        (tmp_path / wrong).write_bytes((mini.folder() / right).read_bytes())
-    monkeypatch.setattr(mini, "folder", lambda: tmp_path)
+    for wrong, right in zip(mnist.MINI_FILES["train"], mnist.MINI_FILES["test"], strict=True):
+        (tmp_path / wrong).write_bytes((mnist.mini_folder() / right).read_bytes())
+    monkeypatch.setattr(mnist, "mini_folder", lambda: tmp_path)
     with pytest.raises(FileError, match="Install the package again"):
         load("mnist-mini", "train")

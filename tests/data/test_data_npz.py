@@ -63,12 +63,12 @@ def floats(change: float) -> np.ndarray:
 
 
 BAD = {
-    "NaN": ({"x": floats(np.nan), "y": Y}, "x holds NaN or infinite"),
-    "infinite": ({"x": floats(np.inf), "y": Y}, "x holds NaN or infinite"),
-    "too big for float32": ({"x": floats(1e300), "y": Y}, r"runs from 0 to 1e\+300; wanted values in \[0, 1\]\.$"),
-    "0..255": ({"x": NCHW.astype(np.float32), "y": Y}, "0..255 by mistake.*divide by 255"),
-    "negative": ({"x": floats(-0.5), "y": Y}, r"runs from -0.5 to 1; wanted values in \[0, 1\]\.$"),
-    "int64": ({"x": NCHW.astype(np.int64), "y": Y}, "x is int64; wanted uint8"),
+    "NaN": ({"x": floats(np.nan), "y": Y}, "x contains NaN or infinite"),
+    "infinite": ({"x": floats(np.inf), "y": Y}, "x contains NaN or infinite"),
+    "too big for float32": ({"x": floats(1e300), "y": Y}, r"runs from 0 to 1e\+300; expected values in \[0, 1\]\.$"),
+    "0..255": ({"x": NCHW.astype(np.float32), "y": Y}, "divide by 255"),
+    "negative": ({"x": floats(-0.5), "y": Y}, r"runs from -0.5 to 1; expected values in \[0, 1\]\.$"),
+    "int64": ({"x": NCHW.astype(np.int64), "y": Y}, "x is int64; expected uint8"),
     "text": ({"x": NCHW.astype(str), "y": Y}, "x is <U"),
     "lengths": ({"x": NCHW, "y": Y[:3]}, r"x has shape \(4, 3, 8, 6\) and y \(3,\)"),
     "empty": ({"x": NCHW[:0], "y": Y[:0]}, r"y is int64 \(0,\)"),
@@ -76,17 +76,17 @@ BAD = {
     "no features": ({"x": NCHW[:, 0, 0, 0], "y": Y}, r"x has shape \(4,\)"),
     "float labels": ({"x": NCHW, "y": Y.astype(float)}, "y is float64"),
     "one-hot labels": ({"x": NCHW, "y": np.eye(4, dtype=int)}, r"y is int64 \(4, 4\)"),
-    "negative label": ({"x": NCHW, "y": Y - 1}, "y runs from -1 to 1; wanted class numbers from 0"),
-    "absurd label": ({"x": NCHW, "y": Y * 10**9}, "to 2000000000; wanted class numbers"),
+    "negative label": ({"x": NCHW, "y": Y - 1}, "y runs from -1 to 1; expected class numbers from 0"),
+    "absurd label": ({"x": NCHW, "y": Y * 10**9}, "to 2000000000; expected class numbers"),
     "bad labels in the other split": (
         {"x_test": NCHW, "y_test": Y, "x_train": NCHW, "y_train": Y - 1},
         "y_train runs from -1",
     ),
     "ambiguous": ({"x": NCHW[..., :3], "y": Y}, "channels-first or channels-last"),
     "two channels": ({"x": NCHW[:, :2], "y": Y}, "neither 1 nor 3 channels"),
-    "no y": ({"x": NCHW}, "holds x; wanted 'y'"),
-    "other names": ({"images": NCHW, "labels": Y}, "holds images, labels; wanted 'x'"),
-    "only the other split": ({"x_train": NCHW, "y_train": Y}, "holds x_train, y_train; wanted 'x'"),
+    "no y": ({"x": NCHW}, "contains x; expected 'y'"),
+    "other names": ({"images": NCHW, "labels": Y}, "contains images, labels; expected 'x'"),
+    "only the other split": ({"x_train": NCHW, "y_train": Y}, "contains x_train, y_train; expected 'x'"),
 }
 
 
@@ -160,7 +160,7 @@ def test_unreadable_files(tmp_path: Path, make) -> None:
     assert not trace.exists()
 
 
-def test_a_file_cut_or_changed_anywhere(tmp_path: Path) -> None:
+def test_a_truncated_or_changed_file_is_refused(tmp_path: Path) -> None:
     """Nothing but our own errors comes out, and what is read in spite of a change passed the archive's CRC."""
     path = saved(tmp_path, x=NCHW[:, 0, 0], y=Y)
     whole, wanted = path.read_bytes(), load(path).sha256

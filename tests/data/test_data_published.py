@@ -62,7 +62,7 @@ def test_mnist_under_its_other_names(tiny, tmp_path: Path, packed: bool, dotted:
     assert load("mnist", root=tmp_path).sha256 == wanted
 
 
-def test_content_is_held_to_the_pinned_fingerprint(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_must_match_the_pinned_fingerprint(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = put(tiny, tmp_path, "cifar10")
     right = load("cifar10", root=tmp_path).sha256
     monkeypatch.setitem(SOURCES, "cifar10", replace(tiny["cifar10"].source, content={"test": right}))
@@ -70,14 +70,14 @@ def test_content_is_held_to_the_pinned_fingerprint(tiny, tmp_path: Path, monkeyp
     content = bytearray(tiny["cifar10"].files["test_batch.bin"])
     content[100] ^= 1
     (folder / "test_batch.bin").write_bytes(content)
-    with pytest.raises(FileError, match=f"wanted {right}.*soap data download cifar10"):
+    with pytest.raises(FileError, match=f"expected {right}.*soap data download cifar10"):
         load("cifar10", root=tmp_path)
 
 
 def test_cut_at_the_end_of_a_record(tiny, tmp_path: Path) -> None:
     folder = put(tiny, tmp_path, "cifar10")
     (folder / "data_batch_5.bin").write_bytes(tiny["cifar10"].files["data_batch_5.bin"][:-3073])
-    with pytest.raises(FileError, match="holds 19 images; wanted 20"):
+    with pytest.raises(FileError, match="contains 19 images; expected 20"):
         load("cifar10", "train", root=tmp_path)
 
 
@@ -93,7 +93,7 @@ BAD = {
     "misspelt": ("cifar01", InputError, "unknown data set 'cifar01'; did you mean cifar10"),
     "nothing like it": ("zzzz", InputError, "known: cifar10, cifar100, mnist, mnist-mini"),
     "no such path": ("absent/pets", FileError, "absent/pets: no such file or folder"),
-    "no possible path": ("x" * 5000, FileError, "cannot look at x+: File name too long"),
+    "no possible path": ("x" * 5000, FileError, "cannot access x+: File name too long"),
     "no such Path": (Path("pets"), FileError, "pets: no such file or folder"),
 }
 
@@ -131,11 +131,13 @@ def test_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_root_of_a_user_without_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOAP_DATA", raising=False)
-    with pytest.raises(FileError, match=r"Say where data lives with --data-root or \$SOAP_DATA"):
+    with pytest.raises(FileError, match=r"Give the data folder with --data-root or \$SOAP_DATA"):
         root(Path("~nobody-of-this-name/data"))
 
 
-def test_the_environment_chooses_the_data(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_selects_the_data_folder(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(tiny, tmp_path, "mnist")
     monkeypatch.setenv("SOAP_DATA", str(tmp_path))
     assert len(load("mnist")) == 10

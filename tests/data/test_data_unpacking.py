@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from soap.data.archive import unpack
-from soap.data.checksum import unpacked, verify
 from soap.data.sources import SOURCES
+from soap.data.unpacking import unpack, unpacked_bytes, verify_file
 from soap.errors import FileError
 
 SOURCE = SOURCES["cifar10"]
@@ -49,17 +48,17 @@ BEFORE = {
     "many zeros": ("zeros", {}, bytes(2**24)),
 }
 INSTEAD = {
-    "a link": ((NAME, special(tarfile.SYMTYPE, "/etc/passwd"), b""), "is no regular file"),
-    "a hard link": ((NAME, special(tarfile.LNKTYPE, "/etc/passwd"), b""), "is no regular file"),
-    "a device": ((NAME, special(tarfile.CHRTYPE), b""), "is no regular file"),
-    "a disk": ((NAME, special(tarfile.BLKTYPE), b""), "is no regular file"),
-    "a pipe": ((NAME, special(tarfile.FIFOTYPE), b""), "is no regular file"),
-    "a folder": ((NAME, special(tarfile.DIRTYPE), b""), "is no regular file"),
-    "a bomb": ((NAME, {}, bytes(2**24)), "a file of 16777216 bytes; wanted a file of 3073"),
-    "nothing": ((NAME, {}, b""), "a file of 0 bytes; wanted a file of 3073"),
-    "above": ((f"../{NAME}", {}, bytes(3073)), "lacks"),
-    "elsewhere": ((f"{SOURCE.folder}/x/../{WANTED.name}", {}, bytes(3073)), "lacks"),
-    "absolute": ((f"/{NAME}", {}, bytes(3073)), "lacks"),
+    "a link": ((NAME, special(tarfile.SYMTYPE, "/etc/passwd"), b""), "is not a regular file"),
+    "a hard link": ((NAME, special(tarfile.LNKTYPE, "/etc/passwd"), b""), "is not a regular file"),
+    "a device": ((NAME, special(tarfile.CHRTYPE), b""), "is not a regular file"),
+    "a disk": ((NAME, special(tarfile.BLKTYPE), b""), "is not a regular file"),
+    "a pipe": ((NAME, special(tarfile.FIFOTYPE), b""), "is not a regular file"),
+    "a folder": ((NAME, special(tarfile.DIRTYPE), b""), "is not a regular file"),
+    "a bomb": ((NAME, {}, bytes(2**24)), "a file of 16777216 bytes; expected a file of 3073"),
+    "nothing": ((NAME, {}, b""), "a file of 0 bytes; expected a file of 3073"),
+    "above": ((f"../{NAME}", {}, bytes(3073)), "does not contain"),
+    "elsewhere": ((f"{SOURCE.folder}/x/../{WANTED.name}", {}, bytes(3073)), "does not contain"),
+    "absolute": ((f"/{NAME}", {}, bytes(3073)), "does not contain"),
 }
 
 
@@ -75,7 +74,7 @@ def places(tmp_path):
 
 
 @pytest.mark.parametrize("other", BEFORE.values(), ids=BEFORE)
-def test_other_members_are_passed_over(tmp_path, places, other):
+def test_other_members_are_skipped(tmp_path, places, other):
     archive, target = places
     archive.write_bytes(packed(other, GOOD))
     unpack(archive, (WANTED,), SOURCE, target)
@@ -84,7 +83,7 @@ def test_other_members_are_passed_over(tmp_path, places, other):
 
 
 @pytest.mark.parametrize(("member", "says"), INSTEAD.values(), ids=INSTEAD)
-def test_a_member_that_is_not_the_wanted_file_is_refused(tmp_path, places, member, says):
+def test_a_member_that_is_not_the_expected_file_is_refused(tmp_path, places, member, says):
     archive, target = places
     archive.write_bytes(packed(member))
     with pytest.raises(FileError, match=says):
@@ -93,7 +92,7 @@ def test_a_member_that_is_not_the_wanted_file_is_refused(tmp_path, places, membe
 
 
 @pytest.mark.parametrize("pax", [{"path": "../../escaped"}, {"linkpath": "/etc"}, {"size": "9" * 40}, {"size": "-1"}])
-def test_longer_headers_lead_nowhere_either(tmp_path, places, pax):
+def test_extended_headers_cannot_escape_the_folder(tmp_path, places, pax):
     archive, target = places
     archive.write_bytes(packed((NAME, {}, bytes(3073)), pax=pax))
     with suppress(FileError):
@@ -101,14 +100,14 @@ def test_longer_headers_lead_nowhere_either(tmp_path, places, pax):
     assert {*everything(tmp_path)} <= {"a", "a/b", "a/b/some.tar.gz", "a/b/target", f"a/b/target/{WANTED.name}"}
 
 
-def test_a_packed_file_is_unpacked_one_byte_too_far_at_most(places):
+def test_unpacking_reads_at_most_one_byte_too_many(places):
     """A bomb of 64 MB in 64 kB: what is wanted and one byte more, and then it is refused."""
     archive, target = places
     bomb = archive.with_name("t10k-labels-idx1-ubyte.gz")
     bomb.write_bytes(gzip.compress(bytes(2**26)))
     wanted = replace(SOURCES["mnist"].files[-1], size=1000)
-    assert sum(map(len, unpacked(bomb, 1000))) == 1001
+    assert sum(map(len, unpacked_bytes(bomb, 1000))) == 1001
     unpack(bomb, (wanted,), SOURCES["mnist"], target)
     assert (target / wanted.name).stat().st_size == 1001
-    with pytest.raises(FileError, match="holds more than 1000 bytes"):
-        verify(bomb, wanted, SOURCES["mnist"])
+    with pytest.raises(FileError, match="has more than 1000 bytes"):
+        verify_file(bomb, wanted, SOURCES["mnist"])

@@ -1,16 +1,19 @@
-"""Exports are slow, so each is made once a worker."""
+"""Exported models, each exported once per worker because exports are slow."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import run
 from torch import Tensor
 
 import soap
 
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
-from soap.export import Exported, export
+from soap.export import ExportedFiles, export
+
+__all__ = ["classifier_folder", "fcn", "fcn_files", "run", "some"]
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +22,7 @@ def fcn() -> soap.JointModel:
 
 
 @pytest.fixture(scope="session")
-def fcn_files(fcn: soap.JointModel, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def fcn_files(fcn: soap.JointModel, tmp_path_factory: pytest.TempPathFactory) -> ExportedFiles:
     """All parts; with two long steps images choose several radii of the grid, and tracing is short."""
     return export(fcn, tmp_path_factory.mktemp("fcn"), steps=2, step_size=0.2)
 

@@ -10,12 +10,12 @@ import torch
 import soap
 from soap._files import atomic
 from soap.errors import FileError, InputError
-from soap.export import ENOUGH, MANIFEST, Agreement, Opened, check, checking, opened
+from soap.export import MANIFEST, MIN_AGREEMENT, OnnxModel, PartAgreement, check_export, checking, open_onnx
 
 
-def test_files_that_agree(fcn, fcn_files, some):
+def test_agreeing_files_pass(fcn, fcn_files, some):
     seen = []
-    found = check(
+    found = check_export(
         fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch=16, watch=lambda *told: seen.append(told)
     )
     assert [one.part for one in found] == ["classifier", "loss", "step", "whole"]
@@ -40,40 +40,40 @@ def swapped(folder, target, part, donor):
     return target
 
 
-def test_another_classifier_is_noticed(fcn, fcn_files, classifier_folder, some, tmp_path):
+def test_other_weights_are_detected(fcn, fcn_files, classifier_folder, some, tmp_path):
     folder = swapped(fcn_files.folder, tmp_path / "swapped", "classifier", classifier_folder / "classifier.onnx")
-    found = {one.part: one for one in check(fcn, folder, some, purifier=fcn_files.purifier)}
+    found = {one.part: one for one in check_export(fcn, folder, some, purifier=fcn_files.purifier)}
     assert not found["classifier"].holds
     assert found["classifier"].double_torch == 1
     assert found["classifier"].double_onnx == found["classifier"].agree
     assert found["whole"].holds
 
 
-def test_losses_must_be_alike(fcn_files, some, monkeypatch):
+def test_losses_must_agree(fcn_files, some, monkeypatch):
     other = soap.load("mnist-fcn-dr")
     task = type(other.auxiliary)
     loss = task.loss
     monkeypatch.setattr(task, "loss", lambda self, model, x: 1.01 * loss(self, model, x))
     other_purifier = soap.SOAP(other, steps=2, step_size=0.2)
-    spoilt = {one.part: one for one in check(other, fcn_files.folder, some, purifier=other_purifier)}
+    spoilt = {one.part: one for one in check_export(other, fcn_files.folder, some, purifier=other_purifier)}
     assert (spoilt["loss"].agree, spoilt["loss"].double_torch, spoilt["loss"].double_onnx) == (0, 1, 0)
-    assert spoilt["whole"].holds  # the walk down 1.01 times a loss is the walk down the loss
+    assert spoilt["whole"].holds  # steps by the sign of 1.01 times a gradient equal steps by the gradient's sign
 
 
-def test_double_precision_tells_rounding_from_a_wrong_graph(fcn_files, some, monkeypatch):
+def test_double_precision_distinguishes_rounding_from_a_wrong_graph(fcn_files, some, monkeypatch):
     """Torch made to round in single precision alone: then the file is right, and torch is not."""
     other = soap.load("mnist-fcn-dr")
     task = type(other.auxiliary)
     loss = task.loss
     monkeypatch.setattr(task, "loss", lambda self, model, x: (loss(self, model, x) + 1e6) - 1e6)
     other_purifier = soap.SOAP(other, steps=2, step_size=0.2)
-    rounded = {one.part: one for one in check(other, fcn_files.folder, some, purifier=other_purifier)}["loss"]
+    rounded = {one.part: one for one in check_export(other, fcn_files.folder, some, purifier=other_purifier)}["loss"]
     assert rounded.agree < 0.5
     assert rounded.double_torch < 0.5
     assert rounded.double_onnx == 1
 
 
-class Coarse(Opened):
+class Coarse(OnnxModel):
     """A runtime that rounds purified images to 1/4, which only few labels outlive."""
 
     def run(self, part, *inputs):
@@ -81,12 +81,12 @@ class Coarse(Opened):
         return outputs if part != "step" else [np.round(4 * outputs[0]) / 4]
 
 
-def test_too_few_labels_are_held_against_double_precision(fcn, fcn_files, some, monkeypatch):
+def test_too_few_equal_labels_are_compared_with_double_precision(fcn, fcn_files, some, monkeypatch):
     """Counted here by hand: torch in single and in double precision, and the file, one image at a time."""
-    whole = opened(fcn_files.folder)
+    whole = open_onnx(fcn_files.folder)
     coarse = Coarse(manifest=whole.manifest, sessions={"step": whole.sessions["step"]})
-    monkeypatch.setattr(checking, "opened", lambda folder: coarse)
-    (found,) = check(fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch=16)
+    monkeypatch.setattr(checking, "open_onnx", lambda folder: coarse)
+    (found,) = check_export(fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch=16)
     assert not found.holds
     exact = soap.SOAP(soap.load("mnist-fcn-dr").double(), steps=2, step_size=0.2)
     grid, labels = fcn_files.purifier.grid, []
@@ -107,16 +107,16 @@ def test_too_few_labels_are_held_against_double_precision(fcn, fcn_files, some, 
 
 
 @pytest.mark.parametrize(("agree", "holds"), [(1.0, True), (0.999, True), (0.998, False)])
-def test_enough_is_a_matter_of_one_in_a_thousand(agree, holds):
-    one = Agreement(part="step", images=1000, agree=agree, pixels=1.0, seconds_torch=1.0, seconds_onnx=2.0)
+def test_the_required_agreement_is_999_in_a_thousand(agree, holds):
+    one = PartAgreement(part="step", images=1000, agree=agree, pixels=1.0, seconds_torch=1.0, seconds_onnx=2.0)
     assert one.holds is holds
-    assert (one.ratio, ENOUGH) == (0.5, 0.999)
+    assert (one.ratio, MIN_AGREEMENT) == (0.5, 0.999)
 
 
 def test_other_weights_and_settings_are_refused(fcn, fcn_files, some):
     with pytest.raises(FileError, match="other weights than those of mnist-fcn-no-def"):
-        check(soap.load("mnist-fcn-no-def"), fcn_files.folder, some)
-    with pytest.raises(InputError, match="give the purifier"):
-        check(fcn, fcn_files.folder, some)
+        check_export(soap.load("mnist-fcn-no-def"), fcn_files.folder, some)
+    with pytest.raises(InputError, match="pass the purifier"):
+        check_export(fcn, fcn_files.folder, some)
     with pytest.raises(InputError, match="was exported with SOAP"):
-        check(fcn, fcn_files.folder, some, purifier=soap.SOAP(fcn, steps=3, step_size=0.2))
+        check_export(fcn, fcn_files.folder, some, purifier=soap.SOAP(fcn, steps=3, step_size=0.2))

@@ -18,7 +18,7 @@ assert not loaded, loaded
 """
 
 
-def test_labels_and_radii_are_those_of_torch(fcn, fcn_files, some, tmp_path):
+def test_labels_and_radii_equal_those_of_torch(fcn, fcn_files, some, tmp_path):
     np.savez(tmp_path / "images.npz", x=some.numpy())
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, EXAMPLE, fcn_files.folder, tmp_path / "images.npz"],

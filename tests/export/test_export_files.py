@@ -14,7 +14,7 @@ import pytest
 import soap
 from soap.errors import FileError, InputError
 from soap.evaluation import fingerprint
-from soap.export import MANIFEST, PARTS, export, opened
+from soap.export import MANIFEST, PARTS, export, open_onnx
 
 DIGIT = np.full((2, 1, 28, 28), 0.5, np.float32)
 
@@ -25,7 +25,7 @@ def copied(classifier_folder, tmp_path):
     return Path(shutil.copytree(classifier_folder, tmp_path / "copied"))
 
 
-def test_the_manifest_tells_what_is_there(fcn, fcn_files):
+def test_the_manifest_describes_the_files(fcn, fcn_files):
     manifest = json.loads((fcn_files.folder / MANIFEST).read_text())
     assert manifest["model"] == "mnist-fcn-dr"
     assert manifest["weights_sha256"] == fingerprint(fcn)
@@ -38,7 +38,7 @@ def test_the_manifest_tells_what_is_there(fcn, fcn_files):
         assert len(content) == part["bytes"]
 
 
-def test_a_file_tells_what_it_is(fcn, fcn_files):
+def test_a_file_contains_its_metadata(fcn, fcn_files):
     for part, path in fcn_files.paths.items():
         session = onnxruntime.InferenceSession(path)
         meta = session.get_modelmeta()
@@ -51,25 +51,25 @@ def test_a_file_tells_what_it_is(fcn, fcn_files):
         assert session.get_inputs()[0].shape == ["batch", 1, 28, 28]
 
 
-def test_a_file_is_valid_and_keeps_no_trace_of_this_machine(fcn_files):
+def test_a_file_is_valid_onnx_without_paths_of_this_machine(fcn_files):
     here = str(Path(soap.__file__).parent).encode()
     for path in fcn_files.paths.values():
         onnx.checker.check_model(path, full_check=True)
         assert here not in path.read_bytes()
 
 
-def test_another_version_of_the_operators(tmp_path):
+def test_another_opset_is_written(tmp_path):
     model = soap.load("mnist-fcn-no-def")
     export(model, tmp_path, opset=18)
     assert [one.version for one in onnx.load(tmp_path / "classifier.onnx").opset_import if one.domain == ""] == [18]
-    assert opened(tmp_path).run("classifier", DIGIT)[0].shape == (2, 10)
+    assert open_onnx(tmp_path).run("classifier", DIGIT)[0].shape == (2, 10)
 
 
-def test_a_model_without_a_task_has_a_classifier_alone(classifier_folder):
-    assert set(opened(classifier_folder).sessions) == {"classifier"}
+def test_a_model_without_a_task_exports_only_its_classifier(classifier_folder):
+    assert set(open_onnx(classifier_folder).sessions) == {"classifier"}
 
 
-def test_the_model_is_as_before(fcn, fcn_files):
+def test_the_model_is_unchanged_by_an_export(fcn, fcn_files):
     assert all(parameter.requires_grad for parameter in fcn.parameters())
     assert not fcn.training
 
@@ -78,11 +78,11 @@ BAD = [
     ({"parts": ["clasifier"]}, "did you mean classifier"),
     ({"parts": []}, "at least one of classifier"),
     ({"eps": "oracle"}, "chooses by the true label"),
-    ({"eps": "min-aux-batch"}, "batch-mates"),
+    ({"eps": "min-aux-batch"}, "other images of its batch"),
     ({"eps": -0.1}, "eps is -0.1"),
     ({"steps": 0}, "steps"),
     ({"step_size": 0.0}, "step_size"),
-    ({"opset": 17}, "opset is 17, want 18 to"),
+    ({"opset": 17}, "opset is 17, expected 18 to"),
     ({"opset": 99}, "opset is 99"),
 ]
 
@@ -99,15 +99,15 @@ def test_a_purifier_needs_a_task(tmp_path):
         export(soap.load("mnist-fcn-no-def"), tmp_path, parts=["step"])
 
 
-def test_nothing_is_overwritten_unasked(copied):
+def test_files_are_not_overwritten_without_force(copied):
     before = (copied / "classifier.onnx").read_bytes()
     (copied / MANIFEST).unlink()
-    with pytest.raises(InputError, match=r"classifier.onnx is there already"):
+    with pytest.raises(InputError, match=r"classifier.onnx already exists"):
         export(soap.load("mnist-fcn-no-def"), copied)
     assert (copied / "classifier.onnx").read_bytes() == before
 
 
-def test_what_failed_leaves_the_old_files(copied, monkeypatch):
+def test_a_failed_export_keeps_the_old_files(copied, monkeypatch):
     before = {path.name: path.read_bytes() for path in copied.iterdir()}
 
     def broken(*arguments, **options):
@@ -122,7 +122,7 @@ def test_what_failed_leaves_the_old_files(copied, monkeypatch):
 @pytest.mark.parametrize("missing", ["onnx", "onnxscript", "onnxruntime"])
 def test_without_the_extra_it_is_named(tmp_path, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(InputError, match=rf"package {missing}, .*pip install 'soap-defense\[onnx\]'"):
+    with pytest.raises(InputError, match=rf"package {missing}, .*pip install '\.\[onnx\]'"):
         export(soap.load("mnist-fcn-no-def"), tmp_path)
 
 
@@ -145,7 +145,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize(("spoil", "said"), SPOILT.values(), ids=SPOILT)
-def test_a_folder_that_is_not_whole_is_refused(copied, spoil, said):
+def test_an_incomplete_folder_is_refused(copied, spoil, said):
     spoil(copied)
     with pytest.raises(FileError, match=said):
-        opened(copied)
+        open_onnx(copied)

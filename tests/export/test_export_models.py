@@ -7,7 +7,7 @@ from torch import nn
 
 import soap
 from soap.auxiliary import Consistency, JointModel
-from soap.export import export, opened
+from soap.export import export, open_onnx
 from soap.models import Network
 
 SLACK = 1e-4
@@ -64,10 +64,10 @@ def by_torch(name, model, purifier, given):
 
 
 @pytest.mark.parametrize(("name", "gradient", "parts"), CASES)
-def test_every_part_is_what_torch_does(name, gradient, parts, tmp_path):
+def test_every_part_equals_torch(name, gradient, parts, tmp_path):
     model = soap.load(name, gradient=gradient)
     made = export(model, tmp_path, parts=parts, eps=0.03, step_size=0.03, steps=1)
-    files = opened(tmp_path)
+    files = open_onnx(tmp_path)
     assert set(files.sessions) == set(parts)
     for rows in (1, 4):
         compare(model, files, made.purifier, rows)
@@ -76,7 +76,7 @@ def test_every_part_is_what_torch_does(name, gradient, parts, tmp_path):
 def test_the_choice_of_a_radius_is_in_the_graph(fcn, fcn_files, some):
     want = fcn_files.purifier(some)
     assert len(want.eps.unique()) > 2  # else the choice proves nothing
-    got = opened(fcn_files.folder).run("whole", some.numpy())
+    got = open_onnx(fcn_files.folder).run("whole", some.numpy())
     purified, logits, eps, before, after = map(torch.from_numpy, got)
     assert torch.equal(eps, want.eps)
     agrees("purified", purified, want.x)
@@ -85,24 +85,24 @@ def test_the_choice_of_a_radius_is_in_the_graph(fcn, fcn_files, some):
 
 
 def test_all_parts_for_batches_of_any_size(fcn, fcn_files):
-    files = opened(fcn_files.folder)
+    files = open_onnx(fcn_files.folder)
     for rows in (1, 7):
         compare(fcn, files, fcn_files.purifier, rows)
 
 
-def test_a_step_walks_from_x_and_stays_around_x0(fcn_files):
-    """Exported of one tensor for both, they would be one input, and the second be lost."""
+def test_a_step_starts_at_x_and_stays_in_the_ball_around_x0(fcn_files):
+    """ExportedFiles of one tensor for both, they would be one input, and the second be lost."""
     x0 = np.full((2, 1, 28, 28), 0.5, np.float32)
     x = x0 + np.float32(0.2)
     step, eps = np.array(0.1, np.float32), np.array([0.3, 0.05], np.float32)
-    (moved,) = opened(fcn_files.folder).run("step", x, x0, step, eps)
+    (moved,) = open_onnx(fcn_files.folder).run("step", x, x0, step, eps)
     free = np.abs(moved[0] - x[0])
     assert ((np.abs(free - 0.1) < 1e-6) | (free < 1e-6)).all()  # one step from x, where the ball is wide
     assert free.max() > 0.09
     assert np.allclose(moved[1], 0.55, atol=1e-6)  # on the border of the ball around x0, where it is narrow
 
 
-def test_a_network_of_one_s_own(tmp_path):
+def test_a_user_network_is_exported(tmp_path):
     """Layers that no bundled model has: pooling of three kinds, a transposed convolution, groups."""
     with soap._runtime.isolation.preserved_random_state():
         torch.manual_seed(0)
@@ -122,4 +122,4 @@ def test_a_network_of_one_s_own(tmp_path):
     model = JointModel(network, Consistency(), name="own").eval()
     export(model, tmp_path, parts=["step"], eps=0.1, step_size=0.05, steps=1)
     for rows in (1, 5):
-        compare(model, opened(tmp_path), None, rows)
+        compare(model, open_onnx(tmp_path), None, rows)

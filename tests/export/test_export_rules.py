@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from soap.errors import InputError
-from soap.export.rules import avg_pool2d_backward, block_means, convolution_backward
+from soap.export.tracing import avg_pool2d_backward, block_means, convolution_backward
 
 
 def normal(*shape, seed=0):
@@ -40,7 +40,7 @@ def test_the_gradient_of_a_convolution(data):
     torch.testing.assert_close(got, wanted)
 
 
-def test_the_gradient_of_weights_is_left_to_others():
+def test_the_gradient_of_weights_is_not_decomposed():
     x, weight = normal(1, 1, 4, 4), normal(1, 1, 3, 3)
     geometry = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     assert convolution_backward(normal(1, 1, 2, 2), x, weight, None, *geometry, [True, True, False]) is NotImplemented
@@ -69,7 +69,7 @@ def test_the_gradient_of_average_pooling(sizes, kernel, stride, padded, ceil_mod
 
 @given(blocks=st.tuples(small, small), side=st.tuples(small, small), whole=st.booleans())
 @settings(max_examples=40)
-def test_adaptive_pooling_by_blocks(blocks, side, whole):
+def test_block_means_equal_adaptive_average_pooling(blocks, side, whole):
     x = normal(2, 3, blocks[0] * side[0], blocks[1] * side[1])
     size = 1 if whole else (blocks[0], None)
     torch.testing.assert_close(block_means(x, size), F.adaptive_avg_pool2d(x, size))

@@ -10,7 +10,7 @@ from soap.auxiliary import Consistency, JointModel
 from soap.descent import slope
 from soap.errors import InputError
 from soap.export import parts
-from soap.export.tracing import traced
+from soap.export.tracing import trace_batch
 from soap.models import Network
 
 
@@ -41,11 +41,11 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
-def test_a_step_by_the_graph_is_a_step(layers):
+def test_the_graph_of_a_step_computes_a_step(layers):
     model = JointModel(network(*layers), Consistency()).eval()
     step = parts.step(model)
     with frozen(model):
-        graph = traced(step.function, step.examples)
+        graph = trace_batch(step.function, step.examples)
         for rows in (1, 5):
             x0 = uniform(rows, 2, 8, 8)
             x = (x0 + 0.2 * uniform(rows, 2, 8, 8, seed=1)).clamp(0, 1)
@@ -53,35 +53,35 @@ def test_a_step_by_the_graph_is_a_step(layers):
             assert torch.allclose(graph(*inputs), step.function(*inputs), atol=1e-6)
 
 
-def test_numbers_that_come_of_the_batch_are_freed():
+def test_sizes_derived_from_the_batch_become_symbolic():
     def counts(x):
         doubled = torch.cat([x, x]).reshape(len(x), 2 * x.shape[1])
         return doubled, x.new_full((3 * len(x),), 2.0), torch.arange(len(x))
 
-    graph = traced(counts, (torch.zeros(3, 2),))
+    graph = trace_batch(counts, (torch.zeros(3, 2),))
     for rows in (1, 4):
         x = uniform(rows, 2)
         assert all(torch.equal(got, want) for got, want in zip(graph(x), counts(x), strict=True))
 
 
 def test_a_gradient_inside():
-    graph = traced(lambda x: slope(lambda point: point.pow(3).sum(1), x)[1], (torch.ones(3, 2),))
+    graph = trace_batch(lambda x: slope(lambda point: point.pow(3).sum(1), x)[1], (torch.ones(3, 2),))
     x = uniform(4, 2)
     assert torch.allclose(graph(x), 3 * x**2)
 
 
-def test_sizes_that_are_no_multiple_of_the_batch_are_refused():
+def test_sizes_that_are_not_a_multiple_of_the_batch_are_refused():
     with pytest.raises(InputError, match="1 x batch \\+ 1"):
-        traced(lambda x: torch.cat([x, x[:1]]).reshape(len(x) + 1, 2) * 2, (torch.zeros(3, 2),))
+        trace_batch(lambda x: torch.cat([x, x[:1]]).reshape(len(x) + 1, 2) * 2, (torch.zeros(3, 2),))
 
 
-def test_what_a_model_keeps_for_later_is_real():
+def test_tensors_cached_by_a_model_are_real_after_tracing():
     """The resize of label consistency makes its indices once: not while tracing, when nothing is computed."""
     inputs = (1, 11, 11)  # a size that no other test has
     model = JointModel(network(lambda: nn.Conv2d(1, 2, 3), inputs=inputs), Consistency()).eval()
     step = parts.step(model)
     with frozen(model):
-        traced(step.function, step.examples)
+        trace_batch(step.function, step.examples)
         losses, gradient = slope(lambda x: model.auxiliary.loss(model, x), uniform(2, *inputs))
     assert type(losses) is torch.Tensor
     assert torch.isfinite(gradient).all()

@@ -9,17 +9,16 @@ import torch
 from torch import nn
 
 from soap import auxiliary, recipes, zoo
-from soap.bench.row import read as read_timings
-from soap.cli import pictures as own_pictures
+from soap.bench.results import read as read_timings
 from soap.data import load
-from soap.data.archive import unpack
 from soap.data.cifar import read_cifar10, read_cifar100
-from soap.data.idx import read_idx
-from soap.data.mnist import read_mnist
+from soap.data.mnist import read_idx, read_mnist
+from soap.data.picture_files import read_files
 from soap.data.sources import SOURCES
+from soap.data.unpacking import unpack
 from soap.errors import SoapError
 from soap.evaluation.adaptive.folder import RunFolder
-from soap.export.opening import opened
+from soap.export.onnx_files import open_onnx
 from soap.results import Store
 from soap.serve import pictures
 from soap.serve.limits import Limits
@@ -161,7 +160,7 @@ def timings(path: Path) -> None:
 
 def manifest(path: Path) -> None:
     """No part that it names is a file of ours, so that one with parts is refused."""
-    assert opened(path.parent).sessions == {}
+    assert open_onnx(path.parent).sessions == {}
 
 
 def grey_body(path: Path) -> None:
@@ -189,7 +188,7 @@ def picture_folder(path: Path) -> None:
 
 
 def own_picture(path: Path) -> None:
-    (found,) = own_pictures.read([path], Takes(3, 32, 32), resize=True)
+    (found,) = read_files([path], Takes(3, 32, 32), resize=True)
     _body(found.x[0], 3, 32)
 
 
@@ -201,7 +200,7 @@ def data_archive(path: Path) -> None:
 
 
 def own_archive(path: Path) -> None:
-    (found,) = own_pictures.read([path], Takes(1, 2, 2), resize=False)
+    (found,) = read_files([path], Takes(1, 2, 2), resize=False)
     assert found.x.shape[1:] == (1, 2, 2)
 
 

@@ -95,7 +95,7 @@ def test_a_bad_reader_is_caught_and_the_input_kept(tmp_path, monkeypatch, reader
 
 def hidden(path):
     """Fails behind a word that no single change makes: only a pool that grows gets there."""
-    from soap.data.idx import read_idx
+    from soap.data.mnist import read_idx
     from soap.errors import FileError
 
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from soap.data import Dataset
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.evaluation.adaptive import Report, read
 from soap.evaluation.adaptive.folder import Attacked, RunFolder
 
@@ -21,7 +21,7 @@ LOSSES = {"attack": "APGD(steps=2) on bpda", "loss": [0.5, 1.25, 2.0], "standing
 
 def sample_images(channels: int = 3, side: int = 6, n: int = N, classes: Sequence[str] = ("cat", "dog")) -> Dataset:
     pixels = np.random.default_rng(0).integers(60, 200, (n, channels, side, side)).astype(np.uint8)
-    return dataset("made-up", "test", pixels, np.zeros(n, np.int64), classes)
+    return make_dataset("made-up", "test", pixels, np.zeros(n, np.int64), classes)
 
 
 def sample_run(

@@ -10,7 +10,7 @@ import soap
 from soap import InputError
 from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import restore, wrap
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.training import Schedule, train
 from soap.training.fitting import as_dataset, fit
 
@@ -52,7 +52,7 @@ def test_bytes_floats_tensors_and_data_sets_are_one(tmp_path):
         "bytes": (levels.numpy(), y.numpy()),
         "tensors": (levels.float() / 255, y),
         "doubles": ((levels.float() / 255).double().numpy(), y.numpy().astype(np.int8)),
-        "set": (dataset("mine", "train", levels.numpy(), y.numpy(), "abcd"), None),
+        "set": (make_dataset("mine", "train", levels.numpy(), y.numpy(), "abcd"), None),
     }
     found = {}
     for name, (inputs, labels) in kinds.items():

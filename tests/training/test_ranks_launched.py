@@ -63,7 +63,7 @@ def test_accelerate_launch_evaluates_and_one_process_speaks(tmp_path, monkeypatc
     with launched("accelerate", "-m", "soap", *asked, *common, folder=tmp_path) as process:
         out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
-    assert errors.count("Rows are in") == 1, errors
+    assert errors.count("The rows are in") == 1, errors
     found = json.loads(out)  # one object, by one process
     assert main([*asked, *common, "--results", str(tmp_path / "alone.jsonl")]) == 0
     wanted = json.loads(capsys.readouterr().out)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from soap._files import atomic, checksums
-from soap.data.arrays import read_arrays
+from soap.data.npz import read_arrays
 from soap.errors import FileError, InputError
 
 PLAN = "run.json"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from soap.attacks import APGD, PGD
 from soap.attacks.noise import Noise
 from soap.data import Dataset
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.evaluation.adaptive.attempts import Attempt, attempts
 from soap.evaluation.adaptive.target import Target
 
@@ -119,7 +119,7 @@ def grey_images(n: int = 20) -> Dataset:
     """Images around 0.5, told apart by their texture alone."""
     texture = torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     x = (0.5 + 0.3 * (texture - texture.flatten(1).mean(1).reshape(-1, 1, 1, 1))).numpy()
-    return dataset("grey", "test", x, np.zeros(n, np.int64), ("plain", "broken"))
+    return make_dataset("grey", "test", x, np.zeros(n, np.int64), ("plain", "broken"))
 
 
 def whole(module: nn.Module) -> Target:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from soap.data import Dataset
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.evaluation.adaptive.folder import Attacked, RunFolder
 
 N, BATCH, EPS = 20, 12, 0.1
@@ -48,7 +48,7 @@ PROVENANCE = {
 def images() -> Dataset:
     """Images of bytes, so that they are their own 8-bit rounding."""
     pixels = np.random.default_rng(0).integers(60, 200, (N, 1, 4, 4)).astype(np.uint8)
-    return dataset("made-up", "test", pixels, np.zeros(N, np.int64), ("right", "wrong"))
+    return make_dataset("made-up", "test", pixels, np.zeros(N, np.int64), ("right", "wrong"))
 
 
 def run(

@@ -12,7 +12,7 @@ from tiny import noise_images, tiny_model
 
 import soap
 from soap.data import Dataset
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.evaluation.adaptive import Report, RunFolder, Target, Threat, evaluate
 from soap.evaluation.adaptive.folder import Attacked
 from soap.evaluation.adaptive.seal import SEAL, seal
@@ -31,7 +31,7 @@ def images(n: int = 11) -> Dataset:
     x = noise_images(n, seed=5)
     y = target().defended(x).argmax(1)
     y[::6] = (y[::6] + 1) % 4
-    return dataset("noise", "test", x.numpy(), y.numpy(), tuple("abcd"))
+    return make_dataset("noise", "test", x.numpy(), y.numpy(), tuple("abcd"))
 
 
 def run(out: Path, *, suite: str = "quick", stop: Callable[[], bool] = lambda: False, **changes: Any) -> Report | None:

@@ -13,7 +13,7 @@ from torch import nn
 
 import soap
 from soap.attacks import APGD
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.errors import FileError, InputError
 from soap.evaluation.adaptive import Target, Threat, evaluate, headline, read
 from soap.evaluation.adaptive.summary import rows
@@ -249,7 +249,7 @@ def test_a_few_classes_are_enough_for_the_whole_suite(classes, norm, tmp_path):
     torch.manual_seed(classes)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))
     x = noise_images(8, seed=1)
-    few = dataset("few", "test", x.numpy(), network(x).argmax(1).numpy(), tuple("abcdef"[:classes]))
+    few = make_dataset("few", "test", x.numpy(), network(x).argmax(1).numpy(), tuple("abcdef"[:classes]))
     whole = Target.of_parts(network, lambda x: x.round(decimals=1), name="few")
     threat = Threat(eps=0.1 if norm == "linf" else 1.0, norm=norm)
     report = evaluate(whole, few, threat, suite="full", out=tmp_path / "run", steps=2, queries=4, batch=8)

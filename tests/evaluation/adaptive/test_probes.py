@@ -12,7 +12,7 @@ from torch.autograd import grad
 
 from soap.attacks import APGD, Attack
 from soap.attacks.sight import look
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.errors import InputError
 from soap.evaluation.adaptive.attackable import Attackable, attackable
 from soap.evaluation.adaptive.attempts import Threat, attempts
@@ -270,7 +270,9 @@ def test_probes_on_a_gpu_find_what_they_find_elsewhere(tmp_path):
 def test_data_of_one_class_and_flat_inputs(tmp_path):
     """Nothing in a probe takes inputs for images."""
     generator = np.random.default_rng(0)
-    data = dataset("flat", "test", generator.random((12, 6)).astype(np.float32), np.zeros(12, np.int64), ("a", "b"))
+    data = make_dataset(
+        "flat", "test", generator.random((12, 6)).astype(np.float32), np.zeros(12, np.int64), ("a", "b")
+    )
     net = nn.Linear(6, 2)
     net.weight.data, net.bias.data = torch.tensor([[0.0] * 6, [1.0] * 6]), torch.tensor([5.0, 0.0])
     target, threat = Target.of_module(net, name="flat"), Threat(eps=0.1)

@@ -10,7 +10,7 @@ from small_runs import change_batch, change_json, images, run, seal_again, targe
 from tiny import tiny_model
 
 import soap
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.errors import FileError
 from soap.evaluation.adaptive import RunFolder, Target, verify
 from soap.evaluation.adaptive.verify import Compared
@@ -148,7 +148,7 @@ def test_another_defence_is_noticed(out):
 
 def test_other_images_are_noticed(out):
     data = images()
-    other = dataset("noise", "test", data.x.numpy()[::-1].copy(), data.y.numpy()[::-1].copy(), data.classes)
+    other = make_dataset("noise", "test", data.x.numpy()[::-1].copy(), data.y.numpy()[::-1].copy(), data.classes)
     found = verify(target(), other, out)
     assert not found.holds
     assert "the data of the run" in found.problems[0]

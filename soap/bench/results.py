@@ -1,0 +1,148 @@
+"""`BenchRow`: the result of one benchmark, and the JSONL file that stores them."""
+
+import datetime
+import json
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from soap import __version__
+from soap._files import atomic
+from soap._runtime import devices
+from soap.bench.counting import PassCount
+from soap.bench.floor import Floor
+from soap.bench.timing import Spread
+from soap.errors import FileError
+from soap.evaluation.provenance import commit
+
+ROW_SCHEMA = "soap-bench/1"
+OURS, PLAIN, FOOLBOX, FP32 = "ours", "plain", "foolbox", "fp32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathMetrics:
+    """Metrics of one path: seconds per run, images per second, passes per image and peak memory (None: not measured).
+
+    ratio: its time divided by ours.
+    """
+
+    seconds: Spread
+    images_per_second: float
+    ratio: float
+    passes: PassCount | None
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRow:
+    """The result of one benchmark.
+
+    what: "purify", "attack" or "train". case: its settings, e.g. batch, T and grid size. paths: "ours", "plain",
+    "foolbox", and in a bf16 row "fp32", which is ours in fp32. agreement: how the results of each other path compare
+    with ours. share: the floor's time divided by ours. notes: what a reader must know about the numbers.
+    """
+
+    what: str
+    model: str
+    weights: str
+    inputs: str
+    settings: str
+    case: Mapping[str, float | str]
+    paths: Mapping[str, PathMetrics]
+    agreement: Mapping[str, Mapping[str, float]]
+    floor: Floor
+    share: float
+    notes: tuple[str, ...]
+    provenance: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"schema": ROW_SCHEMA, **asdict(self)}
+
+
+def path_metrics(
+    seconds: Mapping[str, Spread],
+    images: int,
+    passes: Mapping[str, PassCount],
+    peaks: Mapping[str, int | None],
+) -> dict[str, PathMetrics]:
+    """The metrics of each path; a path whose passes were not counted has none."""
+    return {
+        name: PathMetrics(
+            seconds=taken,
+            images_per_second=images / taken.median,
+            ratio=taken.median / seconds[OURS].median,
+            passes=passes[name] if name in passes and passes[name].forward else None,
+            peak_bytes=peaks.get(name),
+        )
+        for name, taken in seconds.items()
+    }
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Version, machine, time and command of a measurement."""
+    return {
+        "version": __version__,
+        "commit": commit(),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "device": devices.describe_device(device),
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["soap", *_without_paths(sys.argv[1:])]),
+    }
+
+
+def append(path: Path, row: BenchRow) -> None:
+    """Append a row to a JSONL file."""
+    with atomic.explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row.as_json(), sort_keys=True, allow_nan=False) + "\n")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file as plain dictionaries, for tables and plots."""
+    with atomic.explained(path):
+        lines = path.read_bytes().splitlines()
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict) or row.get("schema") != ROW_SCHEMA:
+                raise ValueError(f"not a row of schema {ROW_SCHEMA}")
+        except (ValueError, RecursionError) as error:
+            raise FileError(f"{path}, line {number}: {error}; fix or remove the line.") from error
+        rows.append(row)
+    return rows
+
+
+def _processor() -> str:
+    """The name of the CPU, or of its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _without_paths(arguments: Sequence[str]) -> list[str]:
+    """The arguments without --results and --data-root: paths of one machine that do not affect the result."""
+    kept: list[str] = []
+    path_options = ("--results", "--data-root")
+    for argument, before in zip(arguments, ["", *arguments], strict=False):
+        if (
+            before not in path_options
+            and argument not in path_options
+            and not argument.startswith(tuple(f"{option}=" for option in path_options))
+        ):
+            kept.append(argument)
+    return kept

@@ -1,0 +1,205 @@
+"""Read image files, folders and .npz files as model inputs, and write changed images: PNG for images, .npz for .npz."""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from soap import validate
+from soap._files import atomic
+from soap.data.npz import read_arrays
+from soap.data.pictures import SUFFIXES, encode_png, read_picture, round_to_8bit
+from soap.errors import FileError, InputError
+from soap.shapes import Float, Int, Tensor
+
+COMPARISON_NAME = "side-by-side.png"
+"""The image that `soap attack` and `soap purify` draw beside their outputs; skipped when a folder is read."""
+
+
+@runtime_checkable
+class TakesImages(Protocol):
+    """The part of a model that reading pictures needs: its name, input shape and device."""
+
+    name: str
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Channels, height and width."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Its weights."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PictureFile:
+    """The images of one file, in [0, 1], on the model's device.
+
+    output: the path of the changed file, relative to the output folder. y: the labels, if known; `label_source` says
+    from where.
+    """
+
+    path: Path
+    output: Path
+    x: Float[Tensor, "n *shape"]
+    y: Int[Tensor, " n"] | None = None
+    label_source: str = ""
+
+    @property
+    def is_npz(self) -> bool:
+        """Whether this is an .npz file with many images rather than an image file."""
+        return self.output.suffix == ".npz"
+
+    @property
+    def names(self) -> list[str]:
+        """One name for each image."""
+        return [f"{self.path}[{k}]" for k in range(len(self.x))] if self.is_npz else [str(self.path)]
+
+
+def read_files(
+    paths: Sequence[Path], model: TakesImages, *, classes: Sequence[str] = (), resize: bool = False
+) -> list[PictureFile]:
+    """All images in files and folders, checked against the model's input shape.
+
+    Colour is converted to grey or RGB as the model needs; another size is an error unless `resize` is set. Labels come
+    from the `y` of an .npz file, and in a folder from subfolders that are named like one of `classes`.
+    """
+    found = []
+    for path in paths:
+        with atomic.explained(path):
+            is_folder = path.is_dir()
+        if is_folder:
+            found += [_read_in_folder(image, path, model, classes, resize) for image in _images_in(path)]
+        elif path.suffix == ".npz":
+            found.append(_read_npz(path, model))
+        else:
+            found.append(PictureFile(path=path, output=Path(f"{path.stem}.png"), x=_read_image(path, model, resize)))
+    return found
+
+
+def _images_in(folder: Path) -> list[Path]:
+    with atomic.explained(folder):
+        every = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    visible = [path for path in every if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    images = [path for path in visible if path.name != COMPARISON_NAME]
+    if not images:
+        raise InputError(f"{folder} contains no image; expected files that end in {', '.join(SUFFIXES)}.")
+    return images
+
+
+def _read_in_folder(path: Path, folder: Path, model: TakesImages, classes: Sequence[str], resize: bool) -> PictureFile:
+    x = _read_image(path, model, resize)
+    output = path.relative_to(folder).with_suffix(".png")
+    if path.parent.name not in classes:
+        return PictureFile(path=path, output=output, x=x)
+    label = torch.tensor([list(classes).index(path.parent.name)], device=x.device)
+    return PictureFile(path=path, output=output, x=x, y=label, label_source="its folder")
+
+
+def _read_image(path: Path, model: TakesImages, resize: bool) -> Tensor:
+    return read_picture(path, model.input_shape, resize=resize)[None].to(_device(model))
+
+
+def _read_npz(path: Path, model: TakesImages) -> PictureFile:
+    """The x of an .npz, and its y if it has one; pickles are never loaded."""
+    with atomic.explained(path):
+        content = path.read_bytes()
+    try:
+        names, arrays = read_arrays(io.BytesIO(content), ("x", "y"))
+    # numpy and zipfile raise many kinds of exception for pickles and damage (ValueError, BadZipFile, TypeError ...).
+    except Exception as error:
+        raise FileError(
+            f"{path}: not a complete .npz of plain numbers; create one with numpy.savez(path, x=x)."
+        ) from error
+    if "x" not in arrays:
+        raise InputError(
+            f"{path} contains {', '.join(names) or 'no array'}; expected the images as 'x' (and labels as 'y')."
+        )
+    try:
+        x = _inputs(arrays["x"], model).to(_device(model))
+        validate.inputs(x, model)
+        y = _labels(arrays["y"], x, model) if "y" in arrays else None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return PictureFile(path=path, output=Path(path.name), x=x, y=y, label_source="the file's y")
+
+
+def _inputs(x: npt.NDArray[Any], model: TakesImages) -> Tensor:
+    """Bytes or floats with shape [n, h, w], [n, c, h, w] or [n, h, w, c], as float [n, c, h, w]."""
+    if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
+        raise InputError(f"x is {x.dtype}, expected uint8 (0 to 255) or floats in [0, 1].")
+    images = torch.from_numpy(np.ascontiguousarray(x))
+    images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
+    channels, height, width = model.input_shape
+    if images.shape[1:] == (height, width) and channels == 1:
+        return images[:, None]
+    if images.shape[1:] == (height, width, channels):
+        return images.permute(0, 3, 1, 2).contiguous()
+    return images
+
+
+def _labels(y: npt.NDArray[Any], x: Tensor, model: TakesImages) -> Tensor:
+    if not np.issubdtype(y.dtype, np.integer):
+        raise InputError(f"y is {y.dtype}, expected integers: one class for each image.")
+    labels = torch.from_numpy(y.astype(np.int64)).to(x.device)
+    validate.labels(labels, x, getattr(model, "classes", None))  # a generative model has no classes
+    return labels
+
+
+def _device(model: TakesImages) -> torch.device:
+    return next(model.parameters()).device
+
+
+def check_outputs(files: Sequence[PictureFile], out: Path, *, force: bool) -> None:
+    """Raise unless each output has its own path, overwrites no input, and overwrites other files only with `force`."""
+    atomic.check_writable(out)
+    inputs = {file.path.resolve() for file in files}
+    origins = {out / COMPARISON_NAME: "the side-by-side image"}
+    for file in files:
+        target = out / file.output
+        if target in origins:
+            raise InputError(f"{file.path} and {origins[target]} would both become {target}; use separate commands.")
+        origins[target] = str(file.path)
+    for target in origins:
+        if target.resolve() in inputs:
+            raise InputError(f"{target} is an input file, which is never overwritten; choose another --out.")
+        if target.exists() and not force:
+            raise InputError(f"{target} already exists; choose another --out, or overwrite it with --force.")
+
+
+def as_written(
+    files: Sequence[PictureFile], changed: Float[Tensor, "n *shape"], *, away: bool = False
+) -> Float[Tensor, "n *shape"]:
+    """`changed` as it is read back from the files: rounded to 8 bits for images, unchanged for .npz files.
+
+    away: see `round_to_8bit`.
+    """
+    parts = zip(files, split_by_file(files, changed), strict=True)
+    return torch.cat([part if file.is_npz else round_to_8bit(part, file.x, away=away) for file, part in parts])
+
+
+def write_files(
+    files: Sequence[PictureFile], written: Tensor, out: Path, *, labels: Tensor | None = None
+) -> list[Path]:
+    """Write the changed images below `out`; an .npz file also gets `labels`, or its own labels."""
+    targets = [out / file.output for file in files]
+    all_labels = [file.y for file in files] if labels is None else split_by_file(files, labels)
+    for target, file, x, y in zip(targets, files, split_by_file(files, written), all_labels, strict=True):
+        with atomic.replacing(target) as temporary:
+            if file.is_npz:
+                arrays = {"x": x.cpu().numpy()} | ({} if y is None else {"y": y.cpu().numpy()})
+                with temporary.open("wb") as stream:
+                    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]  # numpy's stub expects a bool
+            else:
+                temporary.write_bytes(encode_png(x[0]))
+    return targets
+
+
+def split_by_file(files: Sequence[PictureFile], values: Tensor) -> list[Tensor]:
+    """The values of all images, split file by file."""
+    return list(torch.split(values, [len(file.x) for file in files]))

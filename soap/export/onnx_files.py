@@ -1,0 +1,227 @@
+"""ONNX files of a model and its purifier: write them with a manifest, and open them with onnxruntime."""
+
+import importlib
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from soap import __version__
+from soap._files import atomic
+from soap._runtime.isolation import isolated
+from soap.auxiliary import JointModel
+from soap.errors import FileError, InputError, unknown
+from soap.evaluation import fingerprint
+from soap.export import parts as available
+from soap.export.parts import PARTS, ExportPart
+from soap.export.tracing import trace_batch
+from soap.purifiers import SOAP
+
+MANIFEST = "manifest.json"
+MANIFEST_SCHEMA = "soap-export/1"
+
+OPSETS = (18, 23)
+"""The oldest and newest version of the ONNX operators that can be written."""
+
+DEFAULT_OPSET = 20
+
+REFUSED_RADII = {
+    "oracle": "chooses by the true label, so it is not a defence",
+    "min-aux-batch": "makes the result of an image depend on the other images of its batch",
+}
+
+Array = npt.NDArray[np.float32]
+
+
+def import_onnx_modules(*modules: str) -> list[Any]:
+    """Import modules of the extra `onnx`; a missing one is an `InputError` that names what to install."""
+    try:
+        return [importlib.import_module(name) for name in modules]
+    except ImportError as error:
+        raise InputError(
+            f"ONNX files need the package {error.name}, which is not installed; pip install '.[onnx]'."
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedFiles:
+    """The written files by part; `purifier` is that of the parts whole and step, None without them."""
+
+    folder: Path
+    paths: dict[str, Path]
+    purifier: SOAP | None
+
+
+def export(
+    model: JointModel,
+    folder: Path,
+    *,
+    parts: Sequence[str] | None = None,
+    eps: float | str = "min-aux",
+    step_size: float | None = None,
+    steps: int | None = None,
+    opset: int = DEFAULT_OPSET,
+    force: bool = False,
+) -> ExportedFiles:
+    """Write `parts` of `model` (None: all that it has) into `folder`; batches of any size, inputs in [0, 1].
+
+    eps, step_size, steps: as for `SOAP`; the whole has them fixed, a step takes its own as inputs.
+    """
+    import_onnx_modules("onnx", "onnxscript", "onnxruntime")
+    names = _names(model, parts)
+    if not OPSETS[0] <= opset <= OPSETS[1]:
+        raise InputError(f"opset is {opset}, expected {OPSETS[0]} to {OPSETS[1]}.")
+    if isinstance(eps, str) and eps in REFUSED_RADII:
+        raise InputError(f"eps={eps!r} {REFUSED_RADII[eps]}, and cannot be exported; use eps='min-aux' or a radius.")
+    if any(parameter.device.type != "cpu" for parameter in model.parameters()):
+        raise InputError("the model is on a GPU, expected one on the CPU; move it with model.cpu().")
+    paths = {name: folder / f"{name}.onnx" for name in names}
+    for path in (*paths.values(), folder / MANIFEST):
+        if path.exists() and not force:
+            raise InputError(f"{path} already exists; choose another folder, or overwrite it with --force.")
+    purifier = SOAP(model, eps, step_size=step_size, steps=steps) if names != ("classifier",) else None
+    metadata = _metadata(model, purifier, opset)
+    entries = {}
+    for name, path in paths.items():
+        part = available.whole(purifier) if name == "whole" and purifier else getattr(available, name)(model)
+        with isolated(model):
+            _write(part, path, {"part": name, **metadata}, opset)
+        entries[name] = {"file": path.name, "sha256": atomic.sha256(path), "bytes": path.stat().st_size,
+                           "inputs": part.inputs, "outputs": part.outputs}  # fmt: skip
+    manifest = {"schema": MANIFEST_SCHEMA, **metadata, "parts": entries}
+    atomic.write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    return ExportedFiles(folder=folder, paths=paths, purifier=purifier)
+
+
+def _names(model: JointModel, parts: Sequence[str] | None) -> tuple[str, ...]:
+    """The parts to write, in the order of `PARTS`."""
+    if parts is None:
+        return PARTS if model.purifiable else ("classifier",)
+    for name in parts:
+        if name not in PARTS:
+            raise unknown("part", name, PARTS)
+        if name != "classifier":
+            _ = model.auxiliary  # raises if the model has none
+    if not parts:
+        raise InputError(f"no part to export, expected at least one of {', '.join(PARTS)}.")
+    return tuple(name for name in PARTS if name in parts)
+
+
+def _metadata(model: JointModel, purifier: SOAP | None, opset: int) -> dict[str, Any]:
+    """Model, settings, input shape and versions, stored in each file and in the manifest."""
+    settings: dict[str, Any] = {}
+    if purifier is not None:
+        settings = {
+            "eps": purifier.eps,
+            "grid": purifier.grid,
+            "step_size": purifier.step_size,
+            "steps": purifier.steps,
+            "label": repr(purifier),
+        }
+    return {
+        "model": model.name,
+        "weights_sha256": fingerprint(model),
+        "settings": settings,
+        "input_shape": ["batch", *model.input_shape],
+        "input_range": [0, 1],
+        "classes": model.classes,
+        "opset": opset,
+        "version": __version__,
+    }
+
+
+def _write(part: ExportPart, path: Path, metadata: dict[str, Any], opset: int) -> None:
+    """Write one part as one file."""
+    graph = trace_batch(part.function, part.examples)
+    batch = torch.export.Dim("batch")
+    with _without_exporter_messages():
+        program = torch.onnx.export(
+            graph,
+            part.examples,
+            dynamo=True,
+            dynamic_shapes=tuple({0: batch} if x.ndim else None for x in part.examples),
+            input_names=part.inputs,
+            output_names=part.outputs,
+            opset_version=opset,
+            verbose=False,
+        )
+    onnx_model = program.model  # type: ignore[union-attr]
+    onnx_model.producer_name, onnx_model.producer_version = "soap-defense", __version__
+    onnx_model.metadata_props.clear()
+    onnx_model.metadata_props.update(
+        {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+    )
+    for node in onnx_model.graph.all_nodes():
+        node.metadata_props.clear()  # stack traces with paths of this machine
+    with atomic.replacing(path) as temporary:
+        program.save(temporary, external_data=False)  # type: ignore[union-attr]
+
+
+@contextmanager
+def _without_exporter_messages() -> Iterator[None]:
+    """Suppress messages of the exporter that do not concern the user."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with warnings.catch_warnings():
+        # About its own use of torch's trees, and about one batch axis shared by all inputs.
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", "# The axis name: batch will not be used", UserWarning)
+        log.setLevel(logging.ERROR)  # torchvision's operators are missing and not needed
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxModel:
+    """An opened folder of `soap export`: its manifest, and an onnxruntime session for each part."""
+
+    manifest: Mapping[str, Any]
+    sessions: Mapping[str, Any]
+
+    def run(self, part: str, *inputs: Array) -> Sequence[Array]:
+        """The outputs of a part, in the order of the manifest."""
+        names = self.manifest["parts"][part]["inputs"]
+        outputs: Sequence[Array] = self.sessions[part].run(None, dict(zip(names, inputs, strict=True)))
+        return outputs
+
+
+def open_onnx(folder: Path) -> OnnxModel:
+    """Open all parts in the folder's manifest, with as many threads as torch; their checksums must match."""
+    (runtime,) = import_onnx_modules("onnxruntime")
+    path = folder / MANIFEST
+    with atomic.explained(path):
+        text = path.read_bytes()
+    try:
+        manifest = json.loads(text)
+        if manifest["schema"] != MANIFEST_SCHEMA:
+            raise ValueError(f"its schema is {manifest['schema']!r}, expected {MANIFEST_SCHEMA!r}")
+        entries = {name: (_file_name(part["file"]), part["sha256"]) for name, part in manifest["parts"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError(f"{path}: not a manifest of `soap export` ({error}); export again.") from error
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    sessions = {}
+    for name, (file, expected) in entries.items():
+        got = atomic.sha256(folder / file)
+        if got != expected:
+            raise FileError(f"{folder / file}: sha256 is {got}, but {MANIFEST} has {expected}; export again.")
+        sessions[name] = runtime.InferenceSession(folder / file, options, providers=["CPUExecutionProvider"])
+    return OnnxModel(manifest=manifest, sessions=sessions)
+
+
+def _file_name(file: str) -> str:
+    """A file name in the manifest's folder; a path could name a device that never ends."""
+    if not re.fullmatch(r"\w[\w.-]*", file):
+        raise ValueError(f"it names the file {file!r:.60}")
+    return file

@@ -1,0 +1,101 @@
+"""The request of a suite run: which model, which purifier and which images; stored in the run's folder."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from soap import data as library
+from soap import zoo
+from soap.auxiliary import JointModel
+from soap.data import Dataset
+from soap.errors import FileError
+from soap.evaluation.adaptive.evaluate import ASKED
+from soap.evaluation.adaptive.folder import RunFolder
+from soap.evaluation.adaptive.target import Target
+from soap.purifiers import Purifier
+from soap.recipes import purifiers
+from soap.recipes.purifiers import SOAP_NAME
+
+
+def purifier_by_name(
+    model: JointModel, name: str, eps: float | str | None = None, *, prior: str | None = None, seed: int = 0
+) -> Purifier:
+    """The purifier called `name` for `model`; None for `eps` keeps its own radius."""
+    return purifiers.before(model, name, {} if eps is None else {"eps": eps}, prior=prior, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """Model, purifier and images of a suite run.
+
+    purifier: its name. eps_pfy: None for its own radius; for "soap", None means the bare network. prior: the
+    generative model that it uses, None for its own. seed: of its random numbers.
+    """
+
+    model: str
+    gradient: str | None
+    eps_pfy: str | None
+    data: str
+    split: str
+    limit: int
+    command: str
+    purifier: str = SOAP_NAME
+    prior: str | None = None
+    seed: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The stored form."""
+        return asdict(self)
+
+    @property
+    def bare(self) -> bool:
+        """Whether the network has no purifier."""
+        return self.purifier == SOAP_NAME and self.eps_pfy is None
+
+    def target(self, device: torch.device) -> Target:
+        """The model with its purifier, on `device`."""
+        model = zoo.load(self.model, device=device, gradient=self.gradient)
+        if self.bare:
+            return Target.of_model(model)
+        eps = None if self.eps_pfy is None else purifiers.parse_radius(self.eps_pfy)
+        return Target.of_model(model, purifier_by_name(model, self.purifier, eps, prior=self.prior, seed=self.seed))
+
+    def images(self, root: Path | None, classes: Sequence[str]) -> Dataset:
+        """The images, on the CPU; `classes` are those of the run."""
+        return library.load(self.data, self.split, root=root).numbered_by(classes).take(self.limit)
+
+
+def read_request(folder: RunFolder, *, model: str | None = None, data: str | None = None) -> RunRequest:
+    """The stored request of a run; `model` and `data` replace its own if the files have moved.
+
+    A run made from Python stores no request; its plan names the model and the data.
+    """
+    plan = folder.plan()
+    stored = folder.fact(ASKED)
+    if stored is None:
+        stored = RunRequest(
+            model=plan["target"]["name"],
+            gradient=None,
+            eps_pfy=plan["target"]["eps_pfy"] if plan["purifies"] else None,
+            data=plan["data"]["name"],
+            split=plan["data"]["split"],
+            limit=plan["data"]["n"],
+            command="",
+        ).as_json()
+    try:
+        found = RunRequest(**stored)
+        texts = (found.model, found.data, found.split, found.command, found.purifier)
+        optional = (found.gradient, found.eps_pfy, found.prior)
+        if not (
+            all(isinstance(text, str) for text in texts)
+            and all(isinstance(text, str | None) for text in optional)
+            and all(isinstance(count, int) for count in (found.limit, found.seed))
+        ):
+            raise TypeError("a value has the wrong type")
+    except TypeError as error:
+        path = folder.path / "facts" / f"{ASKED}.json"
+        raise FileError(f"{path}: not a stored request ({error}); repeat the command that made the run.") from error
+    return replace(found, model=model or found.model, data=data or found.data)

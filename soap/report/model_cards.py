@@ -1,0 +1,121 @@
+"""Model cards: a model's file, recipe, size, and the results measured with exactly its weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from soap import recipes, zoo
+from soap._files import atomic, tensor_files
+from soap.evaluation import PAPER, fingerprint
+from soap.recipes import Recipe
+from soap.recipes.purifiers import way_of
+from soap.results import Row, Store
+
+HEADLINE_ATTACKS = {"none": "clean", "fgsm": "FGSM", "pgd": "PGD"}
+"""Attacks whose results summarise a model, with their titles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCard:
+    """A classifier and its results.
+
+    rows: results in NAME.jsonl beside the weights that were measured with these weights; `foreign_rows` counts the
+    others.
+    """
+
+    name: str
+    path: Path
+    recipe: Recipe
+    parameters: int
+    weights_sha256: str
+    metadata: dict[str, str]
+    rows: list[Row]
+    foreign_rows: int
+
+    @property
+    def bytes(self) -> int:
+        """Size of the file."""
+        return self.path.stat().st_size
+
+    def headline(self, attack: str) -> Row | None:
+        """The result of the paper's attack with min-aux purification (bare without a task), on the most images."""
+        settings = PAPER.get(self.recipe.data, {}).get(attack)
+        choice = "none" if self.recipe.task is None else "min-aux"
+        expected = (attack, repr(settings), recipes.defence(self.recipe, choice), self.recipe.data)
+        matching = [row for row in self.rows if (row.attack, row.settings, row.defence, row.data) == expected]
+        return max(matching, key=lambda row: row.n, default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary as JSON."""
+        headlines = {name: row.as_json() if (row := self.headline(name)) else None for name in HEADLINE_ATTACKS}
+        return {
+            "name": self.name,
+            "file": self.path,
+            "bytes": self.bytes,
+            "task": self.recipe.task,
+            "architecture": self.recipe.architecture,
+            "data": self.recipe.data,
+            "parameters": self.parameters,
+            "figures": headlines,
+        }
+
+    def details(self) -> dict[str, Any]:
+        """The whole card as JSON."""
+        return {
+            **self.as_json(),
+            "file_sha256": atomic.sha256(self.path),
+            "weights_sha256": self.weights_sha256,
+            "metadata": self.metadata,
+            "recipe": self.recipe.text,
+            "rows": [row.as_json() for row in self.rows],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorCard:
+    """A generative model and the purifier that uses it."""
+
+    name: str
+    file: Path
+    bytes: int
+    kind: str
+    data: str
+    parameters: int
+    purifier: str
+    file_sha256: str
+    recipe: str
+
+
+def read_model_card(name: str) -> ModelCard:
+    """The card of a bundled classifier, or of the weights at a path."""
+    model, path = zoo.load(name), zoo.weights_path(name)
+    weights = fingerprint(model)
+    rows = Store(path.with_suffix(".jsonl")).read()
+    own = [row for row in rows if row.provenance.weights_sha256 == weights]
+    metadata = {key: value for key, value in tensor_files.load_tensors(path)[1].items() if key != "recipe"}
+    return ModelCard(
+        name=model.name,
+        path=path,
+        recipe=zoo.recipe(name),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        weights_sha256=weights,
+        metadata=metadata,
+        rows=own,
+        foreign_rows=len(rows) - len(own),
+    )
+
+
+def read_prior_card(name: str) -> PriorCard:
+    """The card of a bundled generative model, or of the weights at a path."""
+    recipe, path = zoo.prior_recipe(name), zoo.weights_path(name)
+    return PriorCard(
+        name=recipe.name,
+        file=path,
+        bytes=path.stat().st_size,
+        kind=recipe.kind,
+        data=recipe.data,
+        parameters=sum(parameter.numel() for parameter in zoo.load_prior(name).parameters()),
+        purifier=way_of(recipe),
+        file_sha256=atomic.sha256(path),
+        recipe=recipe.text,
+    )
