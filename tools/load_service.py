@@ -24,7 +24,7 @@ import torch
 
 from soap import data
 from soap.bench.results import provenance
-from soap.serve.pictures import encode_png
+from soap.data.pictures import encode_png
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "soap-service/1"

@@ -18,8 +18,8 @@ import torch
 from render_adaptive import runs
 
 import soap
+from soap.data.pictures import encode_png
 from soap.serve.operations import AttackClassifier, Predict, Purify, Trajectory, run_operation
-from soap.serve.pictures import encode_png
 from soap.serve.served_model import ServedModel, load_served_model
 
 STATIC = Path(__file__).resolve().parents[1] / "soap" / "serve" / "static"

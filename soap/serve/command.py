@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from soap import zoo
-from soap.cli.shell import Shell, command
+from soap.cli.console import Console, command
 from soap.errors import InputError
 
 REQUIRED_PACKAGES = ("fastapi", "granian", "prometheus_client")
 
 
 def serve(
-    shell: Shell,
+    console: Console,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,15 +72,15 @@ def serve(
         port=free_port,
         token=token,
         limits=Limits(batch=batch, queue=queue, gather_s=gather / 1000),
-        device=shell.device,
-        log_requests=shell.verbose > 0,
+        device=console.device,
+        log_requests=console.verbose > 0,
         tls=(tls_certificate, tls_key) if tls_certificate and tls_key else None,
         max_memory_mib=max_memory,
     )
 
     def announce() -> None:
-        shell.result({"url": config.url, "models": names}, f"Serving {', '.join(names)} at {config.url}")
-        shell.say("Stop it with Ctrl-C.")
+        console.result({"url": config.url, "models": names}, f"Serving {', '.join(names)} at {config.url}")
+        console.info("Stop it with Ctrl-C.")
 
     server.run_server(config, announce)
 

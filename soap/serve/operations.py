@@ -15,10 +15,10 @@ from soap.attacks import FGSM, PGD, Attack
 from soap.attacks.losses import LOSSES
 from soap.attacks.pgd import BALLS
 from soap.auxiliary import JointModel
+from soap.data.pictures import round_to_8bit
 from soap.descent import ascend
 from soap.purifiers import SOAP
 from soap.purifiers.grid import widest
-from soap.serve.pictures import round_to_8bit
 from soap.shapes import Float, Tensor
 
 IMAGES_PER_PASS = 256

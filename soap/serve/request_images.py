@@ -7,9 +7,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from soap import validate
+from soap.data.pictures import PictureTooLargeError, UnreadablePictureError, UnsupportedPictureError, read_picture
 from soap.serve.http_errors import RequestError
 from soap.serve.limits import Limits
-from soap.serve.pictures import PictureTooLargeError, UnreadablePictureError, UnsupportedPictureError, read_picture
 from soap.shapes import Float, Tensor
 
 PICTURE_TYPES = ("image/png", "image/jpeg")

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from soap.balls import row_norms
+from soap.data.pictures import encode_png, magnify_difference
 from soap.serve.operations import Trajectory
-from soap.serve.pictures import encode_png, magnify_difference
 from soap.serve.served_model import ServedModel
 from soap.shapes import Tensor
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from soap import auxiliary, recipes, zoo
 from soap.bench.results import read as read_timings
-from soap.data import load
+from soap.data import load, pictures
 from soap.data.cifar import read_cifar10, read_cifar100
 from soap.data.mnist import read_idx, read_mnist
 from soap.data.picture_files import read_files
@@ -20,7 +20,6 @@ from soap.errors import SoapError
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.export.onnx_files import open_onnx
 from soap.results import Store
-from soap.serve import pictures
 from soap.serve.limits import Limits
 from soap.serve.request_images import decode_json_image
 from soap.training import checkpoint

@@ -16,8 +16,8 @@ from small_service import MODELS
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
+from soap.data import pictures
 from soap.evaluation import fingerprint
-from soap.serve import pictures
 from soap.serve.web_page import STATIC
 
 vendored = pytest.mark.skipif(
