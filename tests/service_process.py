@@ -64,6 +64,11 @@ class ServiceProcess:
         lines = self.log.read_text().splitlines()
         return [json.loads(line) for line in lines if line != "Stop it with Ctrl-C."]
 
+    def log_leaks(self, marker: str) -> list[str]:
+        """Lines of the log with other fields than allowed, or with the marker of client input."""
+        allowed = ({"time", "method", "route", "status", "ms"}, {"time", "event", "message"})
+        return [str(line) for line in self.log_lines() if set(line) not in allowed or marker in str(line)]
+
 
 @contextlib.contextmanager
 def service_process(

@@ -10,7 +10,7 @@ from torch import nn
 
 from soap import auxiliary, recipes, zoo
 from soap.bench.results import read as read_timings
-from soap.data import load, pictures
+from soap.data import load
 from soap.data.cifar import read_cifar10, read_cifar100
 from soap.data.mnist import read_idx, read_mnist
 from soap.data.picture_files import read_files
@@ -21,7 +21,7 @@ from soap.evaluation.adaptive.folder import RunFolder
 from soap.export.onnx_files import open_onnx
 from soap.results import Store
 from soap.serve.limits import Limits
-from soap.serve.request_images import decode_json_image
+from soap.serve.request_images import decode_image, decode_json_image
 from soap.training import checkpoint
 
 
@@ -163,11 +163,11 @@ def manifest(path: Path) -> None:
 
 
 def grey_body(path: Path) -> None:
-    _body(pictures.read_picture(path.read_bytes(), (1, 28, 28), max_pixels=Limits().pixels), 1, 28)
+    _body(decode_image(path.read_bytes(), "image/png", (1, 28, 28), Limits(), invert=False), 1, 28)
 
 
 def coloured_body(path: Path) -> None:
-    _body(pictures.read_picture(path.read_bytes(), (3, 32, 32), max_pixels=Limits().pixels, invert=True), 3, 32)
+    _body(decode_image(path.read_bytes(), "image/png", (3, 32, 32), Limits(), invert=True), 3, 32)
 
 
 def json_body(path: Path) -> None:

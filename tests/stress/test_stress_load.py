@@ -14,8 +14,8 @@ pytest.importorskip("granian", reason="the service needs the extra 'serve'")
 
 from client_load import finish_load, start_load
 from counting import LONG, amount, count
+from raw_http import MARKER, TOKEN, connect, fetch, read_responses, request
 from raw_http import TIMEOUT_S as PATIENCE_S
-from raw_http import TOKEN, connect, fetch, read_responses, request
 from service_process import MB, service_process
 
 pytestmark = [pytest.mark.stress, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sends signals")]
@@ -142,7 +142,6 @@ def test_sigterm_under_load(digits, tmp_path):
 
     granian closes a connection whose request it has not begun to read: those are counted, and are not failures.
     """
-    from conftest import log_leaks
     from expected import MODEL
 
     trials, failures, statuses, unread, longest = 0, [], Counter(), 0, 0.0
@@ -183,7 +182,7 @@ def test_sigterm_under_load(digits, tmp_path):
             code = one.process.wait(30)
             longest = max(longest, time.monotonic() - start)
             failures += [] if code == 0 else [f"exit code {code}"]
-            failures += log_leaks(one)
+            failures += one.log_leaks(MARKER)
     assert statuses[200] > 0
     count(
         "SIGTERM under load: every request that was being read is answered, exit code 0",

@@ -97,12 +97,11 @@ def test_soak(service, digits):
 
 def test_log_holds_no_client_input(service, digits):
     """Pictures, file names, queries, headers and the token of these tests contain MARKER."""
-    from conftest import log_leaks
 
     kinds = Counter(send_random_request(service, digits, number)[0] for number in range(60, 60 + amount(60, 400)))
     assert len(kinds) == 9
     lines = service.log.read_text().splitlines()
     assert len(lines) > 40
-    count("logs: no contents, names, queries, headers or tokens", len(lines), log_leaks(service))
+    count("logs: no contents, names, queries, headers or tokens", len(lines), service.log_leaks(MARKER))
     if LONG:
         assert len(lines) > 10_000
