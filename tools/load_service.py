@@ -1,10 +1,10 @@
-"""Put load on `soap serve` and note how it bears it, with batching and one request at a time.
+"""Measure throughput and latency of `soap serve` under load, with batching and with one request at a time.
 
     python tools/load_service.py --seconds 60
 
-Starts a server on a free port of this machine, has many clients ask it for the same operation over connections that
-stay open, each sending its next request when it has the answer to its last, and appends a row to results/service.jsonl.
-Clients and server share the cores. `python tools/render_service.py` renders the rows into docs/service.md.
+Starts a server on a free port. Many clients request the same operation over connections that stay open; each sends its
+next request after the response to its last. Appends a row to results/service.jsonl. Clients and server share the cores.
+`python tools/render_service.py` renders the rows into docs/service.md.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import torch
 
 from soap import data
 from soap.bench.results import provenance
-from soap.serve.pictures import encode_png
+from soap.data.pictures import encode_png
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "soap-service/1"
@@ -32,7 +32,7 @@ IMAGES = 64
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure both ways, print and append the row."""
+    """Measure with and without batching, print and append the row."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="mnist-cnn-dr")
     parser.add_argument("--operation", default="purify", choices=("predict", "purify", "attack"))
@@ -40,42 +40,46 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "service.jsonl")
-    asked = parser.parse_args(arguments)
-    size = data.load("mnist-mini").x if asked.model.startswith("mnist") else torch.rand(IMAGES, 3, 32, 32)
+    options = parser.parse_args(arguments)
+    size = data.load("mnist-mini").x if options.model.startswith("mnist") else torch.rand(IMAGES, 3, 32, 32)
     bodies = [encode_png(x) for x in size[:IMAGES]]
     ways = {
-        name: measured(asked.model, asked.operation, bodies, clients=asked.clients, seconds=asked.seconds, batch=batch)
-        for name, batch in (("batched", asked.batch), ("single", 1))
+        name: measured(
+            options.model, options.operation, bodies, clients=options.clients, seconds=options.seconds, batch=batch
+        )
+        for name, batch in (("batched", options.batch), ("single", 1))
     }
     row = {
         "schema": SCHEMA,
-        "model": asked.model,
-        "operation": asked.operation,
-        "clients": asked.clients,
-        "seconds": asked.seconds,
-        "batch": asked.batch,
+        "model": options.model,
+        "operation": options.operation,
+        "clients": options.clients,
+        "seconds": options.seconds,
+        "batch": options.batch,
         "ways": ways,
         "ratio": ways["batched"]["requests_per_second"] / ways["single"]["requests_per_second"],
-        "provenance": {**provenance(torch.device("cpu")), "command": command(asked, parser)},
+        "provenance": {**provenance(torch.device("cpu")), "command": command(options, parser)},
     }
-    asked.results.parent.mkdir(parents=True, exist_ok=True)
-    with asked.results.open("a", encoding="utf-8") as file:
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    with options.results.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, sort_keys=True, allow_nan=False) + "\n")
     for name, figures in ways.items():
         print(name, json.dumps(figures))
-    print(f"batched / single: {row['ratio']:.2f}; row in {asked.results}")
+    print(f"batched / single: {row['ratio']:.2f}; row in {options.results}")
 
 
-def command(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
-    """What was run, less where the row goes."""
-    given = {key: value for key, value in vars(asked).items() if key != "results" and value != parser.get_default(key)}
+def command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
+    """The command line, without the path of the results."""
+    given = {
+        key: value for key, value in vars(options).items() if key != "results" and value != parser.get_default(key)
+    }
     return shlex.join(["python", "tools/load_service.py", *(f"--{key}={value}" for key, value in given.items())])
 
 
 def measured(
     model: str, operation: str, bodies: Sequence[bytes], *, clients: int, seconds: float, batch: int
 ) -> dict[str, Any]:
-    """Requests a second, latencies and errors of one server, started and stopped here."""
+    """Requests per second, latencies and errors of one server, started and stopped here."""
     start = [sys.executable, "-m", "soap", "serve", "--model", model, "--port", "0", "--json", "--batch", str(batch)]
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -86,9 +90,9 @@ def measured(
                     raise SystemExit("the server did not start")
                 text += line
             place = urlsplit(json.loads(text)["url"]).netloc
-            ask(place, operation, bodies, clients=clients, seconds=min(2.0, seconds))  # warm-up
+            send_load(place, operation, bodies, clients=clients, seconds=min(2.0, seconds))  # warm-up
             began = time.perf_counter()
-            latencies, errors = ask(place, operation, bodies, clients=clients, seconds=seconds)
+            latencies, errors = send_load(place, operation, bodies, clients=clients, seconds=seconds)
             taken = time.perf_counter() - began
         finally:
             process.terminate()
@@ -103,10 +107,10 @@ def measured(
     }
 
 
-def ask(
+def send_load(
     place: str, operation: str, bodies: Sequence[bytes], *, clients: int, seconds: float
 ) -> tuple[list[float], int]:
-    """The seconds that every answered request took, and how many were not answered with 200."""
+    """The seconds of every request with status 200, and the number of other requests."""
     until = time.perf_counter() + seconds
     latencies: list[float] = []
     errors: list[int] = []
@@ -140,9 +144,9 @@ def ask(
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of the values does not exceed."""
+    """The smallest value that is at least as large as this share of the values."""
     if not ascending:
-        raise SystemExit("no request was answered")
+        raise SystemExit("no request had status 200")
     return ascending[max(0, -int(-share * len(ascending) // 1) - 1)]
 
 

@@ -18,9 +18,9 @@ import torch
 from render_adaptive import runs
 
 import soap
-from soap.serve.operations import Mislead, Predict, Purify, Walk, perform
-from soap.serve.pictures import encode_png
-from soap.serve.subject import Subject, load
+from soap.data.pictures import encode_png
+from soap.serve.operations import AttackClassifier, Predict, Purify, Trajectory, run_operation
+from soap.serve.served_model import ServedModel, load_served_model
 
 STATIC = Path(__file__).resolve().parents[1] / "soap" / "serve" / "static"
 DATA, AT_ONCE = "mnist-mini", 200
@@ -112,38 +112,44 @@ TITLES = {"fgsm": "FGSM", "pgd": "PGD"}
 
 def entry(wanted: Wanted, number: int, digits: soap.data.Dataset, out: Path) -> dict[str, Any]:
     """The first digit that is as wanted, its pictures written, and what the page needs to know of it."""
-    subject = load(wanted.model, device="cpu")
+    served = load_served_model(wanted.model, device="cpu")
     for x, y in zip(digits.x.split(AT_ONCE), digits.y.split(AT_ONCE), strict=True):
         rows = list(range(len(x))) if wanted.label is None else (y == wanted.label).nonzero()[:, 0].tolist()
-        for label, walks in zip(y[rows].tolist(), _walks(subject, wanted, x[rows], y[rows].tolist()), strict=True):
+        for label, walks in zip(
+            y[rows].tolist(), _trajectories(served, wanted, x[rows], y[rows].tolist()), strict=True
+        ):
             stages = Stages(label=label, **{name: _seen(walk) for name, walk in walks.items()})
             sure = all(walk is None or walk.probabilities[-1].max() >= SURE for walk in walks.values())
             if sure and wanted.holds(stages):
-                return _entry(subject, wanted, stages, walks, number, out)
+                return _entry(served, wanted, stages, walks, number, out)
     raise SystemExit(f"no digit is as wanted by {wanted}")
 
 
-def _walks(subject: Subject, wanted: Wanted, x: torch.Tensor, labels: list[int]) -> list[dict[str, Walk | None]]:
+def _trajectories(
+    served: ServedModel, wanted: Wanted, x: torch.Tensor, labels: list[int]
+) -> list[dict[str, Trajectory | None]]:
     """As the service does it: the attacked picture is that of 8 bits."""
-    model, images = subject.model, list(x)
-    nothing: list[Walk | None] = [None] * len(images)
-    seen = perform(Predict(), model, images, labels)
+    model, images = served.model, list(x)
+    nothing: list[Trajectory | None] = [None] * len(images)
+    seen = run_operation(Predict(), model, images, labels)
     attacked, purified = nothing, nothing
     if wanted.attack is not None:
-        attacked = perform(Mislead(attack=subject.attack(wanted.attack, eps=wanted.eps)), model, images, labels)
+        attacked = run_operation(
+            AttackClassifier(attack=served.attack(wanted.attack, eps=wanted.eps)), model, images, labels
+        )
         images = [walk.points[-1] for walk in attacked]
     if model.purifiable:
-        purified = perform(Purify.of(model), model, images, labels)
+        purified = run_operation(Purify.of(model), model, images, labels)
     found = zip(seen, attacked, purified, strict=True)
     return [dict(zip(("seen", "attacked", "purified"), three, strict=True)) for three in found]
 
 
-def _seen(walk: Walk | None) -> int | None:
+def _seen(walk: Trajectory | None) -> int | None:
     return None if walk is None else int(walk.probabilities[-1].argmax())
 
 
 def _entry(
-    subject: Subject, wanted: Wanted, stages: Stages, walks: dict[str, Walk | None], number: int, out: Path
+    served: ServedModel, wanted: Wanted, stages: Stages, walks: dict[str, Trajectory | None], number: int, out: Path
 ) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for stage, name in {"seen": "input", "attacked": "attacked", "purified": "purified"}.items():
@@ -153,7 +159,7 @@ def _entry(
             continue
         file = f"{number:02d}-{name}.png"
         (out / file).write_bytes(encode_png(walk.points[-1]))
-        made[name] = {"file": file, "class": _seen(walk), "name": subject.classes[int(walk.probabilities[-1].argmax())]}
+        made[name] = {"file": file, "class": _seen(walk), "name": served.classes[int(walk.probabilities[-1].argmax())]}
     attack = wanted.attack and f"{TITLES[wanted.attack]} of strength {wanted.eps:g}"
     said = wanted.said.format(attack=attack, label=stages.label, attacked=stages.attacked, purified=stages.purified)
     return {

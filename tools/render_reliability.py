@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def committed_rows(path: Path = ROWS) -> list[Row]:
-    """All rows; of two of one promise, the later."""
+    """All rows; of rows with the same promise, the latest."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows = [json.loads(line) for line in lines]
     for number, row in enumerate(rows, 1):
@@ -29,9 +29,9 @@ def committed_rows(path: Path = ROWS) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A line a promise, and the sums."""
+    """One line for each promise, and the sums."""
     if not rows:
-        return "No long run has been counted yet."
+        return "No long run has been recorded yet."
     lines = [HEAD, ("---", "---:", "---:", "---", "---", "---")]
     for row in rows:
         failures = f"**{row['failures']:,}**" if row["failures"] else "0"
@@ -44,14 +44,14 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _promise(row: Row) -> str:
-    """What was promised, and what was measured beside the count: `figures` by what they are, units included."""
+    """The promise, and the numbers measured with it (`figures`, whose names contain the units)."""
     figures = row.get("figures", {}).items()
     measured = ", ".join(f"{name}: {value:,.0f}" if value >= 100 else f"{name}: {value:.3g}" for name, value in figures)
     return (row["promise"] + (f" ({measured})" if measured else "")).replace("|", "\\|")
 
 
 def rendered(document: str, rows: Sequence[Row]) -> str:
-    """The page with its figures as the rows have them."""
+    """The page with the table of the rows."""
     return with_section(document, "figures", table(rows))
 
 

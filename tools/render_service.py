@@ -1,4 +1,4 @@
-"""Render the figures of docs/service.md from the rows of tools/load_service.py in results/service.jsonl.
+"""Render the table of docs/service.md from the rows of tools/load_service.py in results/service.jsonl.
 
 python tools/render_service.py
 """
@@ -23,15 +23,15 @@ Row = dict[str, Any]
 
 
 def committed_rows(path: Path = ROWS) -> list[Row]:
-    """All rows; of two that measured the same on one kind of processor, the later. None where there is no file."""
+    """All rows, or none without a file; of rows with equal settings and processor, the latest."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     rows = [json.loads(line) for line in lines]
     keys = ("model", "operation", "clients", "batch")
     return list({(*(row[key] for key in keys), row["provenance"]["processor"]): row for row in rows}.values())
 
 
-def figures(rows: Sequence[Row]) -> str:
-    """Two lines a row, with and without batching, and what made them."""
+def table(rows: Sequence[Row]) -> str:
+    """Two lines for each row, with and without batching, and a list of the commands."""
     if not rows:
         return NONE
     lines = []
@@ -53,15 +53,15 @@ def figures(rows: Sequence[Row]) -> str:
                     f"**{row['ratio']:.1f} x**" if way == "batched" else "1",
                 ]
             )
-    return "\n\n".join([markdown_table(HEAD, lines), "\n".join(dict.fromkeys(map(_made, rows)))])
+    return "\n\n".join([markdown_table(HEAD, lines), "\n".join(dict.fromkeys(map(_command, rows)))])
 
 
 def rendered(document: str, rows: Sequence[Row]) -> str:
-    """The page with its figures as the rows have them."""
-    return with_section(document, "figures", figures(rows))
+    """The page with the table of the rows."""
+    return with_section(document, "figures", table(rows))
 
 
-def _made(row: Row) -> str:
+def _command(row: Row) -> str:
     p = row["provenance"]
     return (
         f"- `{p['command']}`: {p['processor']}, {p['threads']} threads, commit {(p['commit'] or 'unknown')[:12]}, "

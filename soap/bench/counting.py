@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from soap.auxiliary import AuxiliaryTask, JointLosses, JointModel
-from soap.auxiliary.joint import JointModel
 from soap.shapes import Tensor
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "bench": "soap.bench.command",
     "models": "soap.cli.models",
     "data": "soap.cli.data",
-    "serve": "soap.cli.serve",
+    "serve": "soap.serve.command",
     "export": "soap.export.command",
 }
 """The module of each command; its function `register(app)` adds the command."""

@@ -170,8 +170,8 @@ def command(
             with _errors_as_exit_codes(settings.pop("debug")):
                 if distributed.launched_count() > 1 and not shared:
                     raise InputError(
-                        f"soap {name} runs in one process, WORLD_SIZE is {distributed.launched_count()}; start it without "
-                        "a launcher."
+                        f"soap {name} runs in one process, WORLD_SIZE is {distributed.launched_count()}; "
+                        "start it without a launcher."
                     )
                 device = devices.pick_device(settings.pop("device"))
                 left: typer.Exit | None = None

@@ -1,4 +1,4 @@
-"""The application: routes behind the guard, the journal and the limits."""
+"""The ASGI application: routes and pages behind admission and the access log."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -6,17 +6,15 @@ from contextlib import asynccontextmanager
 
 import torch
 from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
 
 from soap import __version__
-from soap.serve import docs_page, page, problems
-from soap.serve.door import Door
-from soap.serve.guard import Admission, Guard, SecurityHeaders, check_binding
-from soap.serve.journal import Journal
+from soap.serve import http_errors, web_page
+from soap.serve.access import AccessControl, check_binding
+from soap.serve.admission import Admission
+from soap.serve.inference import InferenceService
 from soap.serve.limits import Limits
-from soap.serve.patience import Patience
-from soap.serve.routes import router
-from soap.serve.service import Service
+from soap.serve.monitoring import AccessLog
+from soap.serve.routes import create_router
 
 
 def create_app(
@@ -27,47 +25,37 @@ def create_app(
     device: str | torch.device = "cpu",
     host: str = "127.0.0.1",
 ) -> FastAPI:
-    """An ASGI application that serves `models` (bundled names, or paths of .safetensors files), loaded here and now.
+    """Load `models` (bundled names, or paths of .safetensors files) and return the application that serves them.
 
-    token: what clients must send as `Authorization: Bearer`; required unless `host`, the address that the application
-    will be bound to, is loopback. There, a request whose Host header names another machine is refused.
+    token: clients must send it as `Authorization: Bearer`. host: the address that the server listens on. A token is
+    required unless `host` is loopback; on loopback, requests with the Host header of another machine are refused.
     """
     check_binding(host, token)
     limits = limits or Limits()
-    service = Service(models, limits, device)
+    service = InferenceService(models, limits, device)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.open()
-        tidying = asyncio.create_task(service.tidy())
+        service.start()
+        trimming = asyncio.create_task(service.trim_memory())
         yield
-        tidying.cancel()
+        trimming.cancel()
         service.close()
 
     app = FastAPI(
         title="soap",
         version=__version__,
-        description="Predict, attack and purify pictures. Nothing that is sent is kept.",
-        docs_url=None,  # FastAPI's own pages load scripts from elsewhere
+        description="Predict, attack and purify pictures. The service does not store what clients send.",
+        docs_url=None,  # FastAPI's own pages load scripts from other sites
         redoc_url=None,
         lifespan=lifespan,
     )
     app.state.service = service
-    problems.install(app)
-    app.include_router(router(service))
-    _add_docs(app)
-    page.add(app, page.STATIC)
-    # The last added is the outermost.
-    app.add_middleware(Patience, limits=limits)
-    app.add_middleware(Door, workers=service.workers)
-    app.state.admission = Admission(host=host, token=token)
-    app.add_middleware(Guard, admission=app.state.admission)
-    app.add_middleware(Journal, metrics=service.metrics)
-    app.add_middleware(SecurityHeaders)
+    http_errors.install_handlers(app)
+    app.include_router(create_router(service))
+    web_page.add_pages(app, web_page.STATIC)
+    # The middleware that is added last runs first.
+    access = AccessControl(host=host, token=token)
+    app.add_middleware(Admission, access=access, limits=limits, workers=service.workers)
+    app.add_middleware(AccessLog, metrics=service.metrics)
     return app
-
-
-def _add_docs(app: FastAPI) -> None:
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page.render(app.openapi()))

@@ -1,8 +1,7 @@
-"""One thread a model, and requests of many clients gathered into batches for it."""
+"""Micro-batching: a queue and a worker thread for each model, which runs equal operations of many clients together."""
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -10,71 +9,58 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from soap.auxiliary import JointModel
+from soap.serve.http_errors import busy
 from soap.serve.limits import Limits
-from soap.serve.operations import Operation, Walk, perform
-from soap.serve.problems import RequestError, busy
+from soap.serve.operations import Operation, Trajectory, run_operation
 from soap.shapes import Float, Tensor
 
-GRADIENTS = 40
-"""A full batch may cost so many gradients an image (PGD's on digits); a costlier operation runs in smaller batches."""
+GRADIENTS_PER_IMAGE = 40
+"""Gradients per image of a full batch (40 is PGD on MNIST). A costlier operation runs in smaller batches."""
 
-
-CROWDED = 1.0
-"""Seconds after a refusal in which few may wait: as long as who was refused is asked to stay away."""
+OVERLOAD_S = 1.0
+"""Seconds that the queue stays short after it was full: the Retry-After time of a refused request."""
 
 
 class OverdueError(Exception):
-    """All requests of a batch are past their time."""
+    """Every request of the batch has passed its deadline."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Job:
-    """One image of one request. deadline: when nobody waits for it any more, by the monotonic clock."""
+    """A place in the queue for one image of one request.
 
-    operation: Operation
-    x: Float[Tensor, "c h w"]
-    label: int | None
-    deadline: float
-    arrived: float = field(default_factory=time.monotonic)
-    future: "Future[Walk]" = field(default_factory=Future)
-
-
-class Place:
-    """A place in a worker's queue, kept for a request while it is decoded; left for its job's, or at its end."""
-
-    def __init__(self, worker: "Worker") -> None:
-        self._worker: Worker | None = worker
-
-    def leave(self) -> None:
-        """Make room; again does nothing."""
-        if self._worker is not None:
-            self._worker.vacate()
-            self._worker = None
-
-
-class Worker:
-    """Runs the requests for one model, oldest first, together with those that ask for the same.
-
-    A job whose future was cancelled (its client went away) is dropped. `told` hears of every batch: its operation and
-    how many it joined.
+    A job is admitted before its image is decoded; it can run once `operation` is set. deadline: monotonic time.
     """
 
-    def __init__(self, model: JointModel, limits: Limits, told: Callable[[Operation, int], None]) -> None:
-        self.model, self.limits, self.told = model, limits, told
-        self._waiting: deque[Job] = deque()
+    deadline: float
+    operation: Operation | None = None
+    x: Float[Tensor, "c h w"] | None = None
+    label: int | None = None
+    submitted: float = 0.0
+    future: "Future[Trajectory]" = field(default_factory=Future)
+
+
+class BatchWorker:
+    """Queue and thread of one model. The oldest job runs first, in one batch with the jobs of an equal operation.
+
+    A job with a cancelled future is dropped. `on_batch` is called with the operation and the size of every batch.
+    """
+
+    def __init__(self, model: JointModel, limits: Limits, on_batch: Callable[[Operation, int], None]) -> None:
+        self.model, self.limits, self.on_batch = model, limits, on_batch
+        self.running = 0
+        self._queue: list[Job] = []
         self._changed = threading.Condition()
         self._closing = False
-        self._running = 0
-        self._coming = 0
-        self._crowded_until = 0.0
+        self._overloaded_until = 0.0
         self._thread = threading.Thread(target=self._work, name=f"soap-{model.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what was accepted, then stop."""
+        """Run the submitted jobs, then stop the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -82,124 +68,102 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether requests are being worked on."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     @property
     def waiting(self) -> int:
-        """Jobs in the queue that somebody waits for."""
+        """Number of jobs in the queue."""
         with self._changed:
-            return sum(not job.future.cancelled() for job in self._waiting)
+            return len(self._pending())
 
-    @property
-    def running(self) -> int:
-        """Jobs under way."""
-        return self._running
+    def admit(self, deadline: float) -> Job:
+        """A place in the queue; raises status 503 if the queue is full.
 
-    def refusal(self) -> RequestError | None:
-        """What one more request is told, or None where there is room for it."""
+        A long queue smooths a burst of requests. Under lasting overload it only makes every request slow. So after an
+        overflow the queue is short for a second, and the oldest jobs beyond that length are refused too: the newest
+        ones can be served soonest after they arrived.
+        """
         with self._changed:
-            return self._refusal()
+            now, queue = time.monotonic(), self._pending()
+            short = min(self.limits.overload_queue, self.limits.queue)
+            if len(queue) >= (short if now < self._overloaded_until else self.limits.queue):
+                self._overloaded_until = now + OVERLOAD_S
+                full, surplus = busy(f"the queue for {self.model.name} is full"), max(0, len(queue) - short)
+                self._queue = queue[surplus:]
+                for job in queue[:surplus]:
+                    if job.future.set_running_or_notify_cancel():
+                        job.future.set_exception(full)
+                raise full
+            job = Job(deadline=deadline)
+            self._queue = [*queue, job]
+            return job
 
-    @contextmanager
-    def place(self) -> Iterator["Place"]:
-        """A place for a request that is still to be decoded; refused where there is none."""
-        with self._changed:
-            self._check_room()
-            self._coming += 1
-        place = Place(self)
-        try:
-            yield place
-        finally:
-            place.leave()
-
-    def vacate(self) -> None:
-        """One fewer is being decoded."""
-        with self._changed:
-            self._coming -= 1
-
-    def submit(self, job: Job) -> "Future[Walk]":
-        """Take a job into the queue; its future gets the result."""
+    def submit(
+        self, job: Job, operation: Operation, x: Float[Tensor, "c h w"], label: int | None
+    ) -> "Future[Trajectory]":
+        """Make an admitted job ready to run; its future gets the result."""
         with self._changed:
             if self._closing:
                 raise busy("the service is stopping")
-            self._check_room()
-            self._waiting.append(job)
+            job.operation, job.x, job.label, job.submitted = operation, x, label, time.monotonic()
             self._changed.notify_all()
         return job.future
 
-    def _check_room(self) -> None:
-        refusal = self._refusal()
-        if refusal is not None:
-            raise refusal
-
-    def _refusal(self) -> RequestError | None:
-        """Refuse where the queue is full. It is short for a while once it has overflowed.
-
-        A long queue smooths a burst; where more comes than can be done, it only makes everyone wait. So then few wait,
-        and are answered soon; the others are told at once.
-        """
-        self._waiting = deque(job for job in self._waiting if not job.future.cancelled())
-        now, limits = time.monotonic(), self.limits
-        room = min(limits.crowded, limits.queue) if now < self._crowded_until else limits.queue
-        if len(self._waiting) + self._coming < room:
-            return None
-        self._crowded_until = now + CROWDED
-        refusal = busy(f"the queue for {self.model.name} is full")
-        while len(self._waiting) > limits.crowded:
-            job = self._waiting.popleft()  # those who came last can be answered soonest after they came
-            if job.future.set_running_or_notify_cancel():
-                job.future.set_exception(refusal)
-        return refusal
+    def _pending(self) -> list[Job]:
+        return [job for job in self._queue if not job.future.cancelled()]
 
     def _work(self) -> None:
-        while (batch := self._gather()) is not None:
-            if not batch:
-                continue
-            self._running = len(batch)
-            found = self._performed(batch)
-            self._running = 0
-            for row, job in enumerate(batch):
-                if isinstance(found, Exception):
-                    job.future.set_exception(found)
+        while (found := self._next_batch()) is not None:
+            operation, batch = found
+            self.running = len(batch)
+            result = self._run(operation, batch)
+            self.running = 0
+            for i, job in enumerate(batch):
+                if isinstance(result, Exception):
+                    job.future.set_exception(result)
                 else:
-                    job.future.set_result(found[row])
+                    job.future.set_result(result[i])
 
-    def _performed(self, batch: list[Job]) -> list[Walk] | Exception:
-        """The walks of a batch; or what went wrong, for the requests' own handlers: the thread serves others too."""
+    def _run(self, operation: Operation, batch: list[Job]) -> list[Trajectory] | Exception:
+        """The trajectories, or the exception: it belongs to these requests, and the thread must go on."""
+        images = [job.x for job in batch if job.x is not None]
         try:
             with self._stopped_after(max(job.deadline for job in batch)):
-                walks = perform(batch[0].operation, self.model, [job.x for job in batch], [job.label for job in batch])
-            self.told(batch[0].operation, len(batch))
-            return walks
+                result = run_operation(operation, self.model, images, [job.label for job in batch])
+            self.on_batch(operation, len(batch))
+            return result
         except Exception as error:
             return error
 
-    def _gather(self) -> list[Job] | None:
-        """The next batch, without the jobs that nobody waits for; None when the work is over."""
+    def _next_batch(self) -> tuple[Operation, list[Job]] | None:
+        """Wait for the next batch; None once the worker is closed and no submitted job is left."""
         with self._changed:
             while True:
-                if not self._waiting:
+                self._queue = self._pending()
+                ready = [(job.operation, job) for job in self._queue if job.operation is not None]
+                if not ready:
                     if self._closing:
                         return None
                     self._changed.wait()
                     continue
-                first = self._waiting[0]
-                mates = [job for job in self._waiting if job.operation == first.operation]
-                most = max(1, min(self.limits.batch, self.limits.batch * GRADIENTS // first.operation.gradients))
-                pause = first.arrived + self.limits.gather - time.monotonic()
-                if len(mates) < most and pause > 0 and not self._closing:
+                operation, first = ready[0]
+                equal = [job for other, job in ready if other == operation]
+                size = min(self.limits.batch, self.limits.batch * GRADIENTS_PER_IMAGE // operation.gradients)
+                pause = first.submitted + self.limits.gather_s - time.monotonic()
+                if len(equal) < size and pause > 0 and not self._closing:
                     self._changed.wait(pause)
                     continue
-                chosen = mates[:most]
-                self._waiting = deque(job for job in self._waiting if job not in chosen)
-                return [job for job in chosen if job.future.set_running_or_notify_cancel()]
+                batch = equal[: max(1, size)]
+                self._queue = [job for job in self._queue if job not in batch]
+                if batch := [job for job in batch if job.future.set_running_or_notify_cancel()]:
+                    return operation, batch
 
     @contextmanager
     def _stopped_after(self, deadline: float) -> Iterator[None]:
-        """Stop a batch at its next pass through the encoder once its last request has given up.
+        """Raise OverdueError at the first forward pass after the deadline.
 
-        Not on a GPU: there a pass may be under recording, which must not fail half-way, and batches are short.
+        Not on a GPU: a pass may be under CUDA graph capture, which must not fail half-way, and batches are short there.
         """
 
         def check(module: Any, inputs: tuple[Tensor, ...]) -> None:

@@ -1,13 +1,13 @@
-"""The API as one plain page, rendered from its OpenAPI schema: no script, no style, nothing loaded from elsewhere."""
+"""The API description at /docs: a plain HTML page made from the OpenAPI schema, without scripts or external files."""
 
-from collections.abc import Sequence
+import json
 from html import escape
 from typing import Any
 
 
 def render(schema: dict[str, Any]) -> str:
-    """Every route with its parameters, bodies and answers."""
-    parts = [
+    """The page: every route with its parameters, body and responses."""
+    routes = [
         f"<section><h2><code>{escape(method.upper())} {escape(path)}</code></h2>{_route(route)}</section>"
         for path, methods in schema["paths"].items()
         for method, route in methods.items()
@@ -16,52 +16,24 @@ def render(schema: dict[str, Any]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         f'<meta name="viewport" content="width=device-width"><title>{title}</title></head><body><main><h1>{title}</h1>'
-        f"<p>{escape(schema['info'].get('description', ''))} "
+        f"<p>{escape(schema['info']['description'])} "
         'The whole schema: <a href="/openapi.json">openapi.json</a>.</p>'
-        f"{''.join(parts)}</main></body></html>"
+        f"{''.join(routes)}</main></body></html>"
     )
 
 
 def _route(route: dict[str, Any]) -> str:
-    parts = [f"<p>{escape(route.get('description', route.get('summary', '')))}</p>"]
-    if parameters := route.get("parameters"):
-        rows = [(p["name"], _kind(p["schema"]), p.get("description", "")) for p in parameters]
-        parts.append(_table("Parameters in the query", ("name", "type", "meaning"), rows))
-    if body := route.get("requestBody"):
-        kinds = ", ".join(f"<code>{escape(kind)}</code>" for kind in body["content"])
-        parts.append(f"<p>Body: {escape(body.get('description', ''))} {kinds}</p>")
-    answers = [(status, ", ".join(map(_schema_name, _contents(answer)))) for status, answer in _answers(route)]
-    parts.append(_table("Answers", ("status", "content"), answers))
-    return "".join(parts)
+    """Description, query parameters, content types of the body, and statuses of one route."""
+    body = route.get("requestBody", {"content": {}})
+    items = [(p["name"], f"{p.get('description', '')} {_type(p['schema'])}") for p in route.get("parameters", ())]
+    items += [(f"body: {kind}", body["description"]) for kind in body["content"]]
+    items += [(f"status {status}", response["description"]) for status, response in route["responses"].items()]
+    rows = "".join(f"<dt><code>{escape(name)}</code></dt><dd>{escape(text)}</dd>" for name, text in items)
+    return f"<p>{escape(route['description'])}</p><dl>{rows}</dl>"
 
 
-def _answers(route: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return sorted(route["responses"].items())
-
-
-def _contents(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return list(answer.get("content", {}).items())
-
-
-def _schema_name(content: tuple[str, dict[str, Any]]) -> str:
-    kind, described = content
-    name = described.get("schema", {}).get("$ref", "").rpartition("/")[2]
-    return f"{kind} {name}".strip()
-
-
-def _kind(schema: dict[str, Any]) -> str:
+def _type(schema: dict[str, Any]) -> str:
+    """JSON schema of a parameter without its title and the alternative null."""
     choices = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
-    words = [str(part.get("type", "any")) for part in choices]
-    bounds = [f"{sign} {part[key]}" for part in choices for key, sign in _BOUNDS.items() if key in part]
-    named = [f"one of {', '.join(schema['enum'])}"] if "enum" in schema else []
-    default = [f"default {schema['default']}"] if schema.get("default") is not None else []
-    return ", ".join([*words, *bounds, *named, *default])
-
-
-_BOUNDS = {"minimum": "at least", "maximum": "at most"}
-
-
-def _table(caption: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><caption>{escape(caption)}</caption><tr>{top}</tr>{body}</table>"
+    shown = {**choices[0], **{key: schema[key] for key in ("enum", "default") if key in schema}}
+    return json.dumps({key: value for key, value in shown.items() if key != "title"})

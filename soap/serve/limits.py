@@ -1,4 +1,4 @@
-"""What a client may ask of the service. Every limit is on by default."""
+"""Limits on requests, connections and queues. Every limit is on by default."""
 
 from dataclasses import dataclass
 
@@ -9,31 +9,32 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bounds of one service.
+    """Limits of one service.
 
-    body: bytes of one request. json: of one that is JSON, whose numbers take many times their room once they are read.
-    bodies: bytes of all requests being read at once. pixels: of a picture, looked at before it is decoded.
-    seconds: from a request's first line to its answer, a slow client's body included. clients: open connections.
-    queue: requests that wait for one model. crowded: those that may for a while once there were more. batch: those
-    that run at once at most. gather: seconds that the first of a batch waits for others. attacks: attacks under way
-    for all models. steps: of one attack or purification.
+    body: bytes of one request body. json: bytes of a JSON body, which takes several times its size once parsed.
+    total_body: bytes of all bodies in memory. pixels: pixels of a picture, checked before it is decoded.
+    timeout_s: seconds from the headers of a request to its response, the body included.
+    connections: open connections. queue: requests that wait for one model. overload_queue: requests that may wait
+    during the second after the queue was full. batch: images in one batch. gather_s: seconds that the first request
+    of a batch waits for others. attacks: attack requests in progress. steps: steps of one attack or purification.
     """
 
     body: int = 8 * MIB
     json: int = MIB
-    bodies: int = 64 * MIB
+    total_body: int = 64 * MIB
     pixels: int = 4_000_000
-    seconds: float = 10.0
-    clients: int = 512
+    timeout_s: float = 10.0
+    connections: int = 512
     queue: int = 64
-    crowded: int = 1
+    overload_queue: int = 1
     batch: int = 32
-    gather: float = 0.004
+    gather_s: float = 0.004
     attacks: int = 16
     steps: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("body", "json", "bodies", "pixels", "clients", "queue", "crowded", "batch", "attacks", "steps"):
+        counts = ("body", "json", "total_body", "pixels", "connections", "queue", "overload_queue", "batch", "attacks")
+        for name in (*counts, "steps"):
             validate.at_least(name, getattr(self, name), 1)
-        validate.positive("seconds", self.seconds)
-        validate.non_negative("gather", self.gather)
+        validate.positive("timeout_s", self.timeout_s)
+        validate.non_negative("gather_s", self.gather_s)

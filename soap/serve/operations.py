@@ -1,10 +1,11 @@
-"""What can be done with a batch of images, and the way every image went.
+"""Operations on a batch of images (predict, purify, attack) and the trajectory of each image.
 
-An operation is a frozen dataclass: requests whose operations are equal share a batch.
+An operation is a frozen dataclass: requests with equal operations share a batch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -14,28 +15,28 @@ from soap.attacks import FGSM, PGD, Attack
 from soap.attacks.losses import LOSSES
 from soap.attacks.pgd import BALLS
 from soap.auxiliary import JointModel
+from soap.data.pictures import round_to_8bit
 from soap.descent import ascend
 from soap.purifiers import SOAP
 from soap.purifiers.grid import widest
-from soap.serve.pictures import on_levels
 from soap.shapes import Float, Tensor
 
-AT_ONCE = 256
-"""Points that are looked at together."""
+IMAGES_PER_PASS = 256
+"""Images of one forward pass over the points of trajectories."""
 
-UNKNOWN = -1
-"""The label of an image whose class the client did not tell."""
+NO_LABEL = -1
+"""Label of an image whose class the client did not give."""
 
-DEEPFOOL = 60
-"""Gradients that DeepFool takes for an image, or so: a few rounds, one for each class."""
+DEEPFOOL_GRADIENTS = 60
+"""Approximate number of gradients per image of DeepFool: a few iterations, one gradient per class."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Walk:
-    """One image's way: the points x_0 ... x_T, and at each the class probabilities and the auxiliary loss.
+class Trajectory:
+    """The points x_0 ... x_T of one image, with class probabilities and auxiliary loss at each point.
 
-    losses: None for a model without an auxiliary task. eps: the radius that a purification chose. label: the true class
-    as the client told it, else what the model sees in x_0.
+    losses: None for a model without an auxiliary task. eps: radius chosen by purification. label: the class that the
+    client gave, else the prediction at x_0.
     """
 
     points: Float[Tensor, "t *shape"]
@@ -47,116 +48,117 @@ class Walk:
 
 @dataclass(frozen=True, kw_only=True)
 class Predict:
-    """Look at the images as they are."""
+    """Classify the images as they are."""
 
+    name: ClassVar[str] = "predict"
     gradients: int = 1
 
-    def trail(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, None]:
-        """The images alone."""
+    def points(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, None]:
+        """The images themselves."""
         return x[None], None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Purify:
-    """Walk down the auxiliary loss; `eps` and `steps` as a `SOAP` takes them."""
+    """Purify with SOAP; `eps` and `steps` are its settings."""
 
+    name: ClassVar[str] = "purify"
     eps: float | str
     steps: int
     gradients: int
 
     @classmethod
     def of(cls, model: JointModel, eps: float | str = "min-aux", steps: int | None = None) -> "Purify":
-        """The model's own settings for what is not given; an error where it cannot be purified."""
-        if isinstance(eps, str):
-            validate.choice("eps_pfy", eps, ("min-aux",))  # "oracle" needs the label, "min-aux-batch" sees batch-mates
+        """The operation with the model's own settings for those not given; raises if it cannot be purified."""
+        if isinstance(eps, str):  # "oracle" needs the label; "min-aux-batch" depends on the other images of the batch
+            validate.choice("eps_pfy", eps, ("min-aux",))
         purifier = SOAP(model, eps, steps=steps)
         paths = widest(purifier.grid, step_size=purifier.step_size, steps=purifier.steps)
         return cls(eps=eps, steps=purifier.steps, gradients=paths * purifier.steps)
 
-    def trail(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The path at the chosen radius."""
+    def points(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The iterates at the chosen radius, and the radius of each image."""
         return SOAP(model, self.eps, steps=self.steps).route(x)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mislead:
-    """Attack the bare classifier. The last point is what an 8-bit picture can hold.
+class AttackClassifier:
+    """Attack the bare classifier. The last point is rounded to 8 bits, so that a PNG holds it exactly.
 
-    It is rounded towards the input where that keeps it in the attack's Linf ball; a minimal attack of L2 norm would be
-    undone by this, and is rounded to the nearest level.
+    It is rounded towards the input, which keeps it in the Linf ball of FGSM and PGD. DeepFool's small L2 perturbation
+    would be lost that way, so its result is rounded to the nearest level.
     """
 
+    name: ClassVar[str] = "attack"
     attack: Attack
 
     @property
     def gradients(self) -> int:
-        """Its steps."""
-        return self.attack.steps if isinstance(self.attack, PGD) else 1 if isinstance(self.attack, FGSM) else DEEPFOOL
+        """Gradients per image."""
+        if isinstance(self.attack, PGD):
+            return self.attack.steps
+        return 1 if isinstance(self.attack, FGSM) else DEEPFOOL_GRADIENTS
 
-    def trail(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, None]:
-        """Every step of FGSM and PGD; of other attacks the two ends."""
-        y = torch.where(y == UNKNOWN, _seen(model, x, losses=False)[0].argmax(1).to(y.device), y)
+    def points(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, None]:
+        """Every iterate of FGSM and PGD; first and last point of other attacks."""
+        predicted = _evaluate(model, x, losses=False)[0].argmax(1).to(y.device)
+        y = torch.where(y == NO_LABEL, predicted, y)
         if isinstance(self.attack, FGSM):
-            points = climbed(PGD(eps=self.attack.eps, step_size=self.attack.eps or 1.0, steps=1), model, x, y)
+            points = pgd_points(PGD(eps=self.attack.eps, step_size=self.attack.eps or 1.0, steps=1), model, x, y)
         elif isinstance(self.attack, PGD):
-            points = climbed(self.attack, model, x, y)
+            points = pgd_points(self.attack, model, x, y)
         else:
             return torch.stack([x, (self.attack(model, x, y) * 255).round() / 255]), None
-        return torch.stack([*points[:-1], on_levels(points[-1], x)]), None
+        return torch.stack([*points[:-1], round_to_8bit(points[-1], x)]), None
 
 
-Operation = Predict | Purify | Mislead
-"""`trail(model, x, y)` gives the points [T + 1, batch, ...] of every row, and every row's radius where one is chosen;
-`y` holds UNKNOWN or a class. `gradients` says how many an image takes, about."""
+Operation = Predict | Purify | AttackClassifier
+"""`points(model, x, y)` returns the points [T + 1, batch, ...] and the radius of each image, if any; `y` holds
+classes or NO_LABEL. `gradients` is the approximate number of gradients per image."""
 
 
-def climbed(attack: PGD, model: JointModel, x: Tensor, y: Tensor) -> list[Tensor]:
-    """The points x_0 ... x_T of a PGD attack that starts at x; the last is `attack(model, x, y)`."""
+def pgd_points(attack: PGD, model: JointModel, x: Tensor, y: Tensor) -> list[Tensor]:
+    """The iterates x_0 ... x_T of a PGD attack that starts at x; the last equals `attack(model, x, y)`."""
     points, ball, loss = [x], BALLS[attack.norm](attack.eps), LOSSES[attack.loss]
     with isolated(model):
         for _ in range(attack.steps):
             step = ascend(
-                lambda point: loss(model(point), y),
-                x,
-                ball=ball,
-                step_size=attack.step_size,
-                steps=1,
-                start=points[-1],
+                lambda point: loss(model(point), y), x, ball=ball, step_size=attack.step_size, steps=1, start=points[-1]
             )
             points.append(step)
     return points
 
 
-def perform(
+def run_operation(
     operation: Operation, model: JointModel, images: Sequence[Tensor], labels: Sequence[int | None]
-) -> list[Walk]:
-    """The operation on images of many requests; a label that is not given is the model's own answer."""
+) -> list[Trajectory]:
+    """Run an operation on a batch of images. A label that is None is replaced by the model's prediction."""
     device = next(model.parameters()).device
     x = torch.stack(list(images)).to(device)
-    y = torch.tensor([UNKNOWN if label is None else label for label in labels], device=device)
-    trail, eps = operation.trail(model, x, y)
-    flat, costs = _seen(model, trail.flatten(0, 1), losses=model.purifiable)
-    probabilities = flat.reshape(*trail.shape[:2], -1)
-    losses = None if costs is None else costs.reshape(trail.shape[:2])
-    points = trail.cpu()
+    y = torch.tensor([NO_LABEL if label is None else label for label in labels], device=device)
+    points, eps = operation.points(model, x, y)
+    flat_probabilities, flat_losses = _evaluate(model, points.flatten(0, 1), losses=model.purifiable)
+    probabilities = flat_probabilities.reshape(*points.shape[:2], -1)
+    losses = None if flat_losses is None else flat_losses.reshape(points.shape[:2])
+    points = points.cpu()
     return [
-        Walk(
-            points=points[:, row],
-            probabilities=probabilities[:, row],
-            losses=None if losses is None else losses[:, row],
-            eps=None if eps is None else float(eps[row]),
-            label=int(probabilities[0, row].argmax()) if label is None else label,
+        Trajectory(
+            points=points[:, i],
+            probabilities=probabilities[:, i],
+            losses=None if losses is None else losses[:, i],
+            eps=None if eps is None else float(eps[i]),
+            label=int(probabilities[0, i].argmax()) if label is None else label,
         )
-        for row, label in enumerate(labels)
+        for i, label in enumerate(labels)
     ]
 
 
-def _seen(model: JointModel, x: Tensor, *, losses: bool) -> tuple[Tensor, Tensor | None]:
-    """Class probabilities and auxiliary losses, on the host."""
-    found, costs = [], []
+def _evaluate(model: JointModel, x: Tensor, *, losses: bool) -> tuple[Tensor, Tensor | None]:
+    """Class probabilities and auxiliary losses, on the CPU."""
+    probabilities, auxiliary = [], []
     with isolated(model), torch.no_grad():
-        for part in torch.split(x, AT_ONCE):
-            found.append(model(part).softmax(1).cpu())
+        for part in torch.split(x, IMAGES_PER_PASS):
+            probabilities.append(model(part).softmax(1).cpu())
             if losses:
-                costs.append(model.auxiliary.loss(model, part).cpu())
-    return torch.cat(found), torch.cat(costs) if losses else None
+                auxiliary.append(model.auxiliary.loss(model, part).cpu())
+    return torch.cat(probabilities), torch.cat(auxiliary) if losses else None

@@ -1,4 +1,4 @@
-"""The routes: each reads its parameters, asks the service, and answers."""
+"""The routes: each reads its parameters, runs an operation and returns a response."""
 
 from typing import Annotated, Any
 
@@ -7,30 +7,20 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from soap.errors import InputError, unknown
-from soap.serve import answers, arrays, page
-from soap.serve.operations import Mislead, Predict, Purify
-from soap.serve.problems import busy, documented
-from soap.serve.service import JSON_TYPE, PICTURE_TYPES, Service
-from soap.serve.subject import OFFERED, Subject
+from soap.serve import responses, web_page
+from soap.serve.http_errors import busy, error_responses
+from soap.serve.inference import InferenceService
+from soap.serve.operations import AttackClassifier, Predict, Purify
+from soap.serve.request_images import OPENAPI_BODY
+from soap.serve.served_model import OFFERED_ATTACKS, ServedModel
 
-BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": "A PNG or JPEG picture, or the image as JSON numbers.",
-        "content": {
-            **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in PICTURE_TYPES},
-            JSON_TYPE: {"schema": arrays.SCHEMA},
-        },
-    }
-}
-FAILURES = documented(400, 401, 408, 413, 415, 421, 422, 503)
-DOORS = documented(401, 421)
+ATTACK_SETTINGS = ("eps", "step_size", "steps", "radius")
 
 
-class ModelAnswer(BaseModel):
-    """A served model: what it takes, what it tells apart, and the settings that apply where a request gives none.
+class ModelResponse(BaseModel):
+    """A served model: its input, its classes, and the settings used if a request gives none.
 
-    browser_bytes: what the page loads to run it in the browser alone; null where it cannot.
+    browser_bytes: bytes that the page loads to run the model in the browser; null if it cannot.
     """
 
     name: str
@@ -44,23 +34,23 @@ class ModelAnswer(BaseModel):
     browser_bytes: int | None
 
 
-class ModelsAnswer(BaseModel):
+class ModelsResponse(BaseModel):
     """All served models; the first is the default."""
 
-    models: list[ModelAnswer]
+    models: list[ModelResponse]
 
 
-class HealthAnswer(BaseModel):
-    """That the service is up."""
+class HealthResponse(BaseModel):
+    """Status "ok", and the number of served models."""
 
     status: str
     models: int
 
 
-async def only_known(request: Request) -> None:
-    """Refuse a parameter that the route does not have: it was meant, and would go unheard.
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Raise for a query parameter that the route does not have, instead of ignoring it.
 
-    Asynchronous, since a plain function would cost every request the way to another thread and back.
+    Asynchronous, because FastAPI runs a plain function in another thread, which is slow under overload.
     """
     known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
     for name in request.query_params:
@@ -68,30 +58,35 @@ async def only_known(request: Request) -> None:
             raise unknown("parameter", name, known)
 
 
-def router(service: Service) -> APIRouter:
+def create_router(service: InferenceService) -> APIRouter:
     """The routes of one service."""
-    routes = APIRouter()
-    limits, names = service.limits, list(service.subjects)
-    sizes = page.in_browser(page.STATIC, service.subjects.values())
+    router = APIRouter()
+    browser_bytes = web_page.browser_models(web_page.STATIC, service.models.values())
+    work: dict[str, Any] = {
+        "responses": error_responses(400, 401, 408, 413, 415, 421, 422, 503),
+        "openapi_extra": OPENAPI_BODY,
+        "dependencies": [Depends(refuse_unknown_parameters)],
+    }
     model_name = Annotated[
-        str | None, Query(description="Default: the first served.", json_schema_extra={"enum": names})
+        str | None,
+        Query(description="Default: the first model served.", json_schema_extra={"enum": list(service.models)}),
     ]
-    attack_name = Annotated[str, Query(description="How to attack.", json_schema_extra={"enum": list(OFFERED)})]
-    inverted = Annotated[bool, Query(description="Swap dark and light first: digits are light on dark.")]
-    with_input = Annotated[bool, Query(description="Put the picture as the model got it into the answer.")]
-    with_pictures = Annotated[bool, Query(description="Put picture and probabilities of every step into the answer.")]
-    step_count = Annotated[int | None, Query(ge=1, le=limits.steps, description="Default: the paper's.")]
+    attack_name = Annotated[str, Query(description="The attack.", json_schema_extra={"enum": list(OFFERED_ATTACKS)})]
+    inverted = Annotated[bool, Query(description="Swap dark and light first: MNIST digits are light on dark.")]
+    with_input = Annotated[bool, Query(description="Return the picture as the model receives it.")]
+    with_pictures = Annotated[bool, Query(description="Return picture and probabilities of every step.")]
+    step_count = Annotated[int | None, Query(ge=1, le=service.limits.steps, description="Default: the paper's.")]
 
-    @routes.post("/v1/predict", responses=FAILURES, openapi_extra=BODY, dependencies=[Depends(only_known)])
+    @router.post("/v1/predict", **work)
     async def predict(
         request: Request, model: model_name = None, pictures: with_input = False, invert: inverted = False
-    ) -> answers.PredictAnswer:
-        """What the bare classifier sees in a picture."""
-        subject = service.subject(model)
-        walk = await service.walk(request, subject, Predict(), invert=invert)
-        return await service.paint(lambda: answers.predicted(subject, walk, pictures=pictures))
+    ) -> responses.PredictResponse:
+        """Classify a picture with the bare classifier."""
+        served = service.model(model)
+        trajectory = await service.run(request, served, Predict(), invert=invert)
+        return await service.in_thread(lambda: responses.predict_response(served, trajectory, pictures=pictures))
 
-    @routes.post("/v1/purify", responses=FAILURES, openapi_extra=BODY, dependencies=[Depends(only_known)])
+    @router.post("/v1/purify", **work)
     async def purify(
         request: Request,
         model: model_name = None,
@@ -99,74 +94,79 @@ def router(service: Service) -> APIRouter:
         steps: step_count = None,
         pictures: with_pictures = False,
         invert: inverted = False,
-    ) -> answers.PurifyAnswer:
-        """Purify a picture: walk down the auxiliary loss inside a small ball. Every step is told."""
-        subject = service.subject(model)
-        operation = Purify.of(subject.model, _radius(eps_pfy), steps)
-        walk = await service.walk(request, subject, operation, invert=invert)
-        return await service.paint(lambda: answers.purified(subject, walk, pictures=pictures))
+    ) -> responses.PurifyResponse:
+        """Purify a picture: minimise the auxiliary loss inside a small ball. The response has every step."""
+        served = service.model(model)
+        operation = Purify.of(served.model, _radius(eps_pfy), steps)
+        trajectory = await service.run(request, served, operation, invert=invert)
+        return await service.in_thread(lambda: responses.purify_response(served, trajectory, pictures=pictures))
 
-    @routes.post("/v1/attack", responses=FAILURES, openapi_extra=BODY, dependencies=[Depends(only_known)])
+    @router.post("/v1/attack", **work)
     async def attack(
         request: Request,
         model: model_name = None,
         attack: attack_name = "pgd",
-        eps: Annotated[float | None, Query(ge=0, le=1, description="Of fgsm and pgd. Default: the paper's.")] = None,
+        eps: Annotated[float | None, Query(ge=0, le=1, description="For fgsm and pgd. Default: the paper's.")] = None,
         steps: step_count = None,
-        label: Annotated[int | None, Query(ge=0, description="The true class. Default: what the model sees.")] = None,
+        label: Annotated[int | None, Query(ge=0, description="The true class. Default: the prediction.")] = None,
         pictures: with_pictures = False,
         invert: inverted = False,
-    ) -> answers.AttackAnswer:
-        """Attack a picture, as one who does not know the purifier. Every step of fgsm and pgd is told."""
-        subject = service.subject(model)
-        method = subject.attack(attack, eps=eps, steps=steps)
-        walk = await service.walk(request, subject, Mislead(attack=method), invert=invert, label=label)
-        return await service.paint(lambda: answers.attacked(subject, walk, method, pictures=pictures))
+    ) -> responses.AttackResponse:
+        """Attack the bare classifier; the attack ignores the purifier. The response has every step of fgsm and pgd."""
+        served = service.model(model)
+        method = served.attack(attack, eps=eps, steps=steps)
+        trajectory = await service.run(request, served, AttackClassifier(attack=method), invert=invert, label=label)
+        return await service.in_thread(lambda: responses.attack_response(served, trajectory, method, pictures=pictures))
 
-    @routes.get("/v1/models", responses=DOORS)
-    async def models() -> ModelsAnswer:
-        """The served models."""
-        return ModelsAnswer(models=[_described(it, sizes.get(it.name)) for it in service.subjects.values()])
+    @router.get("/v1/models", responses=error_responses(401, 421))
+    async def models() -> ModelsResponse:
+        """List the served models."""
+        return ModelsResponse(
+            models=[_model_response(served, browser_bytes.get(name)) for name, served in service.models.items()]
+        )
 
-    @routes.get("/healthz", responses=documented(421, 503))
-    async def health() -> HealthAnswer:
-        """Whether the service works."""
+    @router.get("/healthz", responses=error_responses(421, 503))
+    async def health() -> HealthResponse:
+        """Report whether the service works."""
         if not service.healthy:
-            raise busy("a model's worker has stopped")
-        return HealthAnswer(status="ok", models=len(names))
+            raise busy("the thread of a model has stopped")
+        return HealthResponse(status="ok", models=len(service.models))
 
-    @routes.get("/metrics", responses={200: {"content": {"text/plain": {}}}, **DOORS}, response_class=Response)
+    @router.get(
+        "/metrics",
+        responses={200: {"content": {"text/plain": {}}}, **error_responses(401, 421)},
+        response_class=Response,
+    )
     async def metrics() -> Response:
-        """Figures for Prometheus."""
+        """Prometheus metrics."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    return routes
+    return router
 
 
 def _radius(text: str) -> float | str:
-    """A radius in [0, 1], or the name of a way to choose one."""
+    """A radius in [0, 1], or the name of a rule that chooses one."""
     try:
         radius = float(text)
     except ValueError:
         return text
     if not 0 <= radius <= 1:
-        raise InputError(f"eps_pfy is {text}, want min-aux or a radius in [0, 1].")
+        raise InputError(f"eps_pfy is {text}, expected min-aux or a radius in [0, 1].")
     return radius
 
 
-def _described(subject: Subject, browser_bytes: int | None) -> ModelAnswer:
-    own = subject.model.purification
-    keys = ("eps", "step_size", "steps", "radius")
-    return ModelAnswer(
-        name=subject.name,
-        data=subject.recipe.data,
-        task=subject.recipe.task,
-        purifiable=subject.model.purifiable,
-        input_shape=list(subject.shape),
-        classes=list(subject.classes),
+def _model_response(served: ServedModel, browser_bytes: int | None) -> ModelResponse:
+    own = served.model.purification
+    return ModelResponse(
+        name=served.name,
+        data=served.recipe.data,
+        task=served.recipe.task,
+        purifiable=served.model.purifiable,
+        input_shape=list(served.shape),
+        classes=list(served.classes),
         attacks={
-            name: {key: getattr(attack, key) for key in keys if hasattr(attack, key)}
-            for name, attack in subject.attacks.items()
+            name: {key: getattr(attack, key) for key in ATTACK_SETTINGS if hasattr(attack, key)}
+            for name, attack in served.attacks.items()
         },
         purification=None if own is None else {"step_size": own.step_size, "steps": own.steps, "grid": own.grid},
         browser_bytes=browser_bytes,

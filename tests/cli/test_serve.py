@@ -1,4 +1,4 @@
-"""`soap serve` as a user calls it: what it refuses, and what it says when it starts."""
+"""The command `soap serve`: wrong options, and what it prints at the start."""
 
 import importlib.util
 import json
@@ -17,11 +17,12 @@ import pytest
         (["--batch", "0"], "--batch"),
         (["--queue", "0"], "--queue"),
         (["--gather", "-1"], "--gather"),
+        (["--tls-key", __file__], "--tls-certificate"),
         (["--host", "203.0.113.7", "--token", "t" * 20], "cannot listen"),
-        (["--host", "no such host", "--token", "t" * 20], "no address of this machine"),
+        (["--host", "no such host", "--token", "t" * 20], "not an address of this machine"),
     ],
 )
-def test_a_bad_start_is_one_clear_line(run, arguments, words):
+def test_wrong_options_are_one_line(run, arguments, words):
     pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
     if "--model" not in arguments:
         arguments = [*arguments, "--model", "mnist-fcn-dr"]
@@ -32,7 +33,7 @@ def test_a_bad_start_is_one_clear_line(run, arguments, words):
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_port_that_is_taken_is_named(run):
+def test_port_in_use_is_named(run):
     pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -41,34 +42,34 @@ def test_a_port_that_is_taken_is_named(run):
     assert f"port {port}" in done.err
 
 
-def test_without_the_extra_it_says_what_to_install(run, monkeypatch):
+def test_missing_package_is_named(run, monkeypatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "granian" else found(name))
     done = run("serve")
     assert done.code == 2
-    assert "uvicorn" in done.err
-    assert "pip install 'soap-defense[serve]'" in done.err
+    assert "granian" in done.err
+    assert "pip install '.[serve]'" in done.err
 
 
-def test_it_says_where_it_serves_and_takes_its_token_from_the_environment(run, monkeypatch):
+def test_prints_the_url_and_takes_the_token_from_the_environment(run, monkeypatch):
     pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
     started = {}
 
-    def note(keeper, ready):
-        started["plan"] = keeper.plan
-        keeper.bound.close()
-        ready()
+    def note(config, on_ready):
+        started["config"] = config
+        on_ready()
 
-    monkeypatch.setattr("soap.serve.keeper.Keeper.run", note)
+    monkeypatch.setattr("soap.serve.server.run_server", note)
     monkeypatch.setenv("SOAP_TOKEN", "t" * 20)
     done = run("serve", "--model", "mnist-fcn-dr", "--port", 0, "--host", "0.0.0.0", "--batch", 5, "--queue", 6,
-               "--gather", 7, "--json", "-v")  # fmt: skip
+               "--gather", 7, "--max-memory", 2000, "--json", "-v")  # fmt: skip
     assert done.code == 0
     assert done.json["url"].startswith("http://0.0.0.0:")
     assert done.json["models"] == ["mnist-fcn-dr"]
-    plan = started["plan"]
-    assert (plan.limits.batch, plan.limits.queue, plan.limits.gather) == (5, 6, 0.007)
-    assert plan.log_requests is True
-    assert plan.token == "t" * 20
-    assert "tttt" not in done.out + done.err + repr(plan)
+    config = started["config"]
+    assert (config.limits.batch, config.limits.queue, config.limits.gather_s) == (5, 6, 0.007)
+    assert config.log_requests is True
+    assert config.max_memory_mib == 2000
+    assert config.token == "t" * 20
+    assert "tttt" not in done.out + done.err + repr(config)
     assert json.loads(done.out)["command"] == "serve"

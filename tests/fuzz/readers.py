@@ -20,8 +20,8 @@ from soap.errors import SoapError
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.export.onnx_files import open_onnx
 from soap.results import Store
-from soap.serve import arrays, pictures
 from soap.serve.limits import Limits
+from soap.serve.request_images import decode_image, decode_json_image
 from soap.training import checkpoint
 
 
@@ -163,15 +163,15 @@ def manifest(path: Path) -> None:
 
 
 def grey_body(path: Path) -> None:
-    _body(pictures.decode(path.read_bytes(), (1, 28, 28), pixels=Limits().pixels), 1, 28)
+    _body(decode_image(path.read_bytes(), "image/png", (1, 28, 28), Limits(), invert=False), 1, 28)
 
 
 def coloured_body(path: Path) -> None:
-    _body(pictures.decode(path.read_bytes(), (3, 32, 32), pixels=Limits().pixels, invert=True), 3, 32)
+    _body(decode_image(path.read_bytes(), "image/png", (3, 32, 32), Limits(), invert=True), 3, 32)
 
 
 def json_body(path: Path) -> None:
-    _body(arrays.decode(path.read_bytes(), (1, 4, 4), most=Limits().json), 1, 4)
+    _body(decode_json_image(path.read_bytes(), (1, 4, 4), max_bytes=Limits().json), 1, 4)
 
 
 def _body(x: torch.Tensor, channels: int, side: int) -> None:

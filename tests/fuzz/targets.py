@@ -13,7 +13,7 @@ import tokens
 from repairs import gzipped, in_metadata, in_npz, with_png_checksums, with_row_checksums
 
 from soap.errors import SoapError
-from soap.serve.problems import RequestError
+from soap.serve.http_errors import RequestError
 from soap.training import checkpoint
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -1,4 +1,4 @@
-"""docs/reliability.md is what the committed rows say."""
+"""docs/reliability.md agrees with the committed rows."""
 
 import json
 
@@ -9,20 +9,20 @@ ROW = {"promise": "a | b", "test": "tests/chaos/test_kills.py::test_x[y]", "tria
        "date": "2026-01-01", "commit": "c0ffee1234+"}  # fmt: skip
 
 
-def test_the_page_is_rendered_from_the_committed_rows():
+def test_page_agrees_with_the_committed_rows():
     page = tool.PAGE.read_text(encoding="utf-8")
     assert tool.rendered(page, tool.committed_rows()) == page
 
 
-def test_a_line_a_promise_and_failures_stand_out():
+def test_one_line_per_promise_and_failures_are_bold():
     text = tool.table([ROW, {**ROW, "promise": "c", "failures": 3, "commit": None}])
     assert "| a \\| b | 1,200 | 0 | `tests/chaos/test_kills.py::test_x` | 2026-01-01 | c0ffee1+ |" in text
     assert "| c | 1,200 | **3** |" in text
     assert "2,400 trials, 3 failures." in text
-    assert tool.table([]) == "No long run has been counted yet."
+    assert tool.table([]) == "No long run has been recorded yet."
 
 
-def test_the_later_row_of_a_promise_counts_and_others_are_refused(tmp_path):
+def test_latest_row_of_a_promise_is_rendered_and_invalid_rows_are_refused(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({**ROW, "trials": n}) + "\n" for n in (1, 2)))
     assert [row["trials"] for row in tool.committed_rows(path)] == [2]

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from browsing import visited
 from PIL import Image
-from small_service import MODELS, png, running
+from service_process import service_process
+from small_service import MODELS, png
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
-
-from soap.serve import create_app
 
 FOUR = [(0.32, 0.15), (0.25, 0.5), (0.72, 0.5)], [(0.68, 0.18), (0.64, 0.86)]
 TOKEN = "a-token-of-some-length"
@@ -177,7 +176,7 @@ def test_errors_are_told_in_plain_words_and_the_page_goes_on(visit):
     drop(visit, "notes.txt", "text/plain", b"hello")
     visit.trouble("This file is not a PNG or JPEG picture.")
     drop(visit, "half.png", "image/png", b"\x89PNG\r\n\x1a\n")
-    visit.trouble("The picture is damaged or cut short")
+    visit.trouble("damaged")
     drop(visit, "large.png", "image/png", b"", more=8 * 2**20 + 1)
     visit.trouble("too large: 8 MiB at most")
     visit.page.get_by_label("Strength, as a number").fill("0.3")
@@ -198,9 +197,12 @@ def test_a_busy_service_says_wait_and_a_lost_one_says_so(visit):
     visit.complaints = [each for each in visit.complaints if "Failed to load resource" not in each]
 
 
-def test_a_token_is_asked_for_where_one_is_wanted(browser):
-    with running(create_app([MODELS[0]], token=TOKEN)) as address, visited(browser, address) as visit:
-        visit.page.goto(address)
+def test_page_asks_for_the_token_if_one_is_required(browser, tmp_path):
+    with (
+        service_process(tmp_path / "log", models=MODELS[:1], token=TOKEN) as service,
+        visited(browser, service.address) as visit,
+    ):
+        visit.page.goto(service.address)
         field = visit.page.get_by_label("This service wants a token")
         visit.trouble("The token is missing or wrong.")
         field.fill("wrong")

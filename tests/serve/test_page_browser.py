@@ -1,6 +1,7 @@
-"""The network in the browser alone: it says what the service says, which is not asked, and gets no picture."""
+"""Models that run in the browser: results equal those of the service, which receives no picture."""
 
 import base64
+import contextlib
 import io
 import json
 import shutil
@@ -10,13 +11,14 @@ import pytest
 import torch
 from browsing import visited
 from PIL import Image
-from small_service import MODELS, running
+from service_process import service_process
+from small_service import MODELS
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
+from soap.data import pictures
 from soap.evaluation import fingerprint
-from soap.serve import create_app, pictures
-from soap.serve.page import STATIC
+from soap.serve.web_page import STATIC
 
 vendored = pytest.mark.skipif(
     not (STATIC / "vendor" / "manifest.json").is_file(),
@@ -27,12 +29,22 @@ SHAPE = (1, 28, 28)
 
 
 @pytest.fixture
-def static(tmp_path, monkeypatch):
-    """The page's own files without those for the browser alone."""
+def static(tmp_path):
+    """A copy of the page's files without those for models in the browser."""
     folder = tmp_path / "static"
     shutil.copytree(STATIC, folder, ignore=shutil.ignore_patterns("vendor", ".*"))
-    monkeypatch.setattr("soap.serve.page.STATIC", folder)
     return folder
+
+
+@contextlib.contextmanager
+def visit_copy(browser, static):
+    """The page of a service whose static files are in another folder."""
+    patch = f"from pathlib import Path; from soap.serve import web_page; web_page.STATIC = Path({str(static)!r})"
+    with (
+        service_process(static.parent / "log", models=MODELS, patch=patch) as service,
+        visited(browser, service.address) as visit,
+    ):
+        yield visit
 
 
 def work(visit):
@@ -132,18 +144,18 @@ def test_a_model_of_the_service_alone_gets_no_picture_unasked(visit):
     assert not switch.is_checked()
 
 
-def test_without_the_files_there_is_no_switch_and_nobody_asks_for_them(browser, static):
-    with running(create_app(MODELS)) as address, visited(browser, address) as visit:
+def test_page_without_the_files_has_no_switch_and_does_not_request_them(browser, static):
+    with visit_copy(browser, static) as visit:
         visit.open()
         assert not visit.page.get_by_label(SWITCH).is_visible()
         assert [url for url in visit.asked if "vendor" in url] == []
 
 
-def test_files_that_cannot_be_loaded_are_told_and_the_picture_stays(browser, static, model):
+def test_files_that_cannot_be_loaded_are_reported_and_the_picture_stays(browser, static, model):
     (static / "vendor").mkdir()
     told = {MODELS[0]: {"weights_sha256": fingerprint(model), "bytes": 19_000_000}}
     (static / "vendor" / "manifest.json").write_text(json.dumps({"models": told}))
-    with running(create_app(MODELS)) as address, visited(browser, address) as visit:
+    with visit_copy(browser, static) as visit:
         visit.open()
         switch = visit.page.get_by_role("checkbox", name=SWITCH)
         said = visit.page.locator(f"#{switch.get_attribute('aria-describedby')}").inner_text()
@@ -192,7 +204,7 @@ def test_pictures_are_read_as_the_service_reads_them(visit, invert):
     }"""
     for name, body in files():
         found = torch.tensor(visit.page.evaluate(read, [list(body), SHAPE, invert])).reshape(SHAPE)
-        wanted = pictures.decode(body, SHAPE, pixels=10**6, invert=invert)
+        wanted = pictures.read_picture(body, SHAPE, resize=True, max_pixels=10**6, invert=invert)
         assert (found - wanted).abs().max() <= (1.01 / 255 if name != "as it is" else 0), name
 
 
@@ -208,6 +220,6 @@ def test_pictures_are_written_and_magnified_as_the_service_does(visit):
     for after in (before, (before + 0.1).clamp(max=1), torch.rand(SHAPE, generator=chance)):
         inputs = [before.flatten().tolist(), after.flatten().tolist(), SHAPE]
         painted, magnification = visit.page.evaluate(write, inputs)
-        difference, wanted = pictures.magnified(after - before)
+        difference, wanted = pictures.magnify_difference(after - before)
         assert magnification == pytest.approx(wanted, rel=1e-5)
         assert np.abs(levels(painted) - 255 * difference[0].numpy()).max() <= 0.51

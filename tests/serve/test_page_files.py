@@ -1,4 +1,4 @@
-"""The files of the page: types and caching, nothing from elsewhere, and a gallery that tells the truth."""
+"""Static files of the page: content types, caching, no external resources, and a gallery with true results."""
 
 import json
 import re
@@ -14,31 +14,30 @@ pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 import make_gallery
 
 from soap.serve import Limits
-from soap.serve.operations import Mislead, Predict, Purify, perform
-from soap.serve.page import STATIC, TYPES
-from soap.serve.subject import load
+from soap.serve.operations import AttackClassifier, Predict, Purify, run_operation
+from soap.serve.served_model import load_served_model
+from soap.serve.web_page import CONTENT_TYPES, STATIC
 
 FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
-FILES = [name for name in FILES if not name.startswith("vendor/")]  # others' work, and not in every clone
+FILES = [name for name in FILES if not name.startswith("vendor/")]  # third-party files, not in every clone
 GALLERY = json.loads((STATIC / "gallery" / "gallery.json").read_text(encoding="utf-8"))
 
 
-def test_the_root_is_the_page(client):
+def test_root_is_the_page(client):
     answer = client.get("/")
     assert answer.content == (STATIC / "index.html").read_bytes()
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
 
 
-def test_every_file_has_its_type_whatever_the_machine_thinks(client, monkeypatch):
-    monkeypatch.setattr("starlette.responses.guess_type", lambda *_: ("text/plain", None))
+def test_content_types_do_not_depend_on_the_system(client):
     for name in FILES:
         answer = client.get(f"/static/{name}")
         assert answer.content == (STATIC / name).read_bytes()
-        assert answer.headers["content-type"] == TYPES[Path(name).suffix]
+        assert answer.headers["content-type"].partition(";")[0] == CONTENT_TYPES[Path(name).suffix]
         assert answer.headers["cache-control"] == "no-cache"
 
 
-def test_a_file_that_is_known_already_is_not_sent_again(client):
+def test_unchanged_file_is_status_304(client):
     known = client.get("/static/page.js").headers["etag"]
     again = client.get("/static/page.js", headers={"If-None-Match": known})
     assert (again.status_code, again.content) == (304, b"")
@@ -46,11 +45,11 @@ def test_a_file_that_is_known_already_is_not_sent_again(client):
 
 
 @pytest.mark.parametrize("path", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "gallery", "//etc/passwd", "nothing.js"])
-def test_nothing_else_is_given_away(client, path):
+def test_other_files_are_not_served(client, path):
     assert client.get(f"/static/{path}").status_code == 404
 
 
-def test_the_page_needs_nobody_else_and_no_inline_script_or_style():
+def test_page_has_no_external_or_inline_scripts_and_styles():
     texts = {name: (STATIC / name).read_text(encoding="utf-8") for name in FILES if not name.endswith(".png")}
     outside = {name: re.findall(r"https?://[^\s\"'`]+", text) for name, text in texts.items()}
     assert {address for found in outside.values() for address in found} == {"http://www.w3.org/2000/svg"}
@@ -65,19 +64,19 @@ def test_the_page_needs_nobody_else_and_no_inline_script_or_style():
     assert {name for name in FILES if name.endswith((".js", ".css", ".svg"))} <= wanted
 
 
-def test_every_element_that_a_script_asks_for_is_on_the_page():
+def test_every_element_used_by_a_script_is_on_the_page():
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     asked = {name for path in STATIC.glob("*.js") for name in re.findall(r'byId\("([^"]+)"\)', path.read_text("utf-8"))}
     assert asked
     assert {name for name in asked if f'id="{name}"' not in page} == set()
 
 
-def test_the_page_knows_how_much_may_be_sent():
+def test_page_knows_the_body_limit():
     assert "const MOST = 8 * 1024 * 1024;" in (STATIC / "api.js").read_text(encoding="utf-8")
     assert Limits().body == 8 * 1024 * 1024
 
 
-def test_the_gallery_is_small_whole_and_shows_both_sides():
+def test_gallery_is_small_complete_and_shows_successes_and_failures():
     files = [name for name in FILES if name.startswith("gallery/")]
     assert sum((STATIC / name).stat().st_size for name in files) < 150_000
     stages = [entry[stage] for entry in GALLERY["entries"] for stage in ("input", "attacked", "purified")]
@@ -92,29 +91,29 @@ def image(name):
     return torch.from_numpy(np.array(Image.open(STATIC / "gallery" / name))).float()[None] / 255
 
 
-def seen(subject, operation, x, label):
-    walk = perform(operation, subject.model, [x], [label])[0]
-    return walk.points[-1], int(walk.probabilities[-1].argmax())
+def seen(served, operation, x, label):
+    trajectory = run_operation(operation, served.model, [x], [label])[0]
+    return trajectory.points[-1], int(trajectory.probabilities[-1].argmax())
 
 
 @pytest.mark.parametrize("entry", GALLERY["entries"], ids=lambda entry: entry["said"])
-def test_an_entry_of_the_gallery_is_what_the_service_does(entry):
-    subject, x, label = load(entry["model"], device="cpu"), image(entry["input"]["file"]), entry["label"]
-    x, found = seen(subject, Predict(), x, label)
-    assert (found, subject.classes[found]) == (entry["input"]["class"], entry["input"]["name"])
+def test_gallery_entry_equals_the_result_of_the_service(entry):
+    served, x, label = load_served_model(entry["model"], device="cpu"), image(entry["input"]["file"]), entry["label"]
+    x, found = seen(served, Predict(), x, label)
+    assert (found, served.classes[found]) == (entry["input"]["class"], entry["input"]["name"])
     if entry["attacked"]:
-        method = subject.attack(entry["attack"], eps=entry["eps"])
-        x, found = seen(subject, Mislead(attack=method), x, label)
+        method = served.attack(entry["attack"], eps=entry["eps"])
+        x, found = seen(served, AttackClassifier(attack=method), x, label)
         assert found == entry["attacked"]["class"]
         assert (x - image(entry["attacked"]["file"])).abs().max() < 1.01 / 255
     if entry["purified"]:
-        _, found = seen(subject, Purify.of(subject.model, entry["eps_pfy"]), x, label)
+        _, found = seen(served, Purify.of(served.model, entry["eps_pfy"]), x, label)
         assert found == entry["purified"]["class"]
-    assert subject.model.purifiable == bool(entry["purified"])
+    assert served.model.purifiable == bool(entry["purified"])
     assert (entry["outcome"] == "works") == (found == label)
 
 
-def test_the_worst_cases_are_those_of_the_committed_runs():
+def test_worst_cases_equal_the_committed_runs():
     told = json.loads((STATIC / "adaptive.json").read_text(encoding="utf-8"))
     assert told == make_gallery.worst_cases()
     assert told["mnist-fcn-dr"]["worst"] == 0

@@ -1,9 +1,9 @@
-"""Files for the browser alone, where the service finds them: their types, and for which models they count."""
+"""Files for running models in the browser: content types, and the models they are offered for."""
 
 import json
 
 import pytest
-from small_service import HERE, MODELS
+from small_service import BASE_URL, MODELS
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
@@ -16,15 +16,15 @@ from soap.serve import create_app
 
 @pytest.fixture
 def vendor(tmp_path, monkeypatch):
-    """A folder for such files, in place of this clone's."""
-    monkeypatch.setattr("soap.serve.page.STATIC", tmp_path)
+    """An empty folder for these files."""
+    monkeypatch.setattr("soap.serve.web_page.STATIC", tmp_path)
     (tmp_path / "vendor").mkdir()
     return tmp_path / "vendor"
 
 
 def offered():
-    """What the models' answer says of each."""
-    with TestClient(create_app(MODELS), base_url=HERE) as client:
+    """browser_bytes of each model."""
+    with TestClient(create_app(MODELS), base_url=BASE_URL) as client:
         return {it["name"]: it["browser_bytes"] for it in client.get("/v1/models").json()["models"]}
 
 
@@ -42,12 +42,11 @@ def manifest(vendor, **models):
         ("manifest.json", "application/json"),
     ],
 )
-def test_every_file_has_its_type_and_comes_in_pieces(vendor, monkeypatch, name, kind):
-    monkeypatch.setattr("starlette.responses.guess_type", lambda *_: ("text/plain", None))
+def test_content_types_and_range_requests(vendor, name, kind):
     path = vendor / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"0123456789" if path.suffix != ".json" else b'{"models": {}}')
-    with TestClient(create_app(MODELS[:1]), base_url=HERE) as client:
+    with TestClient(create_app(MODELS[:1]), base_url=BASE_URL) as client:
         whole = client.get(f"/static/vendor/{name}")
         piece = client.get(f"/static/vendor/{name}", headers={"Range": "bytes=2-4"})
     assert whole.content == path.read_bytes()
@@ -59,11 +58,11 @@ def test_every_file_has_its_type_and_comes_in_pieces(vendor, monkeypatch, name, 
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_without_such_files_no_model_runs_in_the_browser(vendor):
+def test_no_model_runs_in_the_browser_without_files(vendor):
     assert offered() == {MODELS[0]: None, MODELS[1]: None}
 
 
-def test_a_model_runs_in_the_browser_if_the_files_are_of_its_weights(vendor, model):
+def test_model_runs_in_the_browser_if_the_weights_are_equal(vendor, model):
     manifest(vendor, **{MODELS[0]: fingerprint(model), MODELS[1]: "0" * 64, "not-served": "0" * 64})
     assert offered() == {MODELS[0]: 123, MODELS[1]: None}
 
@@ -71,7 +70,7 @@ def test_a_model_runs_in_the_browser_if_the_files_are_of_its_weights(vendor, mod
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"models": []}', '{"models": {"mnist-fcn-dr": {}}}', '{"models": {"a": 1}}', "[" * 10**5]
 )
-def test_what_is_no_manifest_is_told_at_the_start(vendor, text):
+def test_invalid_manifest_is_an_error_at_the_start(vendor, text):
     (vendor / "manifest.json").write_text(text)
     with pytest.raises(FileError, match="make browser"):
         create_app(MODELS)

@@ -1,4 +1,4 @@
-"""The API fuzzed from its own schema: never a 5xx but 503, and every answer as the schema says."""
+"""Fuzzing of the API from its OpenAPI schema: no 5xx except 503, and every response conforms to the schema."""
 
 import io
 
@@ -20,7 +20,7 @@ EXAMPLES = 25
 
 
 def picture(seed: int, kind: str, cut: int) -> bytes:
-    """A whole picture, or one with its end missing."""
+    """A picture, possibly without its last bytes."""
     rng = np.random.default_rng(seed)
     if kind == "digit":
         return png(torch.from_numpy(rng.random((1, 28, 28), np.float32)))
@@ -41,7 +41,7 @@ ROUTES = (
     ("POST", "/v1/predict"), ("POST", "/v1/purify"), ("POST", "/v1/attack"), ("GET", "/v1/models"), ("GET", "/healthz"),
     ("GET", "/metrics"),
 )  # fmt: skip
-AS_DESCRIBED = [
+CONFORMANCE = [
     checks.status_code_conformance,
     checks.content_type_conformance,
     checks.response_schema_conformance,
@@ -49,28 +49,28 @@ AS_DESCRIBED = [
 
 
 @pytest.fixture(scope="module")
-def described(live):
+def schema(live):
     return schemathesis.openapi.from_url(f"{live}/openapi.json")
 
 
-def test_every_route_is_fuzzed(described):
-    assert {(found.ok().method.upper(), found.ok().path) for found in described.get_all_operations()} == set(ROUTES)
+def test_every_route_is_fuzzed(schema):
+    assert {(found.ok().method.upper(), found.ok().path) for found in schema.get_all_operations()} == set(ROUTES)
 
 
-# A route without parameters cannot be asked wrongly.
+# A route without parameters has no invalid requests.
 MODES = list(schemathesis.GenerationMode)
 CASES = [(*route, mode) for route in ROUTES for mode in MODES if route[0] == "POST" or mode.is_positive]
 
 
 @pytest.mark.parametrize(("method", "path", "mode"), CASES)
-def test_no_request_breaks_it_and_every_answer_is_as_described(described, method, path, mode):
-    operation = described[path][method]
+def test_responses_conform_to_the_schema(schema, method, path, mode):
+    operation = schema[path][method]
 
     @settings(max_examples=EXAMPLES if method == "POST" else 2, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def fuzz(case):
         response = case.call()
         assert response.status_code < 500 or response.status_code == 503
-        case.validate_response(response, checks=AS_DESCRIBED)
+        case.validate_response(response, checks=CONFORMANCE)
 
     fuzz()

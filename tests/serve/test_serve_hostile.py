@@ -1,4 +1,4 @@
-"""Bodies that mean harm: each is refused with its own status, in the one format, and the service goes on."""
+"""Hostile request bodies: each is refused with its status in the error format, and the service goes on."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def chunk(name, content):
 
 
 def header(width, height, depth=8, colour=0, *rest):
-    """A PNG that says it is this large."""
+    """A PNG whose header has this size."""
     start = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
     return start + b"".join(rest)
 
@@ -36,10 +36,10 @@ def data(raw):
 
 
 GOOD, PHOTO = saved("PNG"), saved("JPEG")
-SIZED = PHOTO.index(b"\xff\xc0") + 5  # height and width stand there
+SIZED = PHOTO.index(b"\xff\xc0") + 5  # offset of height and width
 
 
-def jpeg_that_says(height, width):
+def jpeg_with_size(height, width):
     return PHOTO[:SIZED] + struct.pack(">HH", height, width) + PHOTO[SIZED + 4 :]
 
 
@@ -52,7 +52,7 @@ HOSTILE_PICTURES = {
     "20000 x 20000 with data": (header(20_000, 20_000, 8, 0, data(BOMB)), 413),
     "largest header alone": (header(2**31 - 1, 2**31 - 1), 422),
     "largest header with data": (header(2**31 - 1, 2**31 - 1, 8, 0, data(BOMB)), 413),
-    "JPEG of 65535 x 65535": (jpeg_that_says(65_535, 65_535), 413),
+    "JPEG of 65535 x 65535": (jpeg_with_size(65_535, 65_535), 413),
     "no pixels": (header(0, 0, 8, 0, data(b"")), 422),
     "no width": (header(0, 5, 8, 0, data(b"")), 422),
     "header alone": (header(28, 28), 422),
@@ -96,8 +96,8 @@ HOSTILE_JSON = {
     "nothing": (b"", 422),
     "no JSON": (b"{", 400),
     "not UTF-8": (b'{"image": "\xff"}', 400),
-    "NaN": (json.dumps({"image": [[float("nan")] * 28] * 28}).encode(), 400),
-    "infinity": (b'{"image": [[Infinity]]}', 400),
+    "NaN": (json.dumps({"image": [[float("nan")] * 28] * 28}).encode(), 422),
+    "infinity": (b'{"image": [[Infinity]]}', 422),
     "a number beyond double": (b'{"image": [[1e999]]}', 422),
     "beyond single in the right shape": (json.dumps({"image": [[1e300] * 28] * 28}).encode(), 422),
     "a number of many digits": (b'{"image": [[' + b"9" * 10_000 + b"]]}", 400),
@@ -131,7 +131,7 @@ def refused(response, status):
 
 
 @pytest.mark.parametrize("name", HOSTILE_PICTURES)
-def test_a_hostile_picture_is_refused(client, name):
+def test_hostile_picture_is_refused(client, name):
     body, status = HOSTILE_PICTURES[name]
     for kind in ("image/png", "image/jpeg"):
         found = client.post("/v1/predict", content=body, headers={"Content-Type": kind})
@@ -144,7 +144,7 @@ def test_hostile_json_is_refused(client, name):
     refused(client.post("/v1/predict", content=body, headers={"Content-Type": "application/json"}), status)
 
 
-def test_what_is_refused_is_refused_on_every_route_and_the_service_goes_on(client):
+def test_every_route_refuses_and_the_service_goes_on(client):
     for route in ROUTES:
         for body in (b"GIF89a", GOOD[:50]):
             refused(client.post(f"/v1/{route}", content=body, headers={"Content-Type": "image/png"}), (415, 422))
@@ -152,12 +152,12 @@ def test_what_is_refused_is_refused_on_every_route_and_the_service_goes_on(clien
 
 
 @pytest.mark.parametrize("kind", ["image/gif", "text/plain", "application/octet-stream", "image/*", "", None])
-def test_another_content_type_is_refused(client, kind):
+def test_other_content_types_are_refused(client, kind):
     headers = {} if kind is None else {"Content-Type": kind}
     assert refused(client.post("/v1/predict", content=GOOD, headers=headers), 415) == "format"
 
 
-def test_a_picture_is_told_by_its_bytes_not_by_its_name(client):
+def test_format_is_recognised_by_content_not_by_content_type(client):
     answers = [
         client.post("/v1/predict", content=body, headers={"Content-Type": kind}).json()
         for body, kind in ((PHOTO, "image/jpeg"), (PHOTO, "image/png"), (PHOTO, "IMAGE/PNG; charset=x"))
@@ -166,8 +166,7 @@ def test_a_picture_is_told_by_its_bytes_not_by_its_name(client):
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_what_follows_a_picture_is_never_looked_at(client):
-    """A polyglot is answered as the picture that it is."""
+def test_data_after_a_picture_is_ignored(client):
     plain = client.post("/v1/predict", content=GOOD, headers={"Content-Type": "image/png"}).json()
     script = GOOD + b"<script>alert(1)</script>PK\x03\x04"
     assert client.post("/v1/predict", content=script, headers={"Content-Type": "image/png"}).json() == plain
@@ -201,7 +200,7 @@ BAD_QUERIES = {
 
 
 @pytest.mark.parametrize("query", BAD_QUERIES)
-def test_a_bad_parameter_is_named(client, query):
+def test_bad_parameter_is_named(client, query):
     found = client.post(f"/v1/{query}", content=GOOD, headers={"Content-Type": "image/png"})
     assert refused(found, 422) == "input"
     assert BAD_QUERIES[query] in found.json()["error"]["message"]
@@ -212,5 +211,5 @@ ELSEWHERE = [("GET", "/v1/predict", 405), ("PUT", "/healthz", 405), ("TRACE", "/
 
 
 @pytest.mark.parametrize(("method", "path", "status"), ELSEWHERE)
-def test_no_other_route(client, method, path, status):
+def test_other_routes_and_methods_are_refused(client, method, path, status):
     refused(client.request(method, path), status)

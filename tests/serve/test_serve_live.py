@@ -1,189 +1,308 @@
-"""The service behind a real server: many clients, slow ones, those who leave, and a clean end."""
+"""A real service in its own processes: many clients, slow clients, full queues, killed workers and shutdown.
+
+These tests also hold what docs/service.md says about granian: what it closes, what it answers itself, and what it
+leaves to a reverse proxy.
+"""
 
 import base64
 import contextlib
-import json
 import os
 import signal
-import socket
+import ssl
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from urllib.parse import urlsplit
 
 import pytest
-from small_service import MODELS, png, running
+from raw_http import connect, fetch, read_responses, request
+from service_process import is_gone, service_process, wait_until
+from small_service import MODELS, png
 
-pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+pytest.importorskip("granian", reason="the service needs the extra 'serve'")
 
 import httpx
 
-from soap.serve import Limits, create_app
-from soap.serve.operations import perform
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sends signals")
 
-KIND = {"Content-Type": "image/png"}
-
-
-def connected(address):
-    place = urlsplit(address)
-    return socket.create_connection((place.hostname, place.port), timeout=20)
+PNG = {"Content-Type": "image/png"}
+SLOW_PREDICTIONS = """
+import soap.serve.batching as batching, time
+run = batching.run_operation
+def slow(*arguments):
+    time.sleep(1.5)
+    return run(*arguments)
+batching.run_operation = slow
+"""
 
 
 def head(route, length, *further):
-    """A request as it goes over the wire, up to its body."""
+    """A request up to its body."""
     lines = [f"POST /v1/{route} HTTP/1.1", "Host: localhost", "Content-Type: image/png", f"Content-Length: {length}"]
     return "\r\n".join([*lines, *further, "", ""]).encode()
 
 
-def read_all(connection):
+def read_to_end(connection):
     parts = []
-    while part := connection.recv(65_536):
-        parts.append(part)
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65_536):
+            parts.append(part)
     return b"".join(parts)
 
 
-def test_many_clients_get_their_own_answers(live, digits):
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory):
+    """A service with a timeout of one second and eight connections."""
+    limits = {"timeout_s": 1.0, "connections": 8, "body": 100_000}
+    with service_process(tmp_path_factory.mktemp("hasty") / "log", models=MODELS[:1], limits=limits) as service:
+        yield service
+
+
+def test_many_clients_get_their_own_results(live, digits):
     with httpx.Client(base_url=live) as client, ThreadPoolExecutor(8) as pool:
 
-        def ask(row):
-            hurt = client.post(f"/v1/attack?attack=fgsm&label={row % 10}", content=png(digits.x[row]), headers=KIND)
-            return hurt.json()
+        def attack(row):
+            path = f"/v1/attack?attack=fgsm&label={row % 10}"
+            return client.post(path, content=png(digits.x[row]), headers=PNG, timeout=60).json()
 
-        together = list(pool.map(ask, range(16)))
-        for row, answer in enumerate(together):
-            assert answer["label"] == row % 10
-            assert base64.b64decode(answer["input"]) == base64.b64decode(ask(row)["input"])
-        assert [ask(row)["class"] for row in range(16)] == [answer["class"] for answer in together]
+        together = list(pool.map(attack, range(16)))
+        for row, result in enumerate(together):
+            assert result["label"] == row % 10
+            assert base64.b64decode(result["input"]) == base64.b64decode(attack(row)["input"])
+        assert [attack(row)["class"] for row in range(16)] == [result["class"] for result in together]
 
 
-def test_a_chunked_body_is_read_and_bounded(live, digits):
+def test_chunked_body_is_read_up_to_the_limit(live, digits):
     whole = png(digits.x[0])
-    parts = [whole[:40], whole[40:]]
-    assert httpx.post(f"{live}/v1/predict", content=iter(parts), headers=KIND).status_code == 200
+    assert httpx.post(f"{live}/v1/predict", content=iter([whole[:40], whole[40:]]), headers=PNG).status_code == 200
     endless = (b"x" * 65_536 for _ in range(1000))
-    assert httpx.post(f"{live}/v1/predict", content=endless, headers=KIND).status_code == 413
+    with contextlib.suppress(httpx.WriteError, httpx.ReadError):  # the service may close while the client still sends
+        assert httpx.post(f"{live}/v1/predict", content=endless, headers=PNG).status_code == 413
     assert httpx.get(f"{live}/healthz").status_code == 200
 
 
-def test_slow_clients_are_let_go_while_others_are_served(digits):
-    limits = Limits(seconds=2.0)
-    with running(create_app([MODELS[0]], limits=limits), limits) as address:
-        silent, slow_head, slow_body = (connected(address) for _ in range(3))
+def test_slow_clients_are_closed_while_others_are_served(hasty):
+    with contextlib.ExitStack() as stack:
+        silent, slow_head, slow_body, idle = (stack.enter_context(connect(hasty.address)) for _ in range(4))
         slow_head.sendall(b"POST /v1/predict HTT")
         slow_body.sendall(head("predict", 1000) + b"abc")
+        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for _ in range(3):
-            assert httpx.get(f"{address}/healthz").status_code == 200
-        assert read_all(silent) == b""
-        assert read_all(slow_head) == b""
-        answer = read_all(slow_body)
-        assert answer.startswith(b"HTTP/1.1 408 ")
-        assert b'"kind":"slow"' in answer
-        for connection in (silent, slow_head, slow_body):
-            connection.close()
+            assert httpx.get(f"{hasty.address}/healthz").status_code == 200
+        assert read_to_end(silent) == b""
+        assert read_to_end(slow_head) == b""
+        response = read_to_end(slow_body)
+        assert response.startswith(b"HTTP/1.1 408 ")
+        assert b'"kind":"slow"' in response
+        assert read_to_end(idle).startswith(b"HTTP/1.1 200 ")  # and then closed
 
 
-def test_slow_second_headers_are_let_go_too():
-    limits = Limits(seconds=2.0)
-    with running(create_app([MODELS[0]], limits=limits), limits) as address, connected(address) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        answer = b""
-        while not answer.endswith(b"}"):
-            answer += connection.recv(1000)
-        connection.sendall(b"GET /hea")
-        assert read_all(connection) == b""
+def test_connections_beyond_the_limit_wait_for_a_free_one(hasty):
+    """granian accepts no connection beyond its back-pressure; it does not refuse it either."""
+    with contextlib.ExitStack() as stack:
+        start = time.monotonic()
+        for _ in range(12):
+            stack.enter_context(connect(hasty.address))
+        assert fetch(hasty.address, "/healthz").status == 200
+        assert time.monotonic() - start > 0.5  # until the idle ones were closed
 
 
-@pytest.fixture
-def held(monkeypatch):
-    """Workers stop before their work until the event is set."""
-    go = threading.Event()
-
-    def waiting(*arguments):
-        go.wait(60)
-        return perform(*arguments)
-
-    monkeypatch.setattr("soap.serve.batching.perform", waiting)
-    yield go
-    go.set()
-
-
-def until(holds):
-    """Wait for something that is sure to come."""
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_who_leaves_is_not_worked_for(digits, held):
-    """Clients that hang up while they wait their turn; who stays is answered."""
-    limits = Limits(seconds=60.0, gather=0.0)
-    body, app = png(digits.x[0]), create_app([MODELS[0]], limits=limits)
-    with running(app, limits) as address, ThreadPoolExecutor(1) as pool, httpx.Client(base_url=address) as client:
-        stays = pool.submit(client.post, "/v1/predict", content=body, headers=KIND, timeout=60)
-        worker = app.state.service.workers[MODELS[0]]
-        until(lambda: worker.running)
-        for _ in range(5):
-            with connected(address) as connection:
-                connection.sendall(head("purify", len(body)) + body)
-                until(lambda: worker.waiting)
-            until(lambda: not worker.waiting)
-        held.set()
-        assert stays.result().status_code == 200
-        metrics = client.get("/metrics").text
-        assert 'operation="predict"} 1.0' in metrics
-        assert 'operation="purify"}' not in metrics
-
-
-def test_an_overfull_queue_says_so(digits, held):
-    limits = Limits(seconds=60.0, queue=1, batch=1, gather=0.0)
-    body, app = png(digits.x[0]), create_app([MODELS[0]], limits=limits)
-    with running(app, limits) as address, ThreadPoolExecutor(2) as pool, httpx.Client(base_url=address) as client:
-        ask = partial(client.post, "/v1/purify", content=body, headers=KIND, timeout=60)
-        worker = app.state.service.workers[MODELS[0]]
-        first = pool.submit(ask)
-        until(lambda: worker.running)
-        second = pool.submit(ask)
-        until(lambda: worker.waiting)
-        third = ask()
-        assert third.status_code == 503
-        assert third.headers["Retry-After"] == "1"
-        assert third.json()["error"]["kind"] == "busy"
-        held.set()
-        assert [asked.result().status_code for asked in (first, second)] == [200, 200]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="SIGTERM is POSIX's")
-def test_sigterm_answers_what_was_accepted(digits, tmp_path):
-    command = [sys.executable, "-m", "soap", "serve", "--model", MODELS[0], "--port", "0", "--json", "-v"]
-    body, accepted = png(digits.x[0]), []
+def test_slow_bodies_take_no_place_in_the_queue(digits, tmp_path):
+    picture = png(digits.x[0])
+    limits = {"queue": 1, "timeout_s": 30.0}
     with (
-        (tmp_path / "errors").open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-        contextlib.ExitStack() as leave,
+        service_process(tmp_path / "log", models=MODELS[:1], limits=limits) as service,
+        contextlib.ExitStack() as stack,
     ):
-        leave.callback(process.kill)
-        text = ""
-        while not text.endswith("}\n"):
-            text += process.stdout.readline()
-        address = json.loads(text)["url"]
+        for _ in range(4):
+            slow = stack.enter_context(connect(service.address))
+            slow.sendall(head("predict", 5000, "Expect: 100-continue"))
+            assert slow.recv(1000).startswith(b"HTTP/1.1 100")  # its body is being read
+            assert fetch(service.address, "/v1/predict", picture).status == 200
+
+
+def test_full_queue_is_503_and_clients_that_leave_make_room(digits, tmp_path):
+    body, limits = png(digits.x[0]), {"queue": 1, "batch": 1, "gather_s": 0.0, "timeout_s": 30.0}
+    with service_process(tmp_path / "log", models=MODELS[:1], limits=limits, patch=SLOW_PREDICTIONS) as service:
+
+        def gauge(name):
+            metrics = httpx.get(f"{service.address}/metrics").text
+            return f'soap_{name}_requests{{model="{MODELS[0]}"}} 1.0' in metrics
+
+        with connect(service.address) as first, connect(service.address) as second:
+            first.sendall(request("/v1/predict", body))
+            wait_until(lambda: gauge("running"))
+            second.sendall(request("/v1/predict", body))
+            wait_until(lambda: gauge("queue"))
+            refused = fetch(service.address, "/v1/predict", body)
+            assert (refused.status, refused.content["error"]["kind"]) == (503, "busy")
+            assert refused.headers["retry-after"] == "1"
+            second.close()
+            wait_until(lambda: not gauge("queue"))
+            assert fetch(service.address, "/v1/predict", body).status == 200
+            assert read_responses(first)[0].status == 200
+        assert 'operation="predict"} 2.0' in httpx.get(f"{service.address}/metrics").text  # none for the one that left
+
+
+def test_killed_worker_is_replaced_at_the_same_address(tmp_path):
+    with service_process(tmp_path / "log", models=MODELS[:1]) as service:
+        first = service.worker
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: service.worker not in (0, first))
+
+        def healthy():
+            with contextlib.suppress(httpx.HTTPError):  # nothing listens until the new worker has started
+                return httpx.get(f"{service.address}/healthz").json()["status"] == "ok"
+
+        wait_until(healthy)
+        last = service.worker
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(30) == 0
+        wait_until(lambda: is_gone(last))
+    (line,) = [line for line in service.log_lines() if line.get("event")]
+    assert "Unexpected exit" in line["message"]
+
+
+def test_worker_that_dies_again_at_once_ends_the_service(tmp_path):
+    """granian's crash loop detection: two deaths within 5.5 s."""
+    with service_process(tmp_path / "log", models=MODELS[:1]) as service:
+        for _ in range(2):
+            worker = service.worker
+            os.kill(worker, signal.SIGKILL)
+            wait_until(lambda worker=worker: service.process.poll() is not None or service.worker not in (0, worker))
+        assert service.process.wait(30) == 1
+
+
+def test_worker_stops_when_its_supervisor_is_killed(tmp_path):
+    with service_process(tmp_path / "log", models=MODELS[:1]) as service:
+        worker = service.worker
+        service.process.kill()
+        wait_until(lambda: is_gone(worker))
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{service.address}/healthz")
+
+
+def test_a_spawned_worker_serves_too(tmp_path):
+    """As on a GPU, whose state a forked process cannot use."""
+    script = tmp_path / "spawn.py"
+    script.write_text(
+        "import multiprocessing, sys\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.set_start_method('spawn')\n"
+        "    from soap.cli import main\n"
+        f"    sys.exit(main(['serve', '--port', '0', '--json', '--model', '{MODELS[0]}']))\n"
+    )
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            lines = iter(process.stdout.readline, "")
+            address = next(line.split('"')[3] for line in lines if '"url"' in line)
+            assert httpx.get(f"{address}/healthz").status_code == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_requests_in_progress_are_answered_at_shutdown(digits, tmp_path, stop):
+    body, accepted = png(digits.x[0]), []
+    with service_process(tmp_path / "log", models=MODELS[:1]) as service, contextlib.ExitStack() as stack:
         for route in ("predict", "purify", "attack") * 3:
-            connection = leave.enter_context(connected(address))
+            connection = stack.enter_context(connect(service.address))
             connection.sendall(head(route, len(body), "Expect: 100-continue"))
             assert connection.recv(1000).startswith(b"HTTP/1.1 100")
             accepted.append(connection)
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(ConnectionRefusedError):
-            while True:  # until nobody listens any more
-                connected(address).close()
+        service.process.send_signal(stop)
+        with contextlib.suppress(ConnectionError):
+            while True:  # until nothing listens any more
+                connect(service.address).close()
         for connection in accepted:
             connection.sendall(body)
         for connection in accepted:
-            assert read_all(connection).startswith(b"HTTP/1.1 200")
-        assert process.wait(30) == 0
-    lines = (tmp_path / "errors").read_text().splitlines()
-    assert lines[0] == "Stop it with Ctrl-C."
-    assert [json.loads(line)["status"] for line in lines[1:]] == [200] * 9
+            assert read_to_end(connection).startswith(b"HTTP/1.1 200")
+        assert service.process.wait(30) == 0
+    assert [line["status"] for line in service.log_lines()] == [200] * 9
+
+
+def test_damaged_weights_are_one_line_and_exit_code_1(tmp_path):
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"no weights")
+    command = [sys.executable, "-m", "soap", "serve", "--port", "0", "--json", "--model", str(broken)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "broken.safetensors" in done.stderr
+
+
+def test_https_with_a_certificate(tmp_path):
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate,
+            "-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]  # fmt: skip
+    try:
+        subprocess.run(make, check=True, capture_output=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip("openssl cannot make a certificate here")
+    options = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
+    with service_process(tmp_path / "log", models=MODELS[:1], options=options) as service:
+        assert service.address.startswith("https://")
+        trusted = ssl.create_default_context(cafile=certificate)
+        assert httpx.get(f"{service.address}/healthz", verify=trusted).status_code == 200
+
+
+GRANIAN_ANSWERS = {
+    "not HTTP": (b"\0\1 nonsense\r\n\r\n", b"HTTP/1.1 400 "),
+    "two lengths": (head("predict", 3, "Content-Length: 4") + b"abcd", b"HTTP/1.1 400 "),
+    "too many headers": (b"GET /healthz HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n", b"HTTP/1.1 431 "),
+    "headers too long": (b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n", b"HTTP/1.1 431 "),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b""),
+}
+
+
+@pytest.mark.parametrize("name", GRANIAN_ANSWERS)
+def test_granian_refuses_malformed_requests_with_an_empty_response(live, name):
+    sent, start = GRANIAN_ANSWERS[name]
+    with connect(live) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(sent)
+        response = read_to_end(connection)
+    assert response.startswith(start)
+    assert response.partition(b"\r\n\r\n")[2] == b""
+
+
+def test_transfer_encoding_wins_over_content_length_and_the_connection_is_closed(live):
+    """So a request hidden behind the shorter length is not answered."""
+    hidden = b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connect(live) as connection:
+        connection.sendall(head("predict", 5, "Transfer-Encoding: chunked") + hidden)
+        response = read_to_end(connection)
+    assert response.startswith(b"HTTP/1.1 422 ")
+    assert response.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "chunked\r\nTransfer-Encoding: chunked", "identity"])
+def test_transfer_encoding_other_than_chunked_is_refused_and_the_connection_closed(live, coding):
+    hidden = b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connect(live) as connection:
+        connection.sendall(
+            head("predict", 0).replace(b"Content-Length: 0", f"Transfer-Encoding: {coding}".encode()) + hidden
+        )
+        response = read_to_end(connection)
+    assert response.startswith(b"HTTP/1.1 400 ")
+    assert response.count(b"HTTP/1.1") == 1
+
+
+def test_client_that_does_not_read_is_not_closed(hasty):
+    """granian has no write timeout: a reverse proxy must have one (send_timeout of nginx)."""
+    with connect(hasty.address) as connection:
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
+        time.sleep(2.5)
+        assert httpx.get(f"{hasty.address}/healthz").status_code == 200
+        connection.sendall(b"G")  # still open
+
+
+def test_malformed_chunks_are_status_400(live):
+    with connect(live) as connection:
+        connection.sendall(head("predict", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"zz\r\n")
+        response = read_responses(connection)[0]
+    assert (response.status, response.content["error"]["kind"]) == (400, "request")

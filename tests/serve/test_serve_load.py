@@ -1,4 +1,4 @@
-"""docs/service.md is what the committed rows say, and the load tool counts rightly."""
+"""docs/service.md agrees with the committed rows and the limits, and the load tool counts correctly."""
 
 import copy
 import json
@@ -36,12 +36,12 @@ def row():
     }  # fmt: skip
 
 
-def test_the_page_is_rendered_from_the_committed_rows():
+def test_page_agrees_with_the_committed_rows():
     page = render.PAGE.read_text(encoding="utf-8")
     assert render.rendered(page, render.committed_rows()) == page
 
 
-def test_rows_become_lines_and_the_later_of_equal_ones_counts(row, tmp_path):
+def test_later_row_of_the_same_measurement_is_rendered(row, tmp_path):
     path = tmp_path / "service.jsonl"
     later = copy.deepcopy(row)
     later["ways"]["batched"]["errors"] = 7
@@ -49,33 +49,33 @@ def test_rows_become_lines_and_the_later_of_equal_ones_counts(row, tmp_path):
     path.write_text("".join(json.dumps(each) + "\n" for each in (row, later, other)))
     rows = render.committed_rows(path)
     assert rows == [later, other]
-    lines = [line for line in render.figures(rows).splitlines() if line.startswith("| `mnist")]
+    lines = [line for line in render.table(rows).splitlines() if line.startswith("| `mnist")]
     assert len(lines) == 4
     assert lines[0] == "| `mnist-cnn-dr` | purify | 32 | 60 | up to 32 | 1,000 | 7 | 123 | 12 | 46 | **3.0 x** |"
     assert "| one at a time | 1,000 | 0 | 41 |" in lines[1]
-    assert render.figures([]) == render.NONE
+    assert render.table([]) == render.NONE
     assert render.committed_rows(tmp_path / "none.jsonl") == []
 
 
-def test_the_limits_on_the_page_are_the_defaults():
+def test_limits_on_the_page_are_the_defaults():
     page, limits = render.PAGE.read_text(encoding="utf-8"), Limits()
-    said = {
+    stated = {
         "8 MiB, counted": limits.body == 8 * 2**20,
         "JSON 1 MiB": limits.json == 2**20,
         "4 megapixels": limits.pixels == 4_000_000,
-        "its body included | 10 s": limits.seconds == 10,
+        "its body included | 10 s": limits.timeout_s == 10,
         f"one model | {limits.queue} (": True,
-        f"attacks under way | {limits.attacks} |": True,
+        f"attacks in progress | {limits.attacks} |": True,
         f"purification | {limits.steps} |": True,
-        f"open connections | {limits.clients} |": True,
-        "64 MiB": limits.bodies == 64 * 2**20,
-        f"up to {1000 * limits.gather:g} ms": True,
+        f"open connections | {limits.connections} |": True,
+        "64 MiB": limits.total_body == 64 * 2**20,
+        f"up to {1000 * limits.gather_s:g} ms": True,
         f"at most {limits.batch} at a time": True,
     }
-    assert [words for words, true in said.items() if not (true and words in page)] == []
+    assert [words for words, true in stated.items() if not (true and words in page)] == []
 
 
-def test_every_route_of_the_service_is_on_the_page(client):
+def test_every_route_is_on_the_page(client):
     page = render.PAGE.read_text(encoding="utf-8")
     for path, methods in client.get("/openapi.json").json()["paths"].items():
         for method, route in methods.items():
@@ -84,12 +84,12 @@ def test_every_route_of_the_service_is_on_the_page(client):
                 assert f"`{parameter['name']}`" in line
 
 
-def test_the_load_tool_counts_answers_and_errors(live, digits):
+def test_load_tool_counts_responses_and_errors(live, digits):
     place = urlsplit(live).netloc
-    latencies, errors = load.ask(place, "predict", [png(digits.x[0])], clients=2, seconds=0.2)
+    latencies, errors = load.send_load(place, "predict", [png(digits.x[0])], clients=2, seconds=0.2)
     assert len(latencies) > 0
     assert errors == 0
-    latencies, errors = load.ask(place, "predict", [b"no picture"], clients=2, seconds=0.1)
+    latencies, errors = load.send_load(place, "predict", [b"no picture"], clients=2, seconds=0.1)
     assert latencies == []
     assert errors > 0
 

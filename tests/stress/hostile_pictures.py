@@ -1,4 +1,4 @@
-"""Pictures that mean harm, each made here: name -> bytes. Some are only odd, and may be answered."""
+"""Hostile pictures: name -> bytes. Some are only unusual and may be decoded."""
 
 import gzip
 import io
@@ -8,9 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image
-
-MARKER = "do-not-log-7f3a9c"
-"""Stands in pictures, file names, queries and headers; no log may hold it."""
+from raw_http import MARKER
 
 PIXELS = (np.arange(28 * 28, dtype=np.uint32).reshape(28, 28) % 256).astype(np.uint8)
 SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -1,16 +1,15 @@
-"""Requests that lie about their own length or form: name -> bytes.
+"""Requests with a false length or a malformed structure: name -> bytes.
 
-Where something stands behind a lie that a careless server would take for a request of its own, it asks for /v1/models:
-an answer to that is a request smuggled in.
+Some hide a second request for /v1/models behind a false length. A response to it means that it was smuggled in.
 """
 
-from raw import PLANTED
+from raw_http import MARKED_HEADERS
 
-SMUGGLED = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + "\r\n".join(PLANTED).encode() + b"\r\n\r\n"
+SMUGGLED = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + "\r\n".join(MARKED_HEADERS).encode() + b"\r\n\r\n"
 
 
 def post(*headers: str, body: bytes = b"", first: str = "POST /v1/predict HTTP/1.1") -> bytes:
-    lines = [first, "Host: localhost", *PLANTED, "Content-Type: image/png", *headers, "", ""]
+    lines = [first, "Host: localhost", *MARKED_HEADERS, "Content-Type: image/png", *headers, "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
 
 
@@ -19,7 +18,7 @@ def chunked(body: bytes, *headers: str) -> bytes:
 
 
 HIDDEN = b"0\r\n\r\n" + SMUGGLED
-LIES: dict[str, bytes] = {
+MALFORMED: dict[str, bytes] = {
     "Content-Length against Transfer-Encoding": chunked(HIDDEN, "Content-Length: 5"),
     "Transfer-Encoding against Content-Length": post("Content-Length: 5", "Transfer-Encoding: chunked", body=HIDDEN),
     "Content-Length: 4 and chunks": chunked(b"5c\r\n" + SMUGGLED + b"0\r\n\r\n", "Content-Length: 4"),
@@ -70,6 +69,6 @@ LIES: dict[str, bytes] = {
 UNFINISHED = {
     "a chunk larger than its contents", "a length larger than the body", "chunks without an end", "half a header",
 }  # fmt: skip
-"""More is promised than comes: the client says that it has no more to send."""
+"""Announce more than they send; the client then closes its sending side."""
 
 TRAILERS = b"0\r\nContent-Length: 5\r\nAuthorization: Bearer x\r\nTransfer-Encoding: chunked\r\n\r\n"

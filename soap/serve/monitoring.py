@@ -1,0 +1,131 @@
+"""The outer middleware: error responses, security headers, Prometheus metrics and the JSON access log.
+
+Metrics and log hold no contents, queries, headers or tokens of requests.
+"""
+
+import json
+import logging
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from soap.serve.admission import WORK_PATHS
+from soap.serve.batching import BatchWorker
+from soap.serve.http_errors import RequestError, busy
+
+LOG = logging.getLogger("soap.serve")
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src 'self' data: blob:; "
+    "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Headers of every response. The page loads nothing from other sites. 'wasm-unsafe-eval' allows WebAssembly, for models
+that run in the browser, and no other generated code."""
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+class Metrics:
+    """Prometheus metrics of one service, in their own registry."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        registry: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter("soap_requests", "Requests answered", ["route", "status"], **registry)
+        self.seconds = Histogram("soap_request_seconds", "Time from request to response", ["route"], **registry)
+        sizes = (1, 2, 4, 8, 16, 32, 64, 128)
+        labels = ["model", "operation"]
+        self.batch = Histogram("soap_batch_images", "Images in one batch", labels, buckets=sizes, **registry)
+        self.queue = Gauge("soap_queue_requests", "Requests waiting", ["model"], **registry)
+        self.running = Gauge("soap_running_requests", "Requests in the running batch", ["model"], **registry)
+
+    def observe_worker(self, worker: BatchWorker) -> None:
+        """Report a worker's queue length, and its running requests, at every scrape."""
+        self.queue.labels(worker.model.name).set_function(lambda: worker.waiting)
+        self.running.labels(worker.model.name).set_function(lambda: worker.running)
+
+
+class AccessLog:
+    """ASGI middleware that counts and logs every request, and adds security headers to every response.
+
+    An exception becomes an error response. An unexpected one becomes status 503; the log names its type and place but
+    not its message, which may quote the request.
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, then count and log the response."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+
+        async def send_response(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers.update(SECURITY_HEADERS)
+                # A browser may keep the page's files, but asks every time whether their ETag has changed.
+                is_file = scope["path"] == "/" or scope["path"].startswith("/static/")
+                headers["Cache-Control"] = "no-cache" if is_file else "no-store"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_response)
+        except Exception as error:
+            if not isinstance(error, RequestError):
+                LOG.error({"event": "failure", "error": type(error).__name__, "place": _place(error)})
+                error = busy("the service failed on this request")
+            if status == 0:
+                await error.response()(scope, receive, send_response)
+        finally:
+            self._note(scope, status, time.perf_counter() - start)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", scope["path"] if scope["path"] in WORK_PATHS else "other")
+        self.metrics.requests.labels(route, status).inc()
+        self.metrics.seconds.labels(route).observe(seconds)
+        if LOG.isEnabledFor(logging.INFO):
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            LOG.info({"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)})
+
+
+def _place(error: BaseException) -> str:
+    """File and line that raised the exception."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a log record as one JSON line: the time, and the record's dictionary or message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line. Tracebacks are left out: they may quote a request."""
+        content = record.msg if isinstance(record.msg, dict) else {"event": "server", "message": record.getMessage()}
+        return json.dumps({"time": round(record.created, 3), **content})
+
+
+def logging_config(*, log_requests: bool) -> dict[str, Any]:
+    """Settings for `logging.config.dictConfig`: JSON lines of the service and of granian on standard error."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"json": {"()": f"{__name__}.{JsonFormatter.__name__}"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+        "loggers": {
+            LOG.name: {"handlers": ["stderr"], "level": "INFO" if log_requests else "ERROR", "propagate": False},
+            "_granian": {"handlers": ["stderr"], "propagate": False},
+            "asyncio": {"level": "CRITICAL"},  # its messages may quote a request
+        },
+    }
