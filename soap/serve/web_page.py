@@ -53,7 +53,7 @@ def browser_models(folder: Path, models: Iterable[ServedModel]) -> dict[str, int
     path = folder / "vendor" / "manifest.json"
     if not path.is_file():
         return {}
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         text = path.read_bytes()
     try:
         entries = json.loads(text)["models"]
