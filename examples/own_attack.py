@@ -3,7 +3,7 @@
     python examples/own_attack.py
 
 A frozen dataclass holds the settings, `perturb` searches. The base class checks the input, freezes the model and
-gives it back as it was; `slope` and `advance` are the two verbs of the loop that all attacks share.
+gives it back as it was; `loss_and_gradient` and `projected_step` are the two verbs of the loop that all attacks share.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import torch
 import soap
 from soap.attacks import Attack, Model, cross_entropy
 from soap.balls import Linf
-from soap.descent import advance, slope
+from soap.descent import loss_and_gradient, projected_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +26,10 @@ class MomentumFGSM(Attack):
     def perturb(self, model: Model, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         point, momentum = x, torch.zeros_like(x)
         for _ in range(self.steps):
-            _, gradient = slope(lambda p: cross_entropy(model(p), y), point)
+            _, gradient = loss_and_gradient(lambda p: cross_entropy(model(p), y), point)
             size = gradient.abs().flatten(1).mean(1).clamp_min(1e-12).reshape(-1, *[1] * (x.ndim - 1))
             momentum = self.decay * momentum + gradient / size
-            point = advance(point, momentum, origin=x, ball=Linf(self.eps), step_size=self.step_size)
+            point = projected_step(point, momentum, origin=x, ball=Linf(self.eps), step_size=self.step_size)
         return point
 
 

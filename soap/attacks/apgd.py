@@ -15,8 +15,7 @@ from soap._runtime.seeding import streams
 from soap.attacks.apgd_walk import Found, Walk, checkpoints
 from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import LOSSES, TARGETED
-from soap.attacks.pgd import BALLS
-from soap.balls import Ball
+from soap.balls import BALLS, Ball
 from soap.gradient_rules import logits_and_gradient
 from soap.shapes import Float, Int, Tensor
 

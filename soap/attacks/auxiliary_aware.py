@@ -8,7 +8,7 @@ from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import cross_entropy
 from soap.auxiliary import JointModel
 from soap.balls import Linf
-from soap.descent import ascend
+from soap.descent import projected_gradient
 from soap.errors import InputError
 from soap.gradient_rules import FiniteLogits
 from soap.shapes import Tensor
@@ -45,7 +45,7 @@ class AuxiliaryAwarePGD(Attack):
                 "(a defended model's is its `.classifier`), or attack with PGD."
             )
         task = joint.auxiliary
-        return ascend(
+        return projected_gradient(
             lambda point: cross_entropy(model(point), y) - self.beta * task.loss(joint, point),
             x,
             ball=Linf(self.eps),

@@ -17,7 +17,7 @@ from soap.attacks.attack import Model
 from soap.attacks.losses import margin
 from soap.attacks.minimal import MinimalL2, per_row
 from soap.balls import row_norms
-from soap.descent import slope
+from soap.descent import loss_and_gradient
 from soap.shapes import Tensor
 
 SQUEEZE = 0.999999
@@ -85,7 +85,7 @@ class CarliniWagner(MinimalL2):
         for step in range(self.steps):
             tanh = walk.w.tanh()
             image = _image(tanh)
-            hinge, hinge_slope = slope(half_hinge, image)
+            hinge, hinge_slope = loss_and_gradient(half_hinge, image)
             moved = image - walk.origin
             length = row_norms(moved)
             walk.visit(image, length, adversarial=walk.lead > self.confidence)

@@ -7,8 +7,7 @@ import torch
 from soap import validate
 from soap._runtime.seeding import streams, uniform
 from soap.attacks.attack import Attack, Model
-from soap.attacks.pgd import BALLS
-from soap.balls import L2
+from soap.balls import BALLS, L2
 from soap.shapes import Tensor
 
 

@@ -8,11 +8,9 @@ from soap import validate
 from soap._runtime.cuda_graphs import replayed
 from soap.attacks.attack import Attack, Model, fooled
 from soap.attacks.losses import LOSSES
-from soap.balls import L2, Ball, Linf
-from soap.descent import ascend
+from soap.balls import BALLS, Ball
+from soap.descent import projected_gradient
 from soap.shapes import Tensor
-
-BALLS: dict[str, type[Linf] | type[L2]] = {"linf": Linf, "l2": L2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +66,7 @@ class PGD(Attack):
         start = x if generator is None else (x + ball.random_start(x, generator)).clamp(0, 1)
 
         def climb(x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, ...]:
-            top = ascend(
+            top = projected_gradient(
                 lambda point: loss(model(point), y),
                 x,
                 ball=ball,

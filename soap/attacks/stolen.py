@@ -11,8 +11,8 @@ from functools import partial
 from soap import validate
 from soap.attacks.apgd import APGD
 from soap.attacks.attack import Attack, Model
-from soap.attacks.pgd import BALLS
 from soap.attacks.substitute import Substitute
+from soap.balls import BALLS
 from soap.models import build
 from soap.shapes import Tensor
 

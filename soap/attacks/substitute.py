@@ -19,7 +19,7 @@ from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import cross_entropy
 from soap.attacks.pgd import FGSM
 from soap.auxiliary import JointModel
-from soap.descent import slope
+from soap.descent import loss_and_gradient
 from soap.errors import InputError, unknown
 from soap.models import ARCHITECTURES, Network, build
 from soap.shapes import Float, Int, Tensor
@@ -142,5 +142,5 @@ def augment(
 ) -> Float[Tensor, "n *shape"]:
     """x + step * sign(dF_y / dx), clipped to [0, 1]; F is the substitute's softmax."""
     # The logarithm changes no sign, and its gradient does not vanish where F_y is close to 1.
-    _, gradient = slope(lambda point: -cross_entropy(substitute(point), y), x)
+    _, gradient = loss_and_gradient(lambda point: -cross_entropy(substitute(point), y), x)
     return (x + step * gradient.sign()).clamp(0, 1)

@@ -13,7 +13,7 @@ from torch import nn
 
 from soap._runtime.isolation import frozen
 from soap._runtime.passes import forward_logits, input_gradient, is_replayed
-from soap.descent import slope
+from soap.descent import loss_and_gradient
 from soap.errors import InputError
 from soap.shapes import Float, Tensor
 from soap.validate import describe
@@ -44,7 +44,7 @@ def logits_and_gradient(
         return model.logits_and_gradient(x, criterion)
     if isinstance(model, nn.Module) and is_replayed(model, x):
         logits = forward_logits(model, x)
-        _, upstream = slope(criterion, logits)
+        _, upstream = loss_and_gradient(criterion, logits)
         return logits, input_gradient(model, x, upstream)
     seen: list[Tensor] = []
 
@@ -53,7 +53,7 @@ def logits_and_gradient(
         seen.append(logits.detach())
         return criterion(logits)
 
-    _, gradient = slope(loss, x)
+    _, gradient = loss_and_gradient(loss, x)
     return seen[0], gradient
 
 

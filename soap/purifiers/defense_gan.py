@@ -14,7 +14,7 @@ from soap._runtime import devices, seeding
 from soap._runtime.cuda_graphs import forget, replayed, row_by_row
 from soap._runtime.isolation import isolated
 from soap._runtime.splitting import by_rows, bytes_kept
-from soap.descent import pull_back
+from soap.descent import output_and_gradient
 from soap.errors import InputError
 from soap.purifiers.soap import Purified
 from soap.shapes import Float, Tensor
@@ -105,7 +105,7 @@ class DefenseGAN:
         z, velocity = starts[0], torch.zeros_like(starts[0])
         before = self._errors(self.generator(z), x)
         for k in range(self.steps):
-            _, gradient = pull_back(self.generator, z, upstream)
+            _, gradient = output_and_gradient(self.generator, z, upstream)
             velocity = torch.add(gradient, velocity, alpha=self.momentum)
             z = torch.sub(z, velocity, alpha=self.step_size * (SLOW if k >= SLOW_FROM * self.steps else 1))
         images: Tensor = self.generator(z).clamp(0, 1)  # not every generator ends in a sigmoid

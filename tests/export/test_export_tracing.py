@@ -7,7 +7,7 @@ from torch import nn
 import soap
 from soap._runtime.isolation import frozen
 from soap.auxiliary import Consistency, JointModel
-from soap.descent import slope
+from soap.descent import loss_and_gradient
 from soap.errors import InputError
 from soap.export import parts
 from soap.export.tracing import traced
@@ -65,7 +65,7 @@ def test_numbers_that_come_of_the_batch_are_freed():
 
 
 def test_a_gradient_inside():
-    graph = traced(lambda x: slope(lambda point: point.pow(3).sum(1), x)[1], (torch.ones(3, 2),))
+    graph = traced(lambda x: loss_and_gradient(lambda point: point.pow(3).sum(1), x)[1], (torch.ones(3, 2),))
     x = uniform(4, 2)
     assert torch.allclose(graph(x), 3 * x**2)
 
@@ -82,7 +82,7 @@ def test_what_a_model_keeps_for_later_is_real():
     step = parts.step(model)
     with frozen(model):
         traced(step.function, step.examples)
-        losses, gradient = slope(lambda x: model.auxiliary.loss(model, x), uniform(2, *inputs))
+        losses, gradient = loss_and_gradient(lambda x: model.auxiliary.loss(model, x), uniform(2, *inputs))
     assert type(losses) is torch.Tensor
     assert torch.isfinite(gradient).all()
     assert gradient.abs().sum() > 0

@@ -11,7 +11,7 @@ from tiny import GRID, TASKS, attacked_digits, noise_images, state_of, tiny_mode
 import soap
 from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
-from soap.purifiers.soap import TIE, least
+from soap.purifiers.soap import LOSS_TOLERANCE, is_minimal
 
 BUNDLED = ("mnist-fcn-dr", "mnist-cnn-dr")
 
@@ -40,7 +40,7 @@ def test_min_aux_equals_the_plain_loop(digits):
     model, x, _ = digits
     own = model.purification
     ours = soap.SOAP(model)(x)
-    plain, eps = plain_min_aux(model, x, own.grid, own.step_size, own.steps, TIE)
+    plain, eps = plain_min_aux(model, x, own.grid, own.step_size, own.steps, LOSS_TOLERANCE)
     assert torch.equal(ours.eps, eps)
     assert share_equal(ours.x, plain) >= 0.999
     assert torch.equal(model(ours.x).argmax(1), model(plain).argmax(1))
@@ -129,7 +129,7 @@ def test_any_grid_step_and_count_equals_the_plain_loop(task, gamma, steps, grid,
         ours = soap.SOAP(model, eps=eps, step_size=gamma, steps=steps)(x).x
         torch.testing.assert_close(ours, plain_purify(model, x, eps, gamma, steps).detach(), atol=1e-6, rtol=0)
     ours = soap.SOAP(model, grid=tuple(grid), step_size=gamma, steps=steps)(x)
-    plain, eps_plain = plain_min_aux(model, x, tuple(grid), gamma, steps, TIE)
+    plain, eps_plain = plain_min_aux(model, x, tuple(grid), gamma, steps, LOSS_TOLERANCE)
     torch.testing.assert_close(ours.eps, eps_plain.double())
     torch.testing.assert_close(ours.x, plain, atol=1e-6, rtol=0)
 
@@ -174,11 +174,12 @@ def test_the_authors_choice_is_one_radius_for_the_batch_by_its_mean_loss(digits)
     grid = model.purification.grid
     ends = [soap.SOAP(model, eps=eps)(x) for eps in grid]
     means = torch.stack([end.loss_after.mean() for end in ends])
-    best = next(k for k, mean in enumerate(means) if mean <= means.min() * (1 + TIE))  # radii that never bind tie
+    # Radii that never clip have equal losses.
+    best = next(k for k, mean in enumerate(means) if mean <= means.min() * (1 + LOSS_TOLERANCE))
     out = soap.SOAP(model, eps="min-aux-batch")(x)
     assert torch.equal(out.eps, torch.full((len(x),), grid[best]))
     assert share_equal(out.x, ends[best].x) >= 0.999
-    with pytest.raises(soap.InputError, match="leave out max_memory"):
+    with pytest.raises(soap.InputError, match="whole batch.*max_memory"):
         soap.SOAP(model, eps="min-aux-batch", max_memory=10**9)
 
 
@@ -195,7 +196,7 @@ def test_where_losses_are_negative_a_radius_is_chosen_all_the_same(digits, monke
 def test_losses_that_differ_by_rounding_are_ties():
     losses = torch.tensor([[3.0, -3.0, 0.0], [3.0, -3.0, 0.0], [3.1, -2.9, 0.1]])
     losses[1] -= 1e-6
-    assert least(losses).tolist() == [[True, True, False], [True, True, True], [False, False, False]]
+    assert is_minimal(losses).tolist() == [[True, True, False], [True, True, True], [False, False, False]]
 
 
 def test_one_long_step_is_the_single_step_purifier():

@@ -39,7 +39,7 @@ BAD = [
     (lambda m, x: soap.SOAP(m, steps=2.5), r"steps \(T\) is 2.5"),
     (lambda m, x: soap.SOAP(m, step_size=0.0), "step_size is 0.0"),
     (lambda m, x: soap.SOAP(m, step_size="8/255"), "step_size is '8/255', want a number above 0"),
-    (lambda m, x: soap.SOAP(nn.Flatten()), "got a Flatten, want a network with an auxiliary task.*Hedge and Anti"),
+    (lambda m, x: soap.SOAP(nn.Flatten()), "got a Flatten, expected a network with an auxiliary task.*Hedge and Anti"),
     (lambda m, x: soap.SOAP(m, precision="fp16"), "'fp32', 'bf16'"),
     (lambda m, x: soap.SOAP(m, precision="bf16")(x), "'bf16' is for GPUs"),
 ]

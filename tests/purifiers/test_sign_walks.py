@@ -237,7 +237,7 @@ BAD = [
     (lambda m, x: Hedge(Softmax())(x), "returned probabilities"),
     (lambda m, x: AntiAdversary(nn.Identity())(x), r"want float logits of shape \[2, classes\]"),
     (lambda m, x: Hedge(Blind())(x), "carries no gradient"),
-    (lambda m, x: AntiAdversary(lambda x: x), "want an nn.Module from x to logits"),
+    (lambda m, x: AntiAdversary(lambda x: x), "expected an nn.Module from images to logits"),
     (lambda m, x: AntiAdversary(m, step_size=0.0), "step_size is 0.0"),
     (lambda m, x: AntiAdversary(m, steps=0), r"steps \(K\) is 0"),
     (lambda m, x: Hedge(m, -0.1), "eps is -0.1"),
