@@ -1,11 +1,13 @@
 """A defence: a classifier with an optional purifier before it, as one module that can be called and attacked."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from soap._runtime.isolation import eval_mode, isolated
 from soap.errors import InputError, unknown
-from soap.gradient_rules import GRADIENT_RULES, Unrolled
+from soap.gradient_rules import GRADIENT_RULES
 from soap.gradient_rules.rule import Purify, purified_images, straight_through_logits
 from soap.purifiers.purifier import prior_of
 from soap.shapes import Float, Int, Tensor
@@ -107,5 +109,5 @@ class Defence(nn.Module):
             return self.model
         if rule == DEFENDED:
             return self
-        kind = GRADIENT_RULES[rule]
-        return kind(self.model, self.purify, scale=scale) if kind is Unrolled else kind(self.model, self.purify)
+        settings: dict[str, Any] = {"scale": scale} if rule == "unrolled" else {}
+        return GRADIENT_RULES[rule](self.model, self.purify, **settings)

@@ -34,7 +34,7 @@ class Plain:
         delta = delta.clamp(-self.eps, self.eps) if self.norm == "linf" else delta * min(1.0, self.eps / delta.norm())
         return (self.x + delta).clamp(0, 1)
 
-    def look(self, point: Tensor) -> tuple[float, Tensor, bool]:
+    def logits_and_gradient(self, point: Tensor) -> tuple[float, Tensor, bool]:
         point = point.clone().requires_grad_()
         logits = self.model(point[None])
         value = self.loss(logits, self.y[None])[0]
@@ -44,7 +44,7 @@ class Plain:
     def walk(self, start: Tensor) -> tuple[Tensor, list[float], list[bool], list[Tensor]]:
         """The last point, and of all points visited their losses, whether they fool, and they themselves."""
         eta, alpha = 2 * self.eps, 0.75
-        x, (f, g, wrong) = start, self.look(start)
+        x, (f, g, wrong) = start, self.logits_and_gradient(start)
         f_max, x_max, g_max = f, x, g
         losses, fools, points = [f], [wrong], [x]
         x_before, rises, f_max_before, halved = x, 0, None, False
@@ -57,7 +57,7 @@ class Plain:
             z = self.project(x + eta * (g.sign() if self.norm == "linf" else g / g.norm().clamp_min(1e-30)))
             x_next = z if k == 1 else self.project(x + alpha * (z - x) + (1 - alpha) * (x - x_before))
             x_before, x = x, x_next
-            f_before, (f, g, wrong) = f, self.look(x)
+            f_before, (f, g, wrong) = f, self.logits_and_gradient(x)
             losses.append(f)
             fools.append(wrong)
             points.append(x)
@@ -99,7 +99,7 @@ def test_rows_walk_as_the_algorithm_says(
         assert torch.allclose(trace.last[i], last, atol=1e-9)
         assert torch.allclose(trace.loss_curve[:, i], torch.tensor(losses, dtype=x.dtype), atol=1e-9)
         # The clean image counts: it is the first of all points.
-        value, _, wrong = plain.look(x[i])
+        value, _, wrong = plain.logits_and_gradient(x[i])
         losses, fools, points = [value, *losses], [wrong, *fools], [x[i], *points]
         candidates = [k for k in range(len(points)) if fools[k]] or range(len(points))
         assert torch.allclose(trace.x[i], points[max(candidates, key=losses.__getitem__)], atol=1e-9)
@@ -191,7 +191,7 @@ def test_targets_are_the_likeliest_wrong_classes(problem: Problem) -> None:
             logits: Tensor = model(x)
             return logits
 
-        def look(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def logits_and_gradient(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
                 logits = model(x).detach().requires_grad_()
                 (gradient,) = torch.autograd.grad(criterion(logits).sum(), logits)
@@ -220,7 +220,7 @@ def test_a_model_with_its_own_rule_is_looked_at_once_a_step_and_not_differentiat
             logits: Tensor = model(x)
             return logits
 
-        def look(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def logits_and_gradient(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
             self.looks += 1
             with torch.enable_grad():
                 point = x.detach().requires_grad_()

@@ -27,7 +27,7 @@ def test_a_point_that_fools_is_better_than_a_higher_one_that_does_not() -> None:
             undecided, wrong = x.new_tensor([0.01, 0.0, 0.0]), x.new_tensor([0.0, 0.02, -10.0])
             return torch.where(x[:, :1] > 0.55, wrong, undecided)
 
-        def look(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def logits_and_gradient(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
             return self(x), torch.ones_like(x)
 
     model, x, y = Cliff(), torch.tensor([[0.5], [0.4]]), torch.tensor([0, 0])
@@ -167,7 +167,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_out_of_the_images(problem: 
             logits: Tensor = model(x)
             return logits
 
-        def look(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def logits_and_gradient(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
             gradient = torch.zeros_like(x)
             gradient[..., 0, 0], gradient[..., 1, 1] = bad, 1.0
             return model(x), gradient

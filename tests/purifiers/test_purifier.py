@@ -179,7 +179,7 @@ def test_the_authors_choice_is_one_radius_for_the_batch_by_its_mean_loss(digits)
     out = soap.SOAP(model, eps="min-aux-batch")(x)
     assert torch.equal(out.eps, torch.full((len(x),), grid[best]))
     assert share_equal(out.x, ends[best].x) >= 0.999
-    with pytest.raises(soap.InputError, match="whole batch.*max_memory"):
+    with pytest.raises(soap.InputError, match=r"whole batch.*max_memory"):
         soap.SOAP(model, eps="min-aux-batch", max_memory=10**9)
 
 
