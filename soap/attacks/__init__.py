@@ -7,7 +7,7 @@ from soap.attacks.auxiliary_aware import AuxiliaryAwarePGD
 from soap.attacks.carlini_wagner import CarliniWagner
 from soap.attacks.deepfool import DeepFool
 from soap.attacks.losses import cross_entropy, dlr, margin, targeted_dlr, targeted_margin
-from soap.attacks.minimal import MinimalL2, success
+from soap.attacks.min_norm import MinimalL2, success
 from soap.attacks.noise import Noise
 from soap.attacks.pgd import FGSM, PGD
 from soap.attacks.square import Square

@@ -12,7 +12,7 @@ import torch
 
 from soap import validate
 from soap._runtime.seeding import streams
-from soap.attacks.apgd_walk import Found, Walk, checkpoints
+from soap.attacks.apgd_state import Found, Walk, checkpoints
 from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import LOSSES, TARGETED
 from soap.balls import BALLS, Ball

@@ -15,7 +15,7 @@ from torch.optim.adam import adam
 from soap import validate
 from soap.attacks.attack import Model
 from soap.attacks.losses import margin
-from soap.attacks.minimal import MinimalL2, per_row
+from soap.attacks.min_norm import MinimalL2, per_row
 from soap.balls import row_norms
 from soap.descent import loss_and_gradient
 from soap.shapes import Tensor

@@ -6,7 +6,7 @@ import torch
 
 from soap import validate
 from soap.attacks.attack import Model
-from soap.attacks.minimal import MinimalL2, per_row
+from soap.attacks.min_norm import MinimalL2, per_row
 from soap.balls import row_norms
 from soap.errors import InputError
 from soap.shapes import Float, Int, Tensor

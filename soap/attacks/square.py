@@ -14,7 +14,7 @@ from soap import validate
 from soap._runtime.seeding import streams, uniform
 from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import LOSSES
-from soap.attacks.minimal import per_row
+from soap.attacks.min_norm import per_row
 from soap.errors import InputError
 from soap.shapes import Tensor
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from soap.attacks import APGD, cross_entropy, dlr, margin
-from soap.attacks.apgd_walk import checkpoints
+from soap.attacks.apgd_state import checkpoints
 from soap.balls import row_norms
 
 Problem = tuple[nn.Module, Tensor, Tensor]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from soap.attacks import APGD, Attack, CarliniWagner, DeepFool, Square, carlini_wagner
-from soap.attacks.apgd_walk import checkpoints
+from soap.attacks.apgd_state import checkpoints
 from soap.auxiliary import JointModel
 
 Problem = tuple[nn.Module, Tensor, Tensor]

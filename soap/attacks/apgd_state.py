@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from soap._runtime.seeding import uniform
-from soap.attacks.minimal import per_row
+from soap.attacks.min_norm import per_row
 from soap.balls import L2, Ball
 from soap.shapes import Int, Tensor
 
