@@ -10,14 +10,14 @@ import torch
 from soap.shapes import Float, Tensor
 
 
-def _radius(eps: float | Tensor, like: Tensor) -> float | Tensor:
-    """Return `eps` so that it broadcasts against `like`; a float stays one, because copying it would stall a GPU."""
-    return _column(eps, like) if isinstance(eps, Tensor) else eps
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
+def per_sample(values: Tensor, like: Tensor) -> Tensor:
     """Return one value per sample, shaped to broadcast against `like` [batch, ...]."""
     return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
+
+
+def _radius(eps: float | Tensor, like: Tensor) -> float | Tensor:
+    """Return `eps` so that it broadcasts against `like`; a float stays one, because copying it would stall a GPU."""
+    return per_sample(eps, like) if isinstance(eps, Tensor) else eps
 
 
 def row_norms(delta: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
@@ -57,7 +57,7 @@ class L2:
 
     def project(self, delta: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """Scale perturbations outside the ball onto the sphere."""
-        norms = _column(row_norms(delta), delta)
+        norms = per_sample(row_norms(delta), delta)
         radius = _radius(self.eps, delta)
         # where, not min(1, r/n): perturbations inside the ball must stay equal to the last bit.
         return torch.where(norms > radius, delta * (radius / norms.clamp_min(1e-30)), delta)
@@ -68,16 +68,16 @@ class L2:
         """Return points drawn uniformly from the ball: a Gaussian direction at radius eps * u^(1/d)."""
         normal = torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
         uniform = torch.rand(len(like), dtype=like.dtype, device=like.device, generator=generator)
-        distance = _column(uniform ** (1 / like[0].numel()), like) * _radius(self.eps, like)
+        distance = per_sample(uniform ** (1 / like[0].numel()), like) * _radius(self.eps, like)
         return self.steepest(normal) * distance
 
     def steepest(self, gradient: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """Return the gradient scaled to unit norm; zero for a zero gradient, and at NaN or infinite coordinates."""
         finite = gradient.nan_to_num(0.0, 0.0, 0.0)
         # Scale the largest coordinate to 1 first: the square of a tiny one underflows, that of a huge one overflows.
-        peak = _column(finite.flatten(1).abs().amax(1), finite)
+        peak = per_sample(finite.flatten(1).abs().amax(1), finite)
         scaled = finite / (peak + (peak == 0))
-        return scaled / _column(row_norms(scaled), scaled).clamp_min(1)
+        return scaled / per_sample(row_norms(scaled), scaled).clamp_min(1)
 
 
 Ball = Linf | L2

@@ -1,4 +1,4 @@
-"""Attacks, one file a paper; every one is called as `attack(model, x, y)`."""
+"""Attacks, one file per method; each is called as `attack(model, x, y)` and returns adversarial examples."""
 
 from soap.attacks.apgd import APGD, Trace
 from soap.attacks.attack import Attack, Model, fooled
@@ -11,8 +11,7 @@ from soap.attacks.min_norm import MinimalL2, success
 from soap.attacks.noise import Noise
 from soap.attacks.pgd import FGSM, PGD
 from soap.attacks.square import Square
-from soap.attacks.stolen import StolenCopy
-from soap.attacks.substitute import Substitute, Transfer
+from soap.attacks.substitute import StolenCopy, Substitute, Transfer
 
 __all__ = [
     "APGD",

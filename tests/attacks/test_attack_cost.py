@@ -58,7 +58,11 @@ def test_the_count_sees_what_waits() -> None:
 
 def test_carlini_wagner_waits_only_to_check_progress(problem: Problem) -> None:
     assert waits(lambda: CarliniWagner(**QUICK, abort_early=False).search(*problem)) == 0
-    assert 0 < waits(lambda: CarliniWagner(**QUICK).search(*problem)) <= QUICK["search_steps"] * carlini_wagner.CHECKS
+    assert (
+        0
+        < waits(lambda: CarliniWagner(**QUICK).search(*problem))
+        <= QUICK["search_steps"] * carlini_wagner.PROGRESS_CHECKS
+    )
 
 
 def test_deepfool_waits_once_a_step(problem: Problem, recording: Any) -> None:

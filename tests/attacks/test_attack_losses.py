@@ -78,9 +78,9 @@ def test_tied_logits_have_a_finite_ratio_and_gradient(height: float) -> None:
         assert torch.isfinite(gradient).all()
 
 
-def test_ratios_need_classes_enough() -> None:
+def test_dlr_needs_three_and_targeted_dlr_four_classes() -> None:
     y = torch.tensor([0, 1])
-    with pytest.raises(InputError, match="2 classes apart, but the loss 'dlr' compares 3 logits; take 'margin'"):
+    with pytest.raises(InputError, match="2 classes, but the loss 'dlr' compares 3 logits; use 'margin'"):
         dlr(LOGITS[:, :2], y)
-    with pytest.raises(InputError, match="3 classes apart, but the loss 'targeted-dlr' compares 4 logits"):
+    with pytest.raises(InputError, match="3 classes, but the loss 'targeted-dlr' compares 4 logits"):
         targeted_dlr(LOGITS[:, :3], y, 1 - y)

@@ -108,5 +108,5 @@ def test_autoattack_says_how_to_install_it(monkeypatch):
         return real(name, *rest, **further)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(soap.InputError, match=r"soap-defense\[autoattack\]"):
+    with pytest.raises(soap.InputError, match=r"pyautoattack.*pip install .*\[autoattack\]"):
         AutoAttack(eps=0.1)(tiny_model(), noise_images(2), torch.zeros(2, dtype=torch.int64))

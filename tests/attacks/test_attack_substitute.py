@@ -186,17 +186,17 @@ def test_batch_norm_never_sees_a_single_row(seeds: int, batch: int) -> None:
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_bad_seeds_and_answers() -> None:
-    with pytest.raises(InputError, match="got 19 images to start from, want at least seeds=20"):
+    with pytest.raises(InputError, match="got 19 images to start from, expected at least seeds=20"):
         SETTINGS.fit(Target(), SEEDS[:19])
     with pytest.raises(InputError, match="divide by 255"):
         SETTINGS.fit(Target(), SEEDS * 255)
     with pytest.raises(InputError, match="want float logits"):
         SETTINGS.fit(lambda x: Target()(x).argmax(1), SEEDS)
-    with pytest.raises(InputError, match="answers class 7 but the substitute has 2 classes"):
+    with pytest.raises(InputError, match="predicts class 7 but the substitute has 2 classes"):
         SETTINGS.train(lambda x: torch.full((len(x),), 7), SEEDS)
     with pytest.raises(InputError, match="one class a row"):
         SETTINGS.train(lambda x: torch.zeros(len(x)), SEEDS)
-    with pytest.raises(InputError, match="got 1 image to start from, want at least 2"):
+    with pytest.raises(InputError, match="got 1 image to start from, expected at least 2"):
         SETTINGS.train(lambda x: torch.zeros(len(x), dtype=torch.long), SEEDS[:1])
     with pytest.raises(InputError, match="NaN"):
         SETTINGS.train(lambda x: torch.zeros(len(x)), SEEDS * torch.nan)
