@@ -2,8 +2,8 @@
 
     python examples/own_attack.py
 
-A frozen dataclass holds the settings, `perturb` searches. The base class checks the input, freezes the model and
-gives it back as it was; `loss_and_gradient` and `projected_step` are the two verbs of the loop that all attacks share.
+A frozen dataclass holds the settings, and `perturb` runs the attack. The base class checks the inputs, and freezes and
+restores the model. `loss_and_gradient` and `projected_step` are the two parts of the loop that all attacks share.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class MomentumFGSM(Attack):
 
 
 def main(n: int = 200) -> dict[str, float]:
-    """Accuracy of the bundled CNN under the new attack, bare and purified."""
+    """Return the accuracy of the bundled CNN under the new attack, without and with purification."""
     model, data = soap.load("mnist-cnn-dr"), soap.data.load("mnist-mini").take(n)
     attack = MomentumFGSM(eps=0.3, step_size=0.03, steps=20)
     purify = soap.SOAP(model)

@@ -10,7 +10,7 @@ from soap.gradient_rules import GRADIENT_RULES
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_defended_classifies_the_purified_image_in_any_context(context):
+def test_defence_classifies_the_purified_image_in_any_grad_mode(context):
     model = tiny_model()
     purify = soap.SOAP(model)
     robust = soap.Defence(model, purify)
@@ -20,7 +20,7 @@ def test_defended_classifies_the_purified_image_in_any_context(context):
         assert torch.equal(robust(noise_images(3)), expected)
 
 
-def test_defended_passes_gradients_straight_through_and_stays_in_evaluation_mode():
+def test_defence_passes_gradients_straight_through_in_evaluation_mode():
     model = tiny_model()
     purify = soap.SOAP(model)
     robust = soap.Defence(model, purify).train()
@@ -32,7 +32,7 @@ def test_defended_passes_gradients_straight_through_and_stays_in_evaluation_mode
     torch.testing.assert_close(x.grad, point.grad)
 
 
-def test_whoever_switches_the_model_to_training_later_gets_the_same_answers():
+def test_training_mode_of_the_classifier_does_not_change_the_logits():
     """Its batch norms took the batch's statistics and counted it."""
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5), nn.Linear(64, 3))
     robust, x = soap.Defence(model, soap.purifiers.AntiAdversary(model)), noise_images(4)
@@ -45,7 +45,7 @@ def test_whoever_switches_the_model_to_training_later_gets_the_same_answers():
     assert all(parameter.grad is not None for parameter in model[-1].parameters())
 
 
-def test_a_purifier_may_be_any_network_and_is_passed_straight_through():
+def test_a_purifier_may_be_any_module():
     model, blur = tiny_model(), nn.AvgPool2d(3, stride=1, padding=1)
     x = noise_images(3).requires_grad_()
     soap.Defence(model, blur)(x).square().sum().backward()

@@ -20,7 +20,7 @@ def by_hand(model, x, criterion):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("task", TASKS)
-def test_a_look_in_two_passes_is_the_look_in_one(task, loss, monkeypatch):
+def test_gradient_in_two_passes_equals_autograd(task, loss, monkeypatch):
     model, x, y = tiny_model(task).eval(), noise_images(5), torch.arange(5) % 4
     asked = []
     monkeypatch.setattr(rule, "is_replayed", lambda model, x: asked.append(len(x)) or True)
@@ -32,7 +32,7 @@ def test_a_look_in_two_passes_is_the_look_in_one(task, loss, monkeypatch):
     torch.testing.assert_close(gradient, wanted[1])
 
 
-def test_rows_are_passed_in_parts(monkeypatch):
+def test_passes_are_split_into_parts(monkeypatch):
     monkeypatch.setattr(passes, "MAX_ROWS_PER_PASS", 4)
     model, x, upstream = tiny_model().eval(), noise_images(10), torch.rand(10, 4)
     sizes = []
@@ -44,7 +44,7 @@ def test_rows_are_passed_in_parts(monkeypatch):
         torch.testing.assert_close(gradient, by_hand(model, x, lambda z: (z * upstream).sum(1))[1])
 
 
-def test_images_made_under_inference_mode_are_taken():
+def test_images_made_in_inference_mode_are_accepted():
     model = tiny_model().eval()
     with torch.inference_mode():
         x = noise_images(2).clone()
@@ -53,7 +53,7 @@ def test_images_made_under_inference_mode_are_taken():
         assert passes.input_gradient(model, x, upstream).abs().sum() > 0
 
 
-def test_on_the_cpu_nothing_is_replayed():
+def test_nothing_is_replayed_on_the_cpu():
     model = tiny_model().eval()
     model.recordable = True
     assert not passes.is_replayed(model, noise_images(1))
@@ -62,7 +62,7 @@ def test_on_the_cpu_nothing_is_replayed():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("task", TASKS)
-def test_on_a_gpu_passes_replayed_equal_themselves_called(task):
+def test_gpu_replayed_passes_equal_called_passes(task):
     model, upstream = tiny_model(task).cuda().eval(), torch.rand(8, 4, device="cuda")
     for images in (noise_images(8).cuda(), noise_images(8).cuda().flip(0)):
         with frozen(model):
@@ -76,14 +76,14 @@ def test_on_a_gpu_passes_replayed_equal_themselves_called(task):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_network_that_learns_is_called():
+def test_gpu_network_in_training_mode_is_not_replayed():
     model = tiny_model().cuda().train()
     model.recordable = True
     assert not passes.is_replayed(model, noise_images(1).cuda())
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_many_recordings_of_a_model_share_their_memory_and_agree():
+def test_gpu_recordings_of_a_model_share_memory_and_agree():
     model = soap.load("mnist-fcn-dr", device="cuda")
     purify = soap.SOAP(model)
     robust = soap.Defence(model, purify)
@@ -99,7 +99,7 @@ def test_on_a_gpu_many_recordings_of_a_model_share_their_memory_and_agree():
                 assert torch.equal(known, value), (turn, rows, number)
 
 
-def test_steps_back_are_replayed_for_purifiers_that_say_whose_promise_holds():
+def test_purifiers_name_the_network_that_allows_replay():
     model = tiny_model()
     assert soap.SOAP(model).recorded_by is model
     assert soap.purifiers.Hedge(model).recorded_by is model

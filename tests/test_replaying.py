@@ -93,7 +93,7 @@ def seen(model, x, y):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_looks_answers_and_attacks_are_those_that_are_called(task, recorded, monkeypatch):
+def test_replayed_logits_gradients_and_attacks_equal_called_ones(task, recorded, monkeypatch):
     model, x = tiny_model(task).double(), noise_images(11).double()
     y = model.eval()(x).argmax(1)
     model.recordable = True
@@ -109,7 +109,7 @@ def test_looks_answers_and_attacks_are_those_that_are_called(task, recorded, mon
         assert torch.equal(replayed[place], again[place]), place
 
 
-def test_a_row_of_pixels_is_one_recording_for_all_rows_and_sizes(recorded, monkeypatch):
+def test_pixel_rows_share_one_recording_for_all_rows_and_sizes(recorded, monkeypatch):
     torch.manual_seed(0)
     prior = PixelCNN(inputs=(3, 4, 5), channels=6, blocks=2, mixtures=3).double()
     x = torch.rand(7, 3, 4, 5, dtype=torch.float64)
@@ -122,7 +122,7 @@ def test_a_row_of_pixels_is_one_recording_for_all_rows_and_sizes(recorded, monke
         torch.testing.assert_close(got.loss_after, wanted.loss_after)
 
 
-def test_inside_a_recording_nothing_is_replayed(recorded):
+def test_nothing_is_replayed_inside_a_recording(recorded):
     class Twice(nn.Module):
         recordable = True
 

@@ -34,7 +34,7 @@ def robust_accuracies(bundled: Bundled, ours: APGD | Square, theirs: object) -> 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.06), ("l2", 0.8)])
 @pytest.mark.parametrize("loss", ["ce", "dlr"])
-def test_apgd_fools_the_same_digits_from_the_same_starts(
+def test_apgd_breaks_the_same_digits_as_autoattack_from_the_same_starts(
     bundled: Bundled, recording: Any, norm: str, eps: float, loss: str
 ) -> None:
     model, x, y = bundled
@@ -54,7 +54,7 @@ def test_apgd_fools_the_same_digits_from_the_same_starts(
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.06), ("l2", 0.8)])
-def test_apgd_from_its_own_starts(bundled: Bundled, norm: str, eps: float) -> None:
+def test_apgd_is_as_strong_as_autoattack_from_its_own_starts(bundled: Bundled, norm: str, eps: float) -> None:
     theirs = base.APGDAttack(bundled[0], norm=NORMS[norm], eps=eps, n_iter=30, seed=1, device="cpu")
     got, wanted = robust_accuracies(bundled, APGD(eps=eps, norm=norm, steps=30, seed=1), theirs)
     assert 60 < wanted < 80

@@ -85,7 +85,7 @@ class Plain:
         ("linf", 0.5, "ce", "random", 30, 0.0),  # condition 2 alone
     ],
 )
-def test_rows_walk_as_the_algorithm_says(
+def test_points_equal_a_slow_reading_of_algorithm_1(
     problem: Problem, recording: Any, norm: str, eps: float, loss: str, start: str, steps: int, rho: float
 ) -> None:
     model, x, y = problem
@@ -107,7 +107,7 @@ def test_rows_walk_as_the_algorithm_says(
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_steps_shrink_to_an_optimum_inside_the_ball(norm: str) -> None:
+def test_step_sizes_shrink_at_an_optimum_inside_the_ball(norm: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x = 0.5 + 0.1 * torch.rand(10, 12, dtype=torch.float64, generator=generator)
     peak = x + 0.02 * torch.randn(10, 12, dtype=torch.float64, generator=generator).clamp(-2, 2)
@@ -139,7 +139,7 @@ def test_checkpoints() -> None:
         assert steps - max(0.22 * steps, 1) < passed <= steps
 
 
-def test_a_random_start_lies_on_the_surface_of_the_ball(problem: Problem, recording: Any) -> None:
+def test_random_start_is_on_the_surface_of_the_ball(problem: Problem, recording: Any) -> None:
     model, _, y = problem
     x = torch.full((16, 1, 6, 6), 0.5, dtype=torch.float64) + torch.arange(16)[:, None, None, None] / 1e3
 
@@ -161,7 +161,7 @@ def test_a_random_start_lies_on_the_surface_of_the_ball(problem: Problem, record
     assert not torch.equal(start(eps=0.1, seed=1), cube)
 
 
-def test_every_run_starts_elsewhere(problem: Problem, recording: Any) -> None:
+def test_every_run_has_its_own_random_start(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     x, y = x[:14], y[:14]
     recorded = recording(model)
@@ -175,7 +175,7 @@ def test_every_run_starts_elsewhere(problem: Problem, recording: Any) -> None:
     assert not torch.equal(recorded.asked[4], x)
 
 
-def test_targets_are_the_likeliest_wrong_classes(problem: Problem) -> None:
+def test_targets_are_the_most_probable_wrong_classes(problem: Problem) -> None:
     model, x, y = problem
     x, y = x[:14], y[:14]
     second, third = model(x).topk(3).indices[:, 1:].unbind(1)
@@ -207,7 +207,7 @@ def test_targets_are_the_likeliest_wrong_classes(problem: Problem) -> None:
     assert len(watched.aims) == 3 * 2
 
 
-def test_a_model_with_its_own_rule_is_looked_at_once_a_step_and_not_differentiated(problem: Problem) -> None:
+def test_a_models_own_gradient_rule_is_used_once_per_step(problem: Problem) -> None:
     model, x, y = problem
 
     class Hidden(nn.Module):

@@ -48,7 +48,7 @@ def waits(search: Callable[[], Tensor]) -> int:
     return counted.count
 
 
-def test_the_count_sees_what_waits() -> None:
+def test_wait_counter_counts_device_synchronisation() -> None:
     x = torch.rand(4)
     assert waits(lambda: x[x > 0.5]) == 1
     assert waits(lambda: (x > 0.5).nonzero()) == 1
@@ -56,7 +56,7 @@ def test_the_count_sees_what_waits() -> None:
     assert waits(lambda: torch.where(x > 0.5, x, -x)) == 0
 
 
-def test_carlini_wagner_waits_only_to_check_progress(problem: Problem) -> None:
+def test_carlini_wagner_synchronises_only_at_progress_checks(problem: Problem) -> None:
     assert waits(lambda: CarliniWagner(**QUICK, abort_early=False).search(*problem)) == 0
     assert (
         0
@@ -65,7 +65,7 @@ def test_carlini_wagner_waits_only_to_check_progress(problem: Problem) -> None:
     )
 
 
-def test_deepfool_waits_once_a_step(problem: Problem, recording: Any) -> None:
+def test_deepfool_synchronises_once_per_step(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     recorded = recording(model)
     counted = waits(lambda: DeepFool().search(recorded, x, y))
@@ -75,14 +75,14 @@ def test_deepfool_waits_once_a_step(problem: Problem, recording: Any) -> None:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_apgd_waits_once_a_run_and_where_rows_may_leave(problem: Problem, norm: str) -> None:
+def test_apgd_synchronises_once_per_run_and_where_samples_may_leave(problem: Problem, norm: str) -> None:
     settings = {"eps": 1e-3, "steps": 12, "norm": norm, "loss": "targeted-dlr"}  # fools nothing, so all runs are made
     assert waits(lambda: APGD(**settings, restarts=2).perturb(*problem)) == 2 * 3
     within_a_run = 3 * len({*checkpoints(12), 12})  # who is looked at again, who goes on, and who leaves
     assert waits(lambda: APGD(**settings, targets=1, leave_when_fooled=True).perturb(*problem)) == 1 + within_a_run
 
 
-def test_square_waits_once_a_query(problem: Problem) -> None:
+def test_square_synchronises_once_per_query(problem: Problem) -> None:
     assert waits(lambda: Square(eps=1e-3, queries=20).perturb(*problem)) <= 20 + 2
 
 
@@ -109,7 +109,7 @@ class Turned(nn.Module):
     ],
     ids=["cw", "deepfool", "apgd-linf", "apgd-l2", "square"],
 )
-def test_the_layout_in_memory_changes_nothing(problem: Problem, attack: Attack) -> None:
+def test_memory_layout_does_not_change_results(problem: Problem, attack: Attack) -> None:
     model, x, y = problem
     turned = x.mT.contiguous().mT
     assert torch.equal(turned, x)

@@ -37,20 +37,20 @@ def plain(row: list[float], salts: tuple[int, ...], count: int, first: int) -> l
     st.lists(st.integers(0, 2**62), max_size=3),
     st.integers(0, 50),
 )
-def test_the_numbers_are_those_of_plain_arithmetic(rows: list[list[float]], salts: list[int], first: int) -> None:
+def test_streams_equal_plain_integer_arithmetic(rows: list[list[float]], salts: list[int], first: int) -> None:
     drawn = uniform(streams(torch.tensor(rows), *salts), 5, first)
     assert drawn.dtype == torch.float32
     assert drawn.tolist() == [plain(row, tuple(salts), 5, first) for row in rows]
 
 
-def test_splitmix_gives_its_published_sequence() -> None:
+def test_splitmix_equals_its_published_sequence() -> None:
     # The first outputs of SplitMix64 from the state 1234567, as its implementations are checked with.
     outputs = (6457827717110365317, 3203168211198807973, 9817491932198370423)
     expected = [((output >> 41) + 0.5) / 2**23 for output in outputs]
     assert uniform(torch.tensor([1234567]), 3)[0].tolist() == expected
 
 
-def test_rows_draw_alone_what_they_draw_together() -> None:
+def test_a_samples_numbers_do_not_depend_on_its_batch() -> None:
     x = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     together = uniform(streams(x, 3), 20)
     for order in ([4], [2, 0], [5, 4, 3, 2, 1, 0]):
@@ -62,7 +62,7 @@ def test_rows_draw_alone_what_they_draw_together() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("attack", [APGD(eps=0.1, steps=20), Square(eps=0.1, queries=50)], ids=["apgd", "square"])
-def test_a_gpu_draws_and_finds_the_same(attack: Attack, new_model: Callable[..., JointModel]) -> None:
+def test_gpu_draws_the_same_numbers(attack: Attack, new_model: Callable[..., JointModel]) -> None:
     model = new_model().double().eval()
     x = torch.rand(12, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y = model(x).argmax(1)
@@ -81,7 +81,7 @@ def test_streams_differ_by_row_salt_and_order_of_values() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 100_000), (1000, 100)])
-def test_the_numbers_are_uniform_and_uncorrelated(shape: tuple[int, int]) -> None:
+def test_numbers_are_uniform_and_uncorrelated(shape: tuple[int, int]) -> None:
     # Black images but for one pixel: rows as alike as rows can be.
     x = torch.zeros(shape[0], 1000)
     x[torch.arange(shape[0]), torch.arange(shape[0])] = 1

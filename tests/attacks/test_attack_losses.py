@@ -50,7 +50,9 @@ def rows(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
 
 @settings(max_examples=30)
 @given(rows(), st.floats(0.01, 100), st.floats(-100, 100))
-def test_ratios_ignore_scale_and_shift(batch: tuple[Tensor, Tensor, Tensor], scale: float, shift: float) -> None:
+def test_dlr_does_not_change_with_scale_and_shift_of_logits(
+    batch: tuple[Tensor, Tensor, Tensor], scale: float, shift: float
+) -> None:
     logits, y, target = batch
     assert torch.allclose(dlr(scale * logits + shift, y), dlr(logits, y))
     assert torch.allclose(targeted_dlr(scale * logits + shift, y, target), targeted_dlr(logits, y, target))
@@ -58,7 +60,7 @@ def test_ratios_ignore_scale_and_shift(batch: tuple[Tensor, Tensor, Tensor], sca
 
 @settings(max_examples=30)
 @given(rows())
-def test_a_positive_loss_means_misclassified(batch: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_positive_margins_mean_misclassified(batch: tuple[Tensor, Tensor, Tensor]) -> None:
     logits, y, target = batch
     wrong = logits.argmax(1) != y
     assert torch.equal(margin(logits, y) > 0, wrong)
@@ -69,7 +71,7 @@ def test_a_positive_loss_means_misclassified(batch: tuple[Tensor, Tensor, Tensor
 
 
 @pytest.mark.parametrize("height", [0.0, 7.5])
-def test_tied_logits_have_a_finite_ratio_and_gradient(height: float) -> None:
+def test_dlr_and_its_gradient_are_finite_for_equal_logits(height: float) -> None:
     y, target = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3])
     for loss in (lambda z: dlr(z, y), lambda z: targeted_dlr(z, y, target)):
         logits = torch.full((3, 5), height, requires_grad=True)

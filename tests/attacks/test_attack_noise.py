@@ -27,7 +27,7 @@ class Threshold(nn.Module):
         return torch.cat([-lead, lead], 1)
 
 
-def test_a_row_keeps_the_first_draw_that_fools():
+def test_noise_keeps_the_first_misclassified_draw():
     x, y = torch.full((400, 1, 4, 4), 0.5), torch.zeros(400, dtype=torch.int64)
     x[:, 0, 3, 3] = torch.linspace(0, 1, 400)  # an image draws by its own values: alike ones would draw alike
     one = Noise(eps=0.2, draws=1)(Threshold(0.6), x, y)
@@ -52,7 +52,7 @@ def _tilted() -> tuple[nn.Module, torch.Tensor, torch.Tensor, float]:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_points_are_in_the_ball_and_the_box(norm):
+def test_noise_is_inside_ball_and_bounds(norm):
     x = noise_images(20)
     delta = Noise(eps=0.3, norm=norm, draws=3)(tiny_model(), x, torch.zeros(20, dtype=torch.int64)) - x
     size = delta.flatten(1).abs().amax(1) if norm == "linf" else row_norms(delta)
@@ -62,12 +62,12 @@ def test_points_are_in_the_ball_and_the_box(norm):
 
 
 @pytest.mark.parametrize("wrong", [{"eps": -1.0}, {"eps": 0.1, "norm": "l1"}, {"eps": 0.1, "draws": 0}])
-def test_noise_refuses(wrong):
+def test_noise_raises_for_bad_settings(wrong):
     with pytest.raises(soap.InputError):
         Noise(**wrong)
 
 
-def test_autoattack_finds_what_lies_in_the_ball():
+def test_autoattack_finds_adversarial_examples_inside_the_ball():
     pytest.importorskip("pyautoattack")
     model, x, y, reach = _tilted()
     x_adv = AutoAttack(eps=reach * 1.05)(model, x, y)
@@ -99,7 +99,7 @@ def test_autoattack_prints_nothing():
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_autoattack_says_how_to_install_it(monkeypatch):
+def test_autoattack_error_names_the_package_to_install(monkeypatch):
     real = builtins.__import__
 
     def without(name, *rest, **further):

@@ -23,7 +23,9 @@ def digits(new_model: NewModel) -> tuple[nn.Module, Tensor, Tensor]:
     return model, x, model(x).argmax(1)
 
 
-def test_a_row_alone_gives_what_it_gives_in_a_batch(attack: Attack, digits: tuple[nn.Module, Tensor, Tensor]) -> None:
+def test_a_sample_alone_gives_the_same_result_as_in_a_batch(
+    attack: Attack, digits: tuple[nn.Module, Tensor, Tensor]
+) -> None:
     if isinstance(attack, PGD) and attack.start == "random":
         pytest.skip("random starts are drawn for the batch as a whole")
     model, x, y = digits
@@ -34,7 +36,7 @@ def test_a_row_alone_gives_what_it_gives_in_a_batch(attack: Attack, digits: tupl
     assert torch.allclose(together, alone, atol=1e-7)
 
 
-def test_deepfool_lets_fooled_rows_go(digits: tuple[nn.Module, Tensor, Tensor], recording: Any) -> None:
+def test_deepfool_removes_samples_after_success(digits: tuple[nn.Module, Tensor, Tensor], recording: Any) -> None:
     model, x, y = digits
     recorded = recording(model)
     x_adv = DeepFool()(recorded, x, y)
@@ -52,7 +54,9 @@ def test_deepfool_lets_fooled_rows_go(digits: tuple[nn.Module, Tensor, Tensor], 
         assert len(survivors) == after
 
 
-def test_carlini_wagner_lets_rows_without_progress_go(digits: tuple[nn.Module, Tensor, Tensor], recording: Any) -> None:
+def test_carlini_wagner_removes_samples_without_progress(
+    digits: tuple[nn.Module, Tensor, Tensor], recording: Any
+) -> None:
     model, x, y = digits
     patient = CarliniWagner(steps=60, search_steps=2, lr=0.1, initial_c=1.0, abort_early=False)
     recorded = recording(model)
@@ -72,7 +76,7 @@ def test_carlini_wagner_lets_rows_without_progress_go(digits: tuple[nn.Module, T
     assert sum(sizes) < 2 * 60 * 12
 
 
-def test_an_aborted_search_step_leaves_the_other_rows_alone(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
+def test_early_abort_does_not_change_the_other_samples(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = digits
     attack = CarliniWagner(steps=60, search_steps=3, lr=0.1, initial_c=1.0)
     together = attack(model, x, y)
@@ -81,7 +85,7 @@ def test_an_aborted_search_step_leaves_the_other_rows_alone(digits: tuple[nn.Mod
 
 
 @pytest.mark.parametrize("attack", [CarliniWagner(), DeepFool()], ids=["cw", "deepfool"])
-def test_rows_already_misclassified_never_enter(
+def test_misclassified_samples_are_skipped(
     attack: Attack, digits: tuple[nn.Module, Tensor, Tensor], recording: Any
 ) -> None:
     model, x, y = digits
@@ -97,7 +101,7 @@ def test_rows_already_misclassified_never_enter(
     assert max(recorded.sizes[2:]) == 3
 
 
-def test_pgd_restarts_the_rows_that_stand(digits: tuple[nn.Module, Tensor, Tensor], recording: Any) -> None:
+def test_pgd_restarts_only_samples_without_success(digits: tuple[nn.Module, Tensor, Tensor], recording: Any) -> None:
     model, x, y = digits
     once = PGD(eps=0.03, step_size=0.015, steps=2)
     stood = int((~fooled(model, once(model, x, y), y)).sum())

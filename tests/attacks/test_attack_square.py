@@ -41,7 +41,7 @@ class Linear(nn.Module):
         return torch.stack([self.lead - height, height], 1)
 
 
-def test_on_a_linear_model_it_finds_the_best_corner() -> None:
+def test_square_finds_the_best_corner_of_a_linear_model() -> None:
     x = 0.5 + 0.01 * torch.randn(6, 2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y, eps = torch.zeros(6, dtype=torch.long), 0.05
     model = Linear(lead=10.0)  # enough not to be fooled, not so much that cross-entropy vanishes
@@ -56,7 +56,7 @@ def test_on_a_linear_model_it_finds_the_best_corner() -> None:
     assert 0 < fooled(model, x_adv, y).sum() < 6
 
 
-def test_it_starts_at_stripes_and_repaints_one_square_a_query(problem: Problem, recording: Any) -> None:
+def test_square_starts_at_stripes_and_repaints_one_square_per_query(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     x, y = x[:14], y[:14]
     eps, queries = 1e-4, 60  # too near to fool: all rows stay to the end
@@ -103,7 +103,7 @@ def test_squares_shrink_on_the_schedule_of_autoattack(queries: int) -> None:
         assert attack._side(query, 28, 28) == max(round((covered * 28 * 28) ** 0.5), 1)
 
 
-def test_squares_of_the_first_and_the_last_query() -> None:
+def test_square_sizes_of_the_first_and_last_query() -> None:
     attack = Square(eps=0.1, queries=10_000)
     assert attack._side(1, 32, 32) == 29  # sqrt(0.8 * 32 * 32) = 28.6
     assert attack._side(11, 32, 32) == 29
@@ -112,7 +112,7 @@ def test_squares_of_the_first_and_the_last_query() -> None:
     assert attack._side(1, 3, 200) == 3  # a square is no wider than the image
 
 
-def test_fooled_rows_leave_and_keep_the_point_that_fools(problem: Problem, recording: Any) -> None:
+def test_samples_leave_at_their_first_success_and_keep_it(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     recorded = recording(model)
     x_adv = Square(eps=0.06, queries=80)(recorded, x, y)
@@ -128,7 +128,7 @@ def test_fooled_rows_leave_and_keep_the_point_that_fools(problem: Problem, recor
         assert len(asked) == 1  # the point that fooled was the row's last question
 
 
-def test_a_point_that_fools_is_taken_though_its_loss_is_lower() -> None:
+def test_a_success_is_kept_even_with_lower_loss() -> None:
     def cliff(x: Tensor) -> Tensor:
         """Nearly undecided among three classes; past 0.55 one of two is wrong, and the loss of class 0 is lower."""
         undecided, wrong = x.new_tensor([0.01, 0.0, 0.0]), x.new_tensor([0.0, 0.02, -10.0])
@@ -141,7 +141,7 @@ def test_a_point_that_fools_is_taken_though_its_loss_is_lower() -> None:
     assert (cross_entropy(cliff(x_adv), y) < cross_entropy(cliff(x), y)).all()
 
 
-def test_the_search_ends_when_no_row_is_left(problem: Problem, recording: Any) -> None:
+def test_search_ends_when_all_samples_have_success(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     recorded = recording(model)
     assert fooled(model, Square(eps=0.6, queries=500)(recorded, x, y), y).all()
@@ -151,7 +151,7 @@ def test_the_search_ends_when_no_row_is_left(problem: Problem, recording: Any) -
     assert recorded.sizes == [8, 16]
 
 
-def test_rows_alone_find_what_they_find_together(problem: Problem) -> None:
+def test_square_result_does_not_depend_on_other_samples(problem: Problem) -> None:
     model, x, y = problem
     attack = Square(eps=0.06, queries=60, restarts=2, seed=3)
     together = attack(model, x, y)
@@ -159,7 +159,7 @@ def test_rows_alone_find_what_they_find_together(problem: Problem) -> None:
         assert torch.equal(attack(model, x[part], y[part]), together[part])
 
 
-def test_the_seed_chooses_the_squares(problem: Problem) -> None:
+def test_seed_determines_the_squares(problem: Problem) -> None:
     model, x, y = problem
     one, same, other = (Square(eps=1e-3, queries=20, seed=seed)(model, x, y) for seed in (1, 1, 2))
     assert torch.equal(one, same)
@@ -174,7 +174,7 @@ def test_the_seed_chooses_the_squares(problem: Problem) -> None:
     loss=st.sampled_from(["ce", "margin", "dlr"]),
     p_init=st.floats(0.01, 1),
 )
-def test_results_are_legal_and_never_worse(
+def test_results_are_valid_and_never_worse_than_the_input(
     new_model: NewModel, seed: int, eps: float, queries: int, loss: str, p_init: float
 ) -> None:
     model = new_model(seed % 100).double().eval()
@@ -195,7 +195,7 @@ def test_results_are_legal_and_never_worse(
         assert (wrong | (cross_entropy(model(x_adv), y) >= cross_entropy(model(x), y) - 1e-12)).all()
 
 
-def test_a_model_that_answers_without_gradients_will_do(problem: Problem) -> None:
+def test_square_works_on_a_model_without_gradient(problem: Problem) -> None:
     model, x, y = problem
     attack = Square(eps=0.06, queries=30)
     assert torch.equal(attack(torch.no_grad()(lambda images: model(images)), x, y), attack(model, x, y))

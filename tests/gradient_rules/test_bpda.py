@@ -31,7 +31,7 @@ def digits():
 
 
 @pytest.mark.parametrize("loss", [cross_entropy, margin])
-def test_bpda_is_autograd_through_the_defended_digits(digits, loss):
+def test_straight_through_equals_autograd_through_the_defence(digits, loss):
     model, x, y = digits
     purify = soap.SOAP(model)
     point = x.clone().requires_grad_()
@@ -48,7 +48,7 @@ def test_bpda_is_autograd_through_the_defended_digits(digits, loss):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("eps", ["min-aux", "min-aux-batch", 0.25])
-def test_the_trajectory_is_the_mean_of_a_slow_loop_over_its_iterates(task, eps):
+def test_mean_over_iterates_equals_a_slow_loop(task, eps):
     """In float64, so that rounding does not flip the sign of a purifier's gradient near zero."""
     model, y = tiny_model(task, dtype=torch.float64), torch.tensor([0, 1, 2])
     x, purify = noise_images(3, dtype=torch.float64), soap.SOAP(model, eps)
@@ -77,7 +77,7 @@ class Towards(nn.Module):
         return self.path(x)[-1]
 
 
-def test_on_a_known_purifier_and_a_known_criterion_the_directions_are_closed_forms():
+def test_rules_have_closed_forms_for_a_known_purifier():
     """With the identity as classifier, |x|^2 at a point has the gradient 2x."""
     x = torch.full((1, 5), 0.5, dtype=torch.float64)
     delta = torch.tensor([[-8, -2, 0, 1, 8]], dtype=torch.float64) / 16
@@ -95,7 +95,7 @@ def test_on_a_known_purifier_and_a_known_criterion_the_directions_are_closed_for
 
 @pytest.mark.parametrize("sight", SIGHTS)
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_nothing_else_changes_in_any_context(sight, context):
+def test_model_and_inputs_do_not_change_in_any_grad_mode(sight, context):
     model = tiny_model(dtype=torch.float64)
     expected = soap.Defence(model, soap.SOAP(model))(noise_images(3, dtype=torch.float64)).detach()
     model.train().requires_grad_(True)
@@ -115,7 +115,7 @@ def test_nothing_else_changes_in_any_context(sight, context):
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
-def test_an_image_alone_and_in_a_batch_gives_the_same(sight):
+def test_an_image_gives_the_same_gradient_alone_and_in_a_batch(sight):
     model, y = tiny_model("rotation", dtype=torch.float64), torch.tensor([0, 1, 2])
     x, seen = noise_images(3, dtype=torch.float64), sight(model, soap.SOAP(model))
     together = seen.logits_and_gradient(x, of(cross_entropy, y))
@@ -132,7 +132,7 @@ def descends_without_asking(x):
 
 
 @pytest.mark.parametrize("wrap", [lambda out: out, lambda out: SimpleNamespace(x=out)], ids=["tensor", "with-x"])
-def test_a_purifier_of_ones_own(wrap):
+def test_a_users_purifier_may_return_a_tensor_or_x(wrap):
     model, x, y = tiny_model(), noise_images(3), torch.tensor([0, 1, 2])
     seen = StraightThrough(model, lambda x: wrap(descends_without_asking(x)))
     with torch.no_grad():  # as inside an attack
@@ -151,7 +151,7 @@ class DescendsWithoutAsking:
         return torch.stack([x, descends_without_asking(x)])
 
 
-def test_a_path_of_ones_own():
+def test_a_users_purifier_may_give_its_path():
     model, x, y = tiny_model(), noise_images(3), torch.tensor([0, 1, 2])
     with torch.no_grad():
         logits, direction = MeanOverIterates(model, DescendsWithoutAsking()).logits_and_gradient(
@@ -162,7 +162,7 @@ def test_a_path_of_ones_own():
     torch.testing.assert_close(direction, (ends[0] + ends[1]) / 2)
 
 
-def test_an_attack_that_knows_the_purifier_breaks_more_than_one_that_does_not(digits):
+def test_an_adaptive_attack_breaks_more_than_transfer(digits):
     model = digits[0]
     images = soap.data.load("mnist-mini").take(40)
     robust, attack = StraightThrough(model, soap.SOAP(model)), PGD(eps=0.3, step_size=0.03, steps=20, keep="best")
@@ -186,7 +186,7 @@ class Flattens(nn.Module):
         return torch.cat([s, -s], 1)
 
 
-def test_where_a_purifier_keeps_the_label_and_hides_the_gradient_the_start_still_has_it():
+def test_start_rule_works_where_the_purified_point_has_no_gradient():
     """The anti-adversary before an adversarially trained network: the other rules found less than transfer did."""
     x, y = torch.tensor([[0.75], [0.25]]), torch.tensor([0, 1])
     model, purify = Flattens(), Surer()
@@ -201,7 +201,7 @@ def test_where_a_purifier_keeps_the_label_and_hides_the_gradient_the_start_still
 @pytest.mark.parametrize(
     ("sight", "passes"), [(StraightThrough, (1, 1)), (StartPoint, (2, 1)), (MeanOverIterates, (6, 6))]
 )
-def test_a_look_costs_one_purification_and_the_classifiers_passes(digits, sight, passes):
+def test_cost_is_one_purification_and_the_classifiers_passes(digits, sight, passes):
     """On the paper's grid of 11 radii: 11 gradients and 5 further losses, whichever way the attacker looks."""
     model, x, y = digits
     losses, logits = Meter(x.device), Meter(x.device)
@@ -249,7 +249,7 @@ BAD = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), BAD, ids=range(len(BAD)))
-def test_bad_input_is_one_clear_error(call, message):
+def test_bad_input_raises(call, message):
     model = tiny_model()
     before = state_of(model)
     with pytest.raises(soap.InputError, match=message):
@@ -260,7 +260,7 @@ def test_bad_input_is_one_clear_error(call, message):
 @pytest.mark.gpu
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("sight", SIGHTS)
-def test_on_a_gpu_a_replayed_purifier_gives_the_same(sight, task):
+def test_gpu_replay_gives_the_same_gradient(sight, task):
     model, x, y = tiny_model(task).cuda(), noise_images(8).cuda(), torch.arange(8, device="cuda") % 4
     seen = sight(model, soap.SOAP(model))
     model.recordable = True

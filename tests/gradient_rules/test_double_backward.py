@@ -49,7 +49,7 @@ def convolutions(draw):
 
 @settings(max_examples=80, deadline=None)
 @given(convolutions())
-def test_values_and_both_derivatives_are_torchs(made):
+def test_values_and_both_derivatives_equal_torch(made):
     layer, x = made
     way = torch.randn_like(x)
     wanted = derivatives(layer, x, way)
@@ -60,7 +60,7 @@ def test_values_and_both_derivatives_are_torchs(made):
 
 
 @pytest.mark.parametrize("options", [{}, {"padding": "same"}])
-def test_a_layer_that_learns_gets_its_gradient(options):
+def test_trainable_layers_get_their_gradient(options):
     layer, x = nn.Conv2d(2, 3, 3, **options).double(), torch.randn(2, 2, 5, 5, dtype=torch.float64, requires_grad=True)
     wanted = torch.autograd.grad(layer(x).square().sum(), (x, *layer.parameters()))
     with FixedConvolutions():
@@ -69,7 +69,7 @@ def test_a_layer_that_learns_gets_its_gradient(options):
         assert torch.equal(ours, theirs)
 
 
-def test_a_single_image_without_its_batch_is_left_to_torch():
+def test_unbatched_images_are_left_to_torch():
     layer, x = nn.Conv2d(2, 3, 3).requires_grad_(False), torch.randn(2, 5, 5, requires_grad=True)
     with FixedConvolutions():
         assert torch.equal(layer(x), layer(x.detach()))
@@ -87,7 +87,7 @@ class Kernels(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_step_back_computes_no_gradient_of_weights(plain, monkeypatch):
+def test_backward_step_computes_no_weight_gradients(plain, monkeypatch):
     """Such a gradient is a convolution with a kernel as large as what the layer gives."""
     if plain:  # the test sees it where it is there
         monkeypatch.setattr(unrolled, "FixedConvolutions", torch.enable_grad)

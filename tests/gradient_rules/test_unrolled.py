@@ -59,7 +59,7 @@ FORMS = [(task, None) for task in TASKS[:2]] + [("consistency", gradient) for gr
 @pytest.mark.parametrize(("task", "gradient"), FORMS)
 @pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize("scale", [0.3, 3.0])
-def test_going_back_step_by_step_is_autograd_through_the_whole_walk(task, gradient, smooth, scale):
+def test_stepwise_backward_equals_autograd_through_all_steps(task, gradient, smooth, scale):
     model, purify, x, y = double(task, gradient, grid=(0.0, 0.07, 0.25), step_size=0.1)
     logits, direction = logits_and_gradient(Unrolled(model, purify, scale=scale, smooth=smooth), x, of(y))
     point, eps = x.clone().requires_grad_(), purify(x).eps[:, None, None, None]
@@ -71,7 +71,7 @@ def test_going_back_step_by_step_is_autograd_through_the_whole_walk(task, gradie
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("radius", [0.02, 0.15, 0.5])
-def test_the_gradient_of_the_smooth_walk_is_its_central_difference(task, radius):
+def test_smooth_gradient_equals_central_differences(task, radius):
     gradient = "exact" if task == "consistency" else None  # of a gradient that is not true there is no such check
     model, purify, x, y = double(task, gradient, eps=radius, step_size=0.05, steps=4)
     seen, eps = Unrolled(model, purify, smooth=True), torch.full((3, 1, 1, 1), radius, dtype=torch.float64)
@@ -125,7 +125,7 @@ def most_kept(work):
     return kept.most
 
 
-def test_memory_does_not_grow_with_the_number_of_steps():
+def test_memory_does_not_grow_with_steps():
     def measured(steps):
         """Of our way back, and of autograd through the whole walk."""
         model, purify, x, y = double(eps=0.5, step_size=0.05, steps=steps)
@@ -138,7 +138,7 @@ def test_memory_does_not_grow_with_the_number_of_steps():
     assert many_plain > 3 * few_plain  # so the count would have seen it
 
 
-def test_a_stand_in_of_any_width_gives_a_finite_gradient_for_digits():
+def test_any_scale_gives_a_finite_gradient_for_digits():
     model = soap.load("mnist-fcn-dr")
     x, y = attacked_digits(model, 20)
     purify = soap.SOAP(model)
@@ -151,7 +151,7 @@ def test_a_stand_in_of_any_width_gives_a_finite_gradient_for_digits():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_so_wide_a_stand_in_that_it_is_flat_leaves_bpda_where_no_pixel_leaves_the_range(task):
+def test_a_very_large_scale_equals_straight_through(task):
     model, purify, x, y = double(task, grid=(0.0, 0.1, 0.25))
     x = 0.3 + 0.4 * x
     expected = StraightThrough(model, purify).logits_and_gradient(x, of(y))
@@ -160,7 +160,7 @@ def test_so_wide_a_stand_in_that_it_is_flat_leaves_bpda_where_no_pixel_leaves_th
 
 @pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_nothing_else_changes_in_any_context(context, smooth):
+def test_model_and_inputs_do_not_change_in_any_grad_mode(context, smooth):
     model, purify, _, y = double("consistency")
     expected = soap.Defence(model, purify)(noise_images(3, dtype=torch.float64)).detach()
     model.train().requires_grad_(True)
@@ -179,7 +179,7 @@ def test_nothing_else_changes_in_any_context(context, smooth):
     assert isinstance(purify, UnrollablePurifier)
 
 
-def test_an_image_alone_and_in_a_batch_gives_the_same():
+def test_an_image_gives_the_same_gradient_alone_and_in_a_batch():
     model, purify, x, y = double("rotation")
     seen = Unrolled(model, purify)
     together = seen.logits_and_gradient(x, of(y))
@@ -188,7 +188,7 @@ def test_an_image_alone_and_in_a_batch_gives_the_same():
         torch.testing.assert_close((alone[0][0], alone[1][0]), (together[0][row], together[1][row]))
 
 
-def test_memory_running_out_halves_the_part_and_changes_nothing(monkeypatch):
+def test_out_of_memory_halves_the_part_with_the_same_result(monkeypatch):
     model, purify, x, y = double()
     path, whole = purify.route(x), Unrolled(model, purify).logits_and_gradient(x, of(y))
     loss, sizes = purify.loss, []
@@ -205,7 +205,7 @@ def test_memory_running_out_halves_the_part_and_changes_nothing(monkeypatch):
     assert max(sizes) == 3
 
 
-def test_a_look_costs_one_purification_and_goes_back_through_each_step_twice():
+def test_cost_is_one_purification_and_two_backward_passes_per_step():
     """On the paper's grid, passes of the encoder: 11 gradients and 5 losses, the classifier's, and T steps of one
     forward pass, its gradient, and the way back through both."""
     model = soap.load("mnist-fcn-dr")
@@ -236,7 +236,7 @@ BAD = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), BAD, ids=range(len(BAD)))
-def test_bad_input_is_one_clear_error(call, message):
+def test_bad_input_raises(call, message):
     model = tiny_model()
     before = state_of(model)
     with pytest.raises(soap.InputError, match=message):
@@ -246,7 +246,7 @@ def test_bad_input_is_one_clear_error(call, message):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("task", TASKS)
-def test_on_a_gpu_a_replayed_purifier_gives_the_same(task):
+def test_gpu_replay_gives_the_same_gradient(task):
     model, x, y = tiny_model(task).cuda(), noise_images(8).cuda(), torch.arange(8, device="cuda") % 4
     seen = Unrolled(model, soap.SOAP(model))
     model.recordable = True

@@ -50,7 +50,7 @@ def narrowing(g, gamma, scale):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_bowl_has_a_jacobian_in_closed_form(scale):
+def test_quadratic_loss_has_a_jacobian_in_closed_form(scale):
     gamma = 0.0625
     x, target = torch.tensor([[0.5, 0.4, 0.6, 0.5]]).double(), torch.tensor([[0.1, 0.3, 0.65, 0.9]]).double()
     bowl = Bowl(target, step_size=gamma, steps=3)
@@ -63,7 +63,7 @@ def test_a_bowl_has_a_jacobian_in_closed_form(scale):
     torch.testing.assert_close(direction, 2 * path[-1] * jacobian)
 
 
-def test_a_step_that_binds_follows_the_start_and_one_that_leaves_the_range_follows_nothing():
+def test_gradient_of_clipped_steps():
     x, target = torch.tensor([[0.5, 0.02, 0.98, 0.5]]).double(), torch.tensor([[0.0, -1.0, 2.0, 0.51]]).double()
     path = torch.tensor([[0.45, 0.0, 1.0, 0.55]]).double()  # clipped by eps; by the range, twice; by eps
     seen = Unrolled(nn.Identity(), Bowl(target, eps=0.05))
@@ -74,7 +74,7 @@ def test_a_step_that_binds_follows_the_start_and_one_that_leaves_the_range_follo
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gamma", [k / 97 for k in range(3, 24, 2)])
-def test_a_clip_a_whole_number_of_steps_away_does_not_bind_by_rounding(gamma, dtype):
+def test_rounding_does_not_clip_at_a_whole_number_of_steps(gamma, dtype):
     """Three steps from any start reach but do not leave a radius of three, nor from there the range."""
     x = torch.cat([torch.full((1,), 3 * gamma), torch.linspace(3.1 * gamma, 1, 70)]).to(dtype)[None]
     far, near = (Bowl(x - 1, eps=eps, step_size=gamma, steps=3) for eps in (0.9, 3 * gamma))
@@ -98,7 +98,7 @@ class Flat(Bowl):
 
 
 @pytest.mark.parametrize("tilt", [0.0, 1e-36, 1e-25])
-def test_where_the_loss_is_flat_or_faint_the_gradient_stays_finite(tilt):
+def test_gradient_is_finite_where_the_loss_is_flat(tilt):
     purify, x = Flat(torch.tensor([[0.2, 0.6]])), torch.tensor([[0.5, 0.5]])
     purify.tilt = tilt
     direction = Unrolled(nn.Identity(), purify).logits_and_gradient(x, squares)[1]
@@ -107,7 +107,7 @@ def test_where_the_loss_is_flat_or_faint_the_gradient_stays_finite(tilt):
 
 
 @pytest.mark.parametrize("gradient", ["paper", "stop", "exact"])
-def test_what_label_consistency_keeps_of_its_second_derivative(gradient):
+def test_second_derivative_of_label_consistency_by_gradient_option(gradient):
     """Linear logits A x and view V x. The gradient is 2/C (1 - W)A'(A x - A V x): W = V' if exact, 0 if stopped, else
     the floor-indexed adjoint; what autograd keeps of its derivative is 2/C (1 - W) A'A (1 - W')."""
     side, classes = 16, 3
@@ -157,7 +157,7 @@ class Residual(nn.Module):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_fused_norms_are_differentiated_twice_as_separate_ones_are(device):
+def test_fused_batch_norm_has_the_same_second_derivative(device):
     def rotation(fused):
         torch.manual_seed(0)
         encoder = nn.Sequential(Residual(fused), nn.Flatten())

@@ -86,13 +86,13 @@ def plain_purify(model: PixelCNN, x: Tensor, reach: int) -> Tensor:
     reach=st.integers(0, 20),
     seed=st.integers(0, 2**31),
 )
-def test_equal_to_the_plain_slow_loop(shape: tuple[int, int, int], reach: int, seed: int) -> None:
+def test_result_equals_a_slow_plain_loop(shape: tuple[int, int, int], reach: int, seed: int) -> None:
     model, x = small(shape, seed=seed), pictures(2, shape, seed=seed)
     got = PixelDefend(model, reach / 255)(x)
     assert torch.equal(got.x, torch.stack([plain_purify(model, image, reach) for image in x]))
 
 
-def test_what_it_returns() -> None:
+def test_fields_of_the_result() -> None:
     model, x = small((3, 5, 4)), pictures(6, (3, 5, 4))
     kept, weights = x.clone(), copy.deepcopy(model.state_dict())
     model.train()
@@ -116,7 +116,7 @@ def test_what_it_returns() -> None:
     assert torch.equal(PixelDefend(model, 9 / 255)(x).x, out.x)
 
 
-def test_an_answer_does_not_depend_on_batch_mates() -> None:
+def test_result_does_not_depend_on_the_batch() -> None:
     model, x = small((3, 4, 3)), pictures(5, (3, 4, 3))
     purify = PixelDefend(model)
     together = purify(x)
@@ -127,14 +127,14 @@ def test_an_answer_does_not_depend_on_batch_mates() -> None:
         torch.testing.assert_close(alone.loss_after[0], together.loss_after[place])
 
 
-def test_under_autocast_it_is_the_same() -> None:
+def test_autocast_does_not_change_the_result() -> None:
     model, x = small((3, 4, 3)).float(), pictures(3, (3, 4, 3)).float()
     wanted = PixelDefend(model)(x)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(PixelDefend(model)(x).x, wanted.x)
 
 
-def test_split_by_memory_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_memory_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     from soap.purifiers import pixel_defend
 
     model, x = small((1, 4, 3)), pictures(5, (1, 4, 3))
@@ -158,7 +158,7 @@ def test_split_by_memory_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(("channels", "mixtures"), [(1, 4), (3, 1)])
-def test_where_pixels_are_independent_likelihood_never_falls(channels: int, mixtures: int) -> None:
+def test_likelihood_of_independent_pixels_never_falls(channels: int, mixtures: int) -> None:
     """There the greedy choice is the best one, and without a limit it is the mode of every pixel."""
     shape = (channels, 3, 4)
     model, x = small(shape, mixtures=mixtures), pictures(8, shape)
@@ -171,7 +171,7 @@ def test_where_pixels_are_independent_likelihood_never_falls(channels: int, mixt
     assert (far.x == far.x[:1, :, :1, :1]).all()
 
 
-def test_ties_go_to_the_nearest_then_to_the_lower() -> None:
+def test_equally_likely_levels_give_the_nearest_then_the_lower() -> None:
     """A logistic symmetric about the boundary between 127 and 128 has equals on both sides; a channel without a
     preference, all equals, stays."""
     raw = torch.zeros(3, parameters_per_pixel(1, 1), 1, dtype=torch.float64)
@@ -185,7 +185,7 @@ def test_ties_go_to_the_nearest_then_to_the_lower() -> None:
     assert most_likely(mixture, candidates)[:, 0].tolist() == [127, 128, 127]
 
 
-def test_a_mode_outside_the_range_draws_to_the_edge() -> None:
+def test_a_mode_outside_eps_moves_pixels_to_the_edge() -> None:
     model = small((1, 1, 2), mixtures=1)
     with torch.no_grad():
         model.head.weight.zero_()
@@ -195,7 +195,7 @@ def test_a_mode_outside_the_range_draws_to_the_edge() -> None:
             assert (got.x * 255).round().flatten().tolist() == want
 
 
-def test_inputs_are_rounded_to_eight_bits_first() -> None:
+def test_inputs_are_rounded_to_eight_bits() -> None:
     model, x = small((1, 3, 3)), pictures(2, (1, 3, 3)).clamp(0.01, 0.99)
     purify = PixelDefend(model)
     assert torch.equal(purify(x + 0.4 / 255).x, purify(x).x)
@@ -204,11 +204,11 @@ def test_inputs_are_rounded_to_eight_bits_first() -> None:
 @pytest.mark.parametrize(
     ("eps", "reach"), [(0.0, 0), (16 / 255, 16), (0.06, 15), (float(torch.tensor(8 / 255)), 8), (1.0, 255), (7.0, 255)]
 )
-def test_eps_in_whole_levels(eps: float, reach: int) -> None:
+def test_eps_is_rounded_down_to_whole_levels(eps: float, reach: int) -> None:
     assert int(PixelDefend(small((1, 1, 1)), eps).offsets.max()) == reach
 
 
-def test_before_a_classifier_it_passes_gradients_straight_through() -> None:
+def test_defence_passes_gradients_straight_through() -> None:
     purify = PixelDefend(small((1, 2, 2)))
     robust = Defence(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3).double()), purify)
     x = pictures(2, (1, 2, 2)).requires_grad_()
@@ -250,12 +250,12 @@ def test_bad_options(options: dict[str, Any], told: str) -> None:
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-def test_a_classifier_is_no_model_of_images() -> None:
-    with pytest.raises(InputError, match="got a Linear, want a PixelCNN"):
+def test_a_classifier_instead_of_a_pixelcnn_raises() -> None:
+    with pytest.raises(InputError, match="got a Linear, expected a PixelCNN"):
         PixelDefend(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
 
 
-def test_its_label_names_its_settings() -> None:
+def test_repr_shows_its_settings() -> None:
     assert repr(PixelDefend(small((1, 2, 2)), 0.5)) == "PixelDefend(eps=0.5)"
 
 
@@ -271,7 +271,7 @@ def test_on_a_gpu() -> None:
 
 
 @pytest.mark.gpu
-def test_replayed_or_not_it_is_the_same() -> None:
+def test_replay_does_not_change_the_result() -> None:
     """Batches of two sizes, one padded, by a model that is replayed and by one that must not be; also called again."""
     model, x = small((3, 6, 5)).cuda(), pictures(8, (3, 6, 5)).cuda()
     plain = copy.deepcopy(model)

@@ -47,7 +47,7 @@ BAD = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_input_is_one_clear_error(call, message):
+def test_bad_input_raises(call, message):
     model, x = tiny_model(), noise_images(2)
     before = state_of(model)
     with pytest.raises(soap.InputError, match=message):
@@ -55,7 +55,7 @@ def test_bad_input_is_one_clear_error(call, message):
     assert state_of(model) == before
 
 
-def test_a_model_without_task_or_settings_says_so():
+def test_a_model_without_task_or_settings_raises():
     plain = JointModel(tiny_model_network())
     with pytest.raises(soap.InputError, match="without an auxiliary task"):
         soap.SOAP(plain)

@@ -36,7 +36,7 @@ W = torch.tensor([2.0, -1.0, 0.5, 0.0], dtype=torch.float64)
 MIDDLE = torch.tensor([[0.6, 0.4, 0.5, 0.5], [0.3, 0.7, 0.5, 0.5]], dtype=torch.float64)  # w.x = 1.05, 0.15
 
 
-def test_the_anti_adversary_of_a_linear_model_goes_straight_towards_its_prediction():
+def test_anti_adversary_on_a_linear_model_has_a_closed_form():
     bias = torch.tensor([0.0, 1.0], dtype=torch.float64)  # the second image is of class 1
     model = nn.Sequential(two_sided(W))
     model[0].bias = nn.Parameter(bias)
@@ -51,7 +51,7 @@ def test_the_anti_adversary_of_a_linear_model_goes_straight_towards_its_predicti
     assert AntiAdversary(model, step_size=0.3, steps=4)(MIDDLE).x[0].tolist() == [1.0, 0.0, 1.0, 0.5]
 
 
-def test_hedge_on_a_linear_model_ends_in_the_corner_that_is_surest():
+def test_hedge_on_a_linear_model_ends_in_the_corner_of_highest_loss():
     """With logits (z, -z) the sum of cross-entropies is 2 log(2 cosh z), so it climbs towards larger |z|."""
     model = two_sided(W)
     out = Hedge(model, 0.02, step_size=0.01, steps=10)(MIDDLE)  # so near that no start changes the sign of z
@@ -86,7 +86,7 @@ def plain(purify, model, image):
 
 
 @BOTH
-def test_the_answer_is_the_plain_loops(kind):
+def test_result_equals_a_plain_loop(kind):
     model = tiny_model(dtype=torch.float64)
     purify, x = kind(model, **SHORT[kind]), noise_images(5, dtype=torch.float64)
     expected = torch.cat([plain(purify, model, image) for image in x.split(1)])
@@ -98,7 +98,7 @@ def test_the_answer_is_the_plain_loops(kind):
 @BOTH
 @settings(max_examples=10)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
-def test_an_answer_depends_on_no_batch_mate(kind, rows):
+def test_result_does_not_depend_on_other_samples(kind, rows):
     model = tiny_model(dtype=torch.float64)
     purify, x = kind(model, **SHORT[kind]), noise_images(6, dtype=torch.float64)
     whole, part = purify(x), purify(x[rows])
@@ -106,7 +106,7 @@ def test_an_answer_depends_on_no_batch_mate(kind, rows):
         torch.testing.assert_close(getattr(part, name), getattr(whole, name)[rows], atol=1e-10, rtol=1e-8)
 
 
-def test_hedge_starts_anywhere_in_its_ball_by_its_seed_and_the_image():
+def test_hedge_start_depends_on_seed_and_image():
     model, x = tiny_model(), noise_images(40) * 0.5 + 0.25
     start = Hedge(model, 0.1).start(x)
     shares = ((start - x) / 0.1).flatten()
@@ -119,7 +119,7 @@ def test_hedge_starts_anywhere_in_its_ball_by_its_seed_and_the_image():
 
 
 @BOTH
-def test_the_path_is_the_way_it_went_and_the_attackers_of_this_package_take_it(kind):
+def test_path_ends_at_the_result_and_every_gradient_rule_applies(kind):
     model, x, y = tiny_model(), noise_images(4), torch.arange(4)
     purify = kind(model, **SHORT[kind])
     assert isinstance(purify, Purifier)
@@ -142,7 +142,7 @@ def test_the_path_is_the_way_it_went_and_the_attackers_of_this_package_take_it(k
 
 @BOTH
 @pytest.mark.parametrize("smooth", [False, True])
-def test_the_unrolled_gradient_goes_through_the_start_and_every_step(kind, smooth):
+def test_unrolled_gradient_passes_through_start_and_steps(kind, smooth):
     """Against one backward pass through all steps, with tanh for sign on the way back (and forth, when smooth)."""
     model = tiny_model(dtype=torch.float64)
     purify, images = kind(model, **SHORT[kind]), noise_images(3, dtype=torch.float64) * 0.4 + 0.3
@@ -161,7 +161,7 @@ def test_the_unrolled_gradient_goes_through_the_start_and_every_step(kind, smoot
 
 @BOTH
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_everything_is_left_as_it_was_in_any_context(kind, context):
+def test_model_and_inputs_do_not_change_in_any_grad_mode(kind, context):
     model = tiny_model().train().requires_grad_(True)
     purify, images = kind(model, **SHORT[kind]), noise_images(3)
     expected, before = purify(images), state_of(model)
@@ -177,7 +177,7 @@ def test_everything_is_left_as_it_was_in_any_context(kind, context):
 
 
 @BOTH
-def test_memory_running_out_halves_the_part(kind):
+def test_out_of_memory_halves_the_part(kind):
     class Scarce(nn.Module):
         def __init__(self):
             super().__init__()
@@ -195,7 +195,7 @@ def test_memory_running_out_halves_the_part(kind):
     assert max(model.sizes) == 13
 
 
-def test_the_repr_tells_every_setting():
+def test_repr_shows_every_setting():
     model = tiny_model()
     assert repr(AntiAdversary(model)) == "AntiAdversary(step_size=0.15, steps=2)"
     assert repr(Hedge(model)) == f"Hedge(eps={8 / 255}, step_size={4 / 255}, steps=20, seed=0)"
@@ -204,7 +204,7 @@ def test_the_repr_tells_every_setting():
 
 @pytest.mark.gpu
 @BOTH
-def test_the_gpu_replays_what_the_cpu_computes(kind):
+def test_gpu_replay_equals_cpu(kind):
     model, x = tiny_model(), noise_images(7)
     here = kind(model, **SHORT[kind])(x)
     model = tiny_model().cuda()
@@ -249,7 +249,7 @@ BAD = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_input_is_one_clear_error(call, message):
+def test_bad_input_raises(call, message):
     model = tiny_model()
     before = state_of(model)
     with pytest.raises(soap.InputError, match=message):
