@@ -1,4 +1,4 @@
-"""Balls against closed forms: projection is the nearest point inside, the steepest step the best one of length one."""
+"""Balls against closed forms: projection gives the nearest point, the steepest step the best unit step."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_projection_gives_the_nearest_point_of_the_ball(kind: type[Ball], seed: 
     assert (length(projected, kind) <= eps * (1 + 1e-12)).all()
     within = length(delta, kind) <= eps
     assert torch.equal(projected[within], delta[within])
-    # A projection onto a convex set: no point of the set lies at an acute angle beyond it.
+    # Projection onto a convex set: the angle to every point of the set is at least 90 degrees.
     inside = draw(seed + 1, 4, 2, 3)
     inside = inside * (eps / length(inside, kind)).reshape(4, 1, 1)
     assert (((delta - projected) * (inside - projected)).flatten(1).sum(1) <= 1e-9).all()
@@ -69,7 +69,7 @@ def test_random_starts_are_uniform_in_the_ball(kind: type[Ball]) -> None:
     generator = torch.Generator().manual_seed(0)
     start = kind(eps).random_start(like, generator)
     assert (length(start, kind) <= eps).all()
-    # In three dimensions the share within radius r is (r / eps)^3, and the middle of the ball is the mean.
+    # In three dimensions the share within radius r is (r / eps)^3, and the mean is the centre.
     for share in (0.2, 0.5, 0.8):
         within = (length(start, kind) <= eps * share ** (1 / 3)).double().mean()
         assert abs(within - share) < 0.02
@@ -95,7 +95,7 @@ def test_inputs_are_not_changed() -> None:
 
 @pytest.mark.parametrize("size", [1e-35, 1e-25, 1e-10, 1.0, 1e25])
 def test_steepest_l2_step_has_unit_length_for_any_gradient_size(size: float) -> None:
-    """The squares of small ones were zero, so a saturated network's gradient gave hardly a step."""
+    """Squares of small gradients underflow; without scaling, a saturated network's gradient gave almost no step."""
     gradient = draw(0, 3, 40).float() * size
     assert row_norms(L2(1.0).steepest(gradient)).tolist() == pytest.approx([1, 1, 1], rel=1e-5)
 

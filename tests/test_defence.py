@@ -1,4 +1,4 @@
-"""A purifier before a classifier, as other libraries see it."""
+"""Defence: logits, straight-through gradients, evaluation mode and gradient rules."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_defence_passes_gradients_straight_through_in_evaluation_mode():
 
 
 def test_training_mode_of_the_classifier_does_not_change_the_logits():
-    """Its batch norms took the batch's statistics and counted it."""
+    """In training mode, batch norm would use and update batch statistics."""
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5), nn.Linear(64, 3))
     robust, x = soap.Defence(model, soap.purifiers.AntiAdversary(model)), noise_images(4)
     wanted, state = robust(x), {name: value.clone() for name, value in model.state_dict().items()}

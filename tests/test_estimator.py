@@ -1,4 +1,4 @@
-"""The estimator keeps scikit-learn's conventions, and purifies what it is asked about."""
+"""The estimator follows scikit-learn's conventions and purifies inputs before it predicts."""
 
 import pickle
 import subprocess
@@ -15,13 +15,13 @@ from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import Purification
 from soap.estimator import PurifiedClassifier, small_network
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # hundreds of training steps, as a user takes them
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # run-time shape checks would slow hundreds of training steps
 
 SETTINGS = Purification(step_size=0.05, steps=3, grid=(0.0, 0.05, 0.1))
 
 
 def table(n: int = 90) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of six numbers in [0, 1]; the class is which third of them is largest."""
+    """Samples of six numbers in [0, 1]; the class is the largest third."""
     x = np.random.default_rng(0).random((n, 6))
     return x, np.array(["one", "two", "three"])[x.reshape(n, 3, 2).mean(2).argmax(1)]
 

@@ -1,4 +1,4 @@
-"""A replayed pass is the pass it replaces; off a GPU, and of a network that learns, there is none."""
+"""Replayed passes equal called passes; on a CPU, and in training mode, nothing is replayed."""
 
 import pytest
 import torch
@@ -89,7 +89,7 @@ def test_gpu_recordings_of_a_model_share_memory_and_agree():
     robust = soap.Defence(model, purify)
     images = torch.rand(100, 1, 28, 28, device="cuda")
     first = {}
-    for turn in range(2):  # the second time every recording has been overwritten by the others
+    for turn in range(2):  # in the second turn the other recordings have overwritten the shared memory
         for rows in (100, 64, 33, 7, 1):
             x, y = images[:rows], torch.arange(rows, device="cuda") % 10
             with torch.no_grad():

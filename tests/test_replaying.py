@@ -1,7 +1,7 @@
-"""All that a GPU replays, with recordings that a CPU can make: the same function again on the recording's own tensors.
+"""Everything that a GPU replays, with stand-in recordings on the CPU that call the same function on static tensors.
 
-What is proved so is everything but the graphs: padding, parts, which recording serves whom, and that nothing is
-replayed inside a recording.
+This tests everything except the graphs: padding, parts, the selection of a recording, and that nothing is replayed
+inside a recording.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from soap.models.pixelcnn import PixelCNN
 
 @dataclass
 class Again:
-    """What stands for a recording, and for its graph."""
+    """A stand-in for a recording and for its CUDA graph."""
 
     function: object
     inputs: tuple
@@ -33,7 +33,7 @@ class Again:
         return self
 
     def replay(self):
-        cuda_graphs._here.recording = True  # a graph would not call anything
+        cuda_graphs._here.recording = True  # a real graph calls no Python
         for static, value in zip(self.outputs, self.function(*self.inputs), strict=True):
             static.copy_(value)
         cuda_graphs._here.recording = False
@@ -47,7 +47,7 @@ class Shelf:
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Recordings on the CPU; what comes back are the rows of every recording that was made."""
+    """Stand-in recordings on the CPU; returns the batch sizes of the recordings made."""
     made = []
 
     def record(function, inputs, memory):
@@ -81,7 +81,7 @@ def seen_models(model):
 
 
 def seen(model, x, y):
-    """Looks, answers and attacked images, by every way to see the defence; one model, so that recordings could mix."""
+    """Logits, gradients and attacked images by every gradient rule; one model, so that wrong recordings would show."""
     attack = APGD(eps=0.3, steps=3, restarts=2, leave_when_fooled=True)
     found = {}
     for name, one in seen_models(model).items():
@@ -101,7 +101,7 @@ def test_replayed_logits_gradients_and_attacks_equal_called_ones(task, recorded,
     assert {16} <= {*recorded} <= {1, 2, 4, 8, 16, 32, 64, 128}
     made = len(recorded)
     again = seen(model, x, y)
-    assert len(recorded) == made  # everything was there
+    assert len(recorded) == made  # no new recordings
     monkeypatch.setattr(cuda_graphs, "replays", lambda owner, *inputs: False)
     called = seen(model, x, y)
     for place, wanted in called.items():

@@ -1,4 +1,4 @@
-"""What the longer attacks may not cost or depend on: waits for the device, the layout in memory."""
+"""Longer attacks: number of device synchronisations, and independence of the memory layout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,14 +19,14 @@ QUICK = {"steps": 30, "search_steps": 2, "lr": 0.1, "initial_c": 1.0}
 
 @pytest.fixture
 def problem(new_model: Callable[..., JointModel]) -> Problem:
-    """A model in double precision and rows which it classifies rightly."""
+    """A model in double precision and samples that it classifies correctly."""
     model = new_model().double().eval()
     x = torch.rand(12, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     return model, x, model(x).argmax(1)
 
 
 class Waits(TorchDispatchMode):
-    """Counts the operations that make the host wait for the device: values read back, rows picked by a mask."""
+    """Count the operations that make the host wait for the device: values read back, samples selected by a mask."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,16 +69,16 @@ def test_deepfool_synchronises_once_per_step(problem: Problem, recording: Any) -
     model, x, y = problem
     recorded = recording(model)
     counted = waits(lambda: DeepFool().search(recorded, x, y))
-    steps = (len(recorded.sizes) - 1) // 2  # one call for the likeliest classes, then two a step
+    steps = (len(recorded.sizes) - 1) // 2  # one call for the most probable classes, then two per step
     assert steps > 1
     assert counted == steps
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_apgd_synchronises_once_per_run_and_where_samples_may_leave(problem: Problem, norm: str) -> None:
-    settings = {"eps": 1e-3, "steps": 12, "norm": norm, "loss": "targeted-dlr"}  # fools nothing, so all runs are made
+    settings = {"eps": 1e-3, "steps": 12, "norm": norm, "loss": "targeted-dlr"}  # no success, so all runs are made
     assert waits(lambda: APGD(**settings, restarts=2).perturb(*problem)) == 2 * 3
-    within_a_run = 3 * len({*checkpoints(12), 12})  # who is looked at again, who goes on, and who leaves
+    within_a_run = 3 * len({*checkpoints(12), 12})  # confirmed, active and leaving samples
     assert waits(lambda: APGD(**settings, targets=1, leave_when_fooled=True).perturb(*problem)) == 1 + within_a_run
 
 
@@ -87,7 +87,7 @@ def test_square_synchronises_once_per_query(problem: Problem) -> None:
 
 
 class Turned(nn.Module):
-    """The same model, whose gradient comes back with the strides of a transposed image."""
+    """The same model, whose gradient has the strides of a transposed image."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Attacks against truth: on a linear model, away from the box, the best perturbation is known."""
+"""Attacks on a linear model, away from the bounds, where the best perturbation has a closed form."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def gaps_and_directions(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def highest_margin(problem: Problem, order: float, eps: float = EPS) -> tuple[Tensor, Tensor]:
-    """Of every row: the largest margin in the ball of radius `eps`, and whether the runner-up class gives it."""
+    """For every sample: the largest margin in the ball of radius `eps`, and whether the second class gives it."""
     gaps, directions = gaps_and_directions(problem)
     reach = gaps + eps * torch.linalg.vector_norm(directions, ord=order, dim=2)
     return reach.amax(1), reach.argmax(1) == gaps.argmax(1)
@@ -45,7 +45,7 @@ def test_pgd_and_apgd_reach_the_highest_margin_of_the_ball(
     highest, by_runner_up = highest_margin(linear_problem, dual)
     assert (reached <= highest + 1e-9).all()
     assert by_runner_up.float().mean() > 0.4
-    # A climber follows the runner-up; where another class would have paid more, it may end lower.
+    # Gradient ascent follows the second class; if another class allows a larger margin, it may end lower.
     assert torch.allclose(reached[by_runner_up], highest[by_runner_up], atol=1e-6)
 
 
@@ -77,7 +77,7 @@ def test_apgd_with_targeted_loss_finds_the_best_class(
     highest, _ = highest_margin(linear_problem, dual, eps)
     assert 0 < (highest > 0).sum() < len(x)
     assert torch.equal(fooled(model, x_adv, y), highest > 0)
-    # Rows that were fooled left before all classes were tried; the others have seen the best one.
+    # Samples with success left before all classes were tried; the others tried the best one.
     stands = highest <= 0
     assert torch.allclose(margin(model(x_adv), y)[stands], highest[stands], atol=1e-6)
 
@@ -126,7 +126,7 @@ def test_carlini_wagner_finds_the_nearest_boundary(linear_problem: Problem) -> N
     assert fooled(model, x_adv, y).all()
     found = row_norms(x_adv - x)
     assert (found >= distance).all()
-    # It follows the runner-up, too: where another boundary is nearer, it may end at the farther one.
+    # It follows the second class, too: if another boundary is nearer, it may end at the farther one.
     straight = nearest == gaps.argmax(1)
     assert straight.float().mean() > 0.4
     assert found[straight].sum() <= 1.02 * distance[straight].sum()

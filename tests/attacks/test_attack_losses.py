@@ -1,4 +1,4 @@
-"""The losses that attacks climb, against closed forms on a few logits."""
+"""The losses of attacks, against closed forms on a few logits."""
 
 import pytest
 import torch
@@ -21,9 +21,12 @@ def test_margin_and_cross_entropy() -> None:
 @pytest.mark.parametrize(
     ("y", "expected"),
     [
-        ([0, 1], [-(4 - 2) / (4 - 1), -(3 - 2) / (3 - 1)]),  # rightly classified: minus the lead over the runner-up
-        ([2, 3], [-(2 - 4) / (4 - 1), -(2 - 3) / (3 - 1)]),  # second: how far the first is ahead
-        ([1, 2], [1.0, 1.0]),  # third: the highest value among the three that set the scale
+        (
+            [0, 1],
+            [-(4 - 2) / (4 - 1), -(3 - 2) / (3 - 1)],
+        ),  # classified correctly: minus the lead over the second class
+        ([2, 3], [-(2 - 4) / (4 - 1), -(2 - 3) / (3 - 1)]),  # second: the lead of the first
+        ([1, 2], [1.0, 1.0]),  # third: the largest possible value
         ([3, 0], [-(-1 - 4) / (4 - 1), -(0 - 3) / (3 - 1)]),
     ],
 )

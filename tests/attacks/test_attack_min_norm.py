@@ -1,4 +1,4 @@
-"""The smallest-perturbation attacks: what happens where they fail, their bound, and the paper's success rate."""
+"""Minimum-norm attacks: results without success, the radius, and the paper's success rate."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def problem(new_model: Callable[..., JointModel]) -> Problem:
 
 
 class Fixed(nn.Module):
-    """Always of one opinion, however its input moves; `slope` is how the logits lean."""
+    """Always predicts the same class; `slope` is the gradient of its logits."""
 
     def __init__(self, slope: float) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def test_deepfool_returns_its_last_point_without_success() -> None:
 def test_carlini_wagner_increases_c_until_success(problem: Problem) -> None:
     model, x, y = problem
     weak = {"steps": 40, "lr": 0.05, "initial_c": 1e-4}
-    # Rows beside a boundary fall to Adam's first step, whatever c is.
+    # Samples close to a boundary are broken by Adam's first step for every c.
     assert fooled(model, CarliniWagner(**weak, search_steps=1)(model, x, y), y).double().mean() < 0.5
     assert fooled(model, CarliniWagner(**weak, search_steps=6)(model, x, y), y).all()
 
@@ -111,7 +111,7 @@ def test_carlini_wagner_equals_a_plain_loop(new_model: Callable[..., JointModel]
 
 
 def test_carlini_wagner_moves_pixels_at_the_bounds() -> None:
-    # Where x is 0 or 1 its tanh inverse is infinite.
+    # At 0 and 1 the inverse of tanh is infinite.
     model = nn.Linear(8, 2, dtype=torch.float64)
     x = (torch.arange(32) % 2).reshape(4, 8).double()
     y = model(x).argmax(1)
@@ -145,17 +145,17 @@ def test_success_does_not_change_the_model(new_model: Callable[..., JointModel])
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training
-    assert torch.equal(counted, model.eval()(x).argmax(1) != y)  # neither dropout nor batch statistics
+    assert torch.equal(counted, model.eval()(x).argmax(1) != y)  # evaluation mode: no dropout, no batch statistics
 
 
 def test_success_needs_a_wrong_label_and_a_norm_below_the_radius() -> None:
     model = nn.Linear(2, 2)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
-        model.bias.copy_(torch.tensor([-0.5, 0.5]))  # class 0 where the first coordinate is above 1/2
+        model.bias.copy_(torch.tensor([-0.5, 0.5]))  # class 0 if the first coordinate is above 1/2
     x = torch.tensor([[0.9, 0.5]]).repeat(5, 1)
     y = torch.tensor([0, 0, 0, 0, 1])
     x_adv = torch.tensor([[0.45, 0.5], [0.4, 0.5], [0.3, 0.5], [0.6, 0.5], [0.9, 0.5]])
-    # inside and wrong; on the sphere; beyond it; inside and right; wrong from the beginning
+    # inside and wrong; on the sphere; outside; inside and correct; wrong from the start
     assert success(model, 0.5, x, x_adv, y).tolist() == [True, False, False, False, True]
     assert success(model, None, x, x_adv, y).tolist() == [True, True, True, False, True]

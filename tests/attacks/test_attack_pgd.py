@@ -1,4 +1,4 @@
-"""PGD's choices: the start, restarts, which iterate is kept; and FGSM as its single step."""
+"""PGD: start, restarts, kept iterate; and FGSM as its single step."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def test_fgsm_is_one_step_of_pgd(problem: Problem) -> None:
 
 def test_random_start_is_inside_the_ball_and_not_at_its_centre(problem: Problem) -> None:
     model, x, y = problem
-    tiny = 1e-6  # steps too small to hide the start
+    tiny = 1e-6  # steps too small to change the start visibly
     for norm, eps in (("linf", 0.1), ("l2", 0.5)):
         delta = PGD(eps=eps, step_size=tiny, steps=1, norm=norm, start="random")(model, x, y) - x
         size = delta.abs().flatten(1).amax(1) if norm == "linf" else row_norms(delta)
@@ -60,7 +60,7 @@ def test_best_iterate_has_at_least_the_loss_of_the_last_and_the_first(
     problem: Problem, loss: str, height: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
     model, x, y = problem
-    settings = {"eps": 0.3, "step_size": 0.2, "steps": 6, "loss": loss}  # steps so long that the walk overshoots
+    settings = {"eps": 0.3, "step_size": 0.2, "steps": 6, "loss": loss}  # steps so long that they overshoot
     last, best = (height(model(PGD(**settings, keep=keep)(model, x, y)), y) for keep in ("last", "best"))
     assert (best >= last - 1e-6).all()
     assert (best >= height(model(x), y) - 1e-6).all()

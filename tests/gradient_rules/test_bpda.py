@@ -1,4 +1,4 @@
-"""BPDA at both ends of the path and along it, against autograd, closed forms and slow loops."""
+"""The three BPDA rules against autograd, closed forms and slow loops."""
 
 from types import SimpleNamespace
 
@@ -40,7 +40,7 @@ def test_straight_through_equals_autograd_through_the_defence(digits, loss):
     seen, direction = logits_and_gradient(StraightThrough(model, purify), x, of(loss, y))
     assert torch.equal(seen, logits)
     torch.testing.assert_close(direction, expected)
-    through = x.clone().requires_grad_()  # for attacks that differentiate by themselves
+    through = x.clone().requires_grad_()  # for attacks that use autograd
     torch.testing.assert_close(
         torch.autograd.grad(loss(StraightThrough(model, purify)(through), y).sum(), through)[0], expected
     )
@@ -63,7 +63,7 @@ def test_mean_over_iterates_equals_a_slow_loop(task, eps):
 
 
 class Towards(nn.Module):
-    """A purifier that goes straight to `target` in steps of `gamma`, at most `radius` far."""
+    """A purifier that moves to `target` in steps of `gamma`, at most by `radius`."""
 
     def __init__(self, target, gamma=1 / 16, radius=3 / 16, steps=5):
         super().__init__()
@@ -125,7 +125,7 @@ def test_an_image_gives_the_same_gradient_alone_and_in_a_batch(sight):
 
 
 def descends_without_asking(x):
-    """A researcher's purifier that relies on gradients being switched on, and returns a graph."""
+    """A user's purifier that needs gradients enabled and returns a tensor with a graph."""
     point = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(point.square().sum(), point)
     return (point - 0.1 * gradient).clamp(0, 1)
@@ -142,7 +142,7 @@ def test_a_users_purifier_may_return_a_tensor_or_x(wrap):
 
 
 class DescendsWithoutAsking:
-    """A purifier of one's own that tells its path, and differentiates on it."""
+    """A user's purifier with a method `path` that needs gradients enabled."""
 
     def __call__(self, x):
         return self.path(x)[-1]
@@ -172,14 +172,14 @@ def test_an_adaptive_attack_breaks_more_than_transfer(digits):
 
 
 class Surer(nn.Module):
-    """A purifier that keeps the label and goes to where the classifier below is flat."""
+    """A purifier that keeps the label and moves to where the classifier `Flattens` is constant."""
 
     def forward(self, x):
         return x + torch.where(x > 0.5, 2.0, -2.0)
 
 
 class Flattens(nn.Module):
-    """Two classes by whether x is above one half; sure and flat where it is further than one from there."""
+    """Two classes, split at x = 1/2; constant at a distance above 1 from there."""
 
     def forward(self, x):
         s = (x - 0.5).clamp(-1, 1)
@@ -187,7 +187,7 @@ class Flattens(nn.Module):
 
 
 def test_start_rule_works_where_the_purified_point_has_no_gradient():
-    """The anti-adversary before an adversarially trained network: the other rules found less than transfer did."""
+    """Like the anti-adversary on an adversarially trained network, where the other rules are weaker than transfer."""
     x, y = torch.tensor([[0.75], [0.25]]), torch.tensor([0, 1])
     model, purify = Flattens(), Surer()
     end, start = StraightThrough(model, purify), StartPoint(model, purify)
@@ -202,7 +202,7 @@ def test_start_rule_works_where_the_purified_point_has_no_gradient():
     ("sight", "passes"), [(StraightThrough, (1, 1)), (StartPoint, (2, 1)), (MeanOverIterates, (6, 6))]
 )
 def test_cost_is_one_purification_and_the_classifiers_passes(digits, sight, passes):
-    """On the paper's grid of 11 radii: 11 gradients and 5 further losses, whichever way the attacker looks."""
+    """On the paper's grid of 11 radii: 11 gradients and 5 further losses, for every rule."""
     model, x, y = digits
     losses, logits = Meter(x.device), Meter(x.device)
     twin = counting_logits(counting_losses(model, losses), logits)
@@ -213,7 +213,7 @@ def test_cost_is_one_purification_and_the_classifiers_passes(digits, sight, pass
 
 
 class Strays(Towards):
-    """Its path lacks the batch."""
+    """A path without the batch dimension."""
 
     def path(self, x):
         return super().path(x)[:, 0]

@@ -23,7 +23,7 @@ LAYERS = {
 
 
 def derivatives(layer, x, way):
-    """Value, gradient and the gradient of the gradient along `way`, of a loss that is not quadratic."""
+    """Value, gradient, and gradient of the gradient along `way`, of a loss that is not quadratic."""
     x = x.clone().requires_grad_()
     value = layer(x)
     (gradient,) = torch.autograd.grad(value.tanh().square().sum(), x, create_graph=True)
@@ -76,7 +76,7 @@ def test_unbatched_images_are_left_to_torch():
 
 
 class Kernels(TorchDispatchMode):
-    """The largest side of a kernel that anything is convolved with."""
+    """The largest kernel side of any convolution."""
 
     largest = 0
 
@@ -88,10 +88,10 @@ class Kernels(TorchDispatchMode):
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_backward_step_computes_no_weight_gradients(plain, monkeypatch):
-    """Such a gradient is a convolution with a kernel as large as what the layer gives."""
-    if plain:  # the test sees it where it is there
+    """A weight gradient is a convolution with a kernel as large as the layer's output."""
+    if plain:  # torch computes them, so the test would detect them
         monkeypatch.setattr(unrolled, "FixedConvolutions", torch.enable_grad)
     model, x = tiny_model("rotation"), noise_images(2)
     with Kernels() as seen:
         Unrolled(model, soap.SOAP(model)).logits_and_gradient(x, lambda logits: logits.logsumexp(1))
-    assert (seen.largest > 3) is plain  # the network's own kernels are of 3 x 3
+    assert (seen.largest > 3) is plain  # the network's own kernels are 3 x 3

@@ -1,4 +1,4 @@
-"""The gradient through all purification steps: against finite differences and autograd without tricks."""
+"""The unrolled gradient against finite differences and plain autograd."""
 
 import pytest
 import torch
@@ -72,7 +72,7 @@ def test_stepwise_backward_equals_autograd_through_all_steps(task, gradient, smo
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("radius", [0.02, 0.15, 0.5])
 def test_smooth_gradient_equals_central_differences(task, radius):
-    gradient = "exact" if task == "consistency" else None  # of a gradient that is not true there is no such check
+    gradient = "exact" if task == "consistency" else None  # finite differences can check only a true gradient
     model, purify, x, y = double(task, gradient, eps=radius, step_size=0.05, steps=4)
     seen, eps = Unrolled(model, purify, smooth=True), torch.full((3, 1, 1, 1), radius, dtype=torch.float64)
     logits, direction = seen.logits_and_gradient(x, of(y))
@@ -92,7 +92,7 @@ def test_smooth_gradient_equals_central_differences(task, radius):
 
 
 class Kept:
-    """Bytes that autograd holds for later, now and at most."""
+    """Bytes that autograd keeps, now and at peak."""
 
     def __init__(self):
         self.now = self.most = 0
@@ -127,7 +127,7 @@ def most_kept(work):
 
 def test_memory_does_not_grow_with_steps():
     def measured(steps):
-        """Of our way back, and of autograd through the whole walk."""
+        """Peak memory of our backward pass and of autograd through all steps."""
         model, purify, x, y = double(eps=0.5, step_size=0.05, steps=steps)
         point, eps = x.clone().requires_grad_(), torch.full((3, 1, 1, 1), 0.5, dtype=torch.float64)
         ours = most_kept(lambda: Unrolled(model, purify).logits_and_gradient(x, of(y)))
@@ -135,7 +135,7 @@ def test_memory_does_not_grow_with_steps():
 
     (few, few_plain), (many, many_plain) = measured(2), measured(8)
     assert many == few > 0
-    assert many_plain > 3 * few_plain  # so the count would have seen it
+    assert many_plain > 3 * few_plain  # so the count would detect growth
 
 
 def test_any_scale_gives_a_finite_gradient_for_digits():
@@ -207,7 +207,7 @@ def test_out_of_memory_halves_the_part_with_the_same_result(monkeypatch):
 
 def test_cost_is_one_purification_and_two_backward_passes_per_step():
     """On the paper's grid, passes of the encoder: 11 gradients and 5 losses, the classifier's, and T steps of one
-    forward pass, its gradient, and the way back through both."""
+    forward pass, its gradient, and the backward pass through both."""
     model = soap.load("mnist-fcn-dr")
     x, y = attacked_digits(model, 10)
     meter = Meter(x.device)

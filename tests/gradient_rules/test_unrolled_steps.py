@@ -1,4 +1,4 @@
-"""What the unrolled gradient rests on: steps whose Jacobian is known, and second derivatives of tasks and layers."""
+"""The unrolled gradient for steps with known Jacobian, and second derivatives of tasks and layers."""
 
 import copy
 
@@ -44,7 +44,7 @@ class Bowl:
 
 
 def narrowing(g, gamma, scale):
-    """1 - gamma * s'(g): how a step of the bowl narrows a small change of its start."""
+    """1 - gamma * s'(g): the derivative of a step of the quadratic loss."""
     width = scale * g.square().mean(1, keepdim=True).sqrt()
     return 1 - gamma * (1 - (g / width).tanh().square()) / width
 
@@ -75,7 +75,7 @@ def test_gradient_of_clipped_steps():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gamma", [k / 97 for k in range(3, 24, 2)])
 def test_rounding_does_not_clip_at_a_whole_number_of_steps(gamma, dtype):
-    """Three steps from any start reach but do not leave a radius of three, nor from there the range."""
+    """Three steps reach a radius of three steps but are not clipped by it, nor by the bounds."""
     x = torch.cat([torch.full((1,), 3 * gamma), torch.linspace(3.1 * gamma, 1, 70)]).to(dtype)[None]
     far, near = (Bowl(x - 1, eps=eps, step_size=gamma, steps=3) for eps in (0.9, 3 * gamma))
     far.bounds = (-1.0, 1.0)
@@ -86,7 +86,7 @@ def test_rounding_does_not_clip_at_a_whole_number_of_steps(gamma, dtype):
 
 
 class Flat(Bowl):
-    """A loss without slope, or with one so faint that its square underflows."""
+    """A constant loss, or one with a gradient so small that its square underflows."""
 
     tilt = 0.0
 
@@ -102,7 +102,7 @@ def test_gradient_is_finite_where_the_loss_is_flat(tilt):
     purify, x = Flat(torch.tensor([[0.2, 0.6]])), torch.tensor([[0.5, 0.5]])
     purify.tilt = tilt
     direction = Unrolled(nn.Identity(), purify).logits_and_gradient(x, squares)[1]
-    jacobian = narrowing((x - purify.target).double(), 0.0625, 1.0).float() if tilt else 1.0  # whatever the tilt
+    jacobian = narrowing((x - purify.target).double(), 0.0625, 1.0).float() if tilt else 1.0  # for every tilt
     torch.testing.assert_close(direction, 2 * x * jacobian)
 
 
@@ -121,7 +121,7 @@ def test_second_derivative_of_label_consistency_by_gradient_option(gradient):
     a = model.classifier.weight.detach()
     eye = torch.eye(flat, dtype=torch.float64)
 
-    def back(floor_indexed):  # of each unit vector: the rows of W'
+    def back(floor_indexed):  # for each unit vector: the rows of W'
         point = torch.zeros(1, 1, side, side, dtype=torch.float64, requires_grad=True)
         out = second_view(point, floor_indexed=floor_indexed).flatten()
         rows = [torch.autograd.grad(out, point, unit, retain_graph=True)[0].flatten() for unit in eye]
@@ -138,7 +138,7 @@ def test_second_derivative_of_label_consistency_by_gradient_option(gradient):
 
 
 class Residual(nn.Module):
-    """Convolution, norm, summand and ReLU, in our fused layers or in torch's own."""
+    """Convolution, batch norm, residual and ReLU, in our fused layers or in torch's own."""
 
     def __init__(self, fused):
         super().__init__()
@@ -175,7 +175,7 @@ def test_fused_batch_norm_has_the_same_second_derivative(device):
         ours, theirs = rotation(True), rotation(False)
     x = noise_images(3, dtype=dtype).to(device)
     purify = soap.SOAP(theirs)
-    again = copy.copy(purify)  # the same walk, differentiated through the fused layers
+    again = copy.copy(purify)  # the same steps, differentiated through the fused layers
     again.loss = soap.SOAP(ours).loss
     again.route = purify.route
     logits, direction = Unrolled(ours, again).logits_and_gradient(x, squares)

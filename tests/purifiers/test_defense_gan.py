@@ -1,4 +1,4 @@
-"""Defense-GAN: the plain slow loop's own answer, whatever the batch; and what the generator made is found again."""
+"""Defense-GAN against a slow plain loop, and recovery of the generator's own images."""
 
 import copy
 import functools
@@ -21,7 +21,7 @@ from soap.purifiers import DefenseGAN, defense_gan
 
 @functools.cache
 def tiny_generator(dtype: torch.dtype = torch.float64) -> Generator:
-    """Untrained, with the statistics of its batch norms as after training, and contrast enough to tell images apart."""
+    """Untrained, with batch-norm statistics as after training, and enough contrast to distinguish images."""
     with preserved_random_state(), torch.no_grad():
         torch.manual_seed(1)
         made = Generator(latent=3, width=4, inputs=(1, 8, 8)).to(dtype)
@@ -35,7 +35,7 @@ GENTLE = {"step_size": 2.0, "momentum": 0.5}
 
 
 def slow(generator, x, *, steps, starts, step_size, momentum, seed):
-    """One image and one start at a time, as the paper has it."""
+    """One image and one start at a time, as in the paper."""
     draws = torch.Generator().manual_seed(seeding.seed_for(seed, 0))
     points = torch.randn(starts, generator.latent, generator=draws, dtype=torch.float64)
     rows = []
@@ -75,7 +75,7 @@ def test_result_equals_a_slow_loop(wanted):
 
 
 class Stretched(nn.Module):
-    """A generator of one's own, whose values leave [0, 1]."""
+    """A user's generator with values outside [0, 1]."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +117,7 @@ def test_images_of_the_generator_are_recovered():
     out = DefenseGAN(tiny_generator(), steps=200, starts=10)(x)
     assert (out.loss_after < 1e-6).all()
     assert out.eps.max() < 0.01
-    # Noise on top is taken away again.
+    # Added noise is removed.
     noisy = (x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(8))).clamp(0, 1)
     again = DefenseGAN(tiny_generator(), steps=200, starts=10)(noisy).x
     assert (again - x).square().mean() < 0.3 * (noisy - x).square().mean()
@@ -192,7 +192,7 @@ def test_gpu_result_does_not_depend_on_the_batch():
 
 
 class Cut(nn.Module):
-    """A generator that detaches what it makes."""
+    """A generator that detaches its output."""
 
     latent, input_shape = 3, (1, 8, 8)
 

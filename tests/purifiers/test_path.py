@@ -1,4 +1,4 @@
-"""The way that purification went: the purifier's own iterates, at no cost of their own."""
+"""SOAP.path and SOAP.route: the iterates of a purification."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def test_path_ends_at_the_purified_image_to_the_last_bit(name, settings):
     assert torch.equal(path[-1], out.x)
     assert torch.equal(eps, out.eps)
     assert torch.equal(purify.path(x), path)
-    assert len(set(eps.tolist())) > 1 or settings.get("eps") is not None  # several radii are put together
+    assert len(set(eps.tolist())) > 1 or settings.get("eps") is not None  # several radii occur in one batch
 
 
 @given(

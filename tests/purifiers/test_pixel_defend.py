@@ -1,4 +1,4 @@
-"""PixelDefend against a plain slow loop, value for value, and what every purifier promises."""
+"""PixelDefend against a slow plain loop, value for value."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ from soap.shapes import Tensor
 
 
 def small(shape: tuple[int, ...], *, seed: int = 0, **options: Any) -> PixelCNN:
-    """A small model in double precision with opinions: its mixtures are narrow and depend on the image."""
+    """A small model in double precision whose mixtures are narrow and depend on the image."""
     model = PixelCNN(inputs=shape, **{"channels": 4, "blocks": 1, "mixtures": 3, **options}).double().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -39,7 +39,7 @@ def pictures(batch: int, shape: tuple[int, ...], *, seed: int = 0) -> Tensor:
 
 
 def plain_log_mass(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The logarithm of a logistic's mass between two points, taken in whichever tail they lie."""
+    """The logarithm of a logistic's mass between two points, computed in the tail that contains them."""
     flip = low + high > 0
     a, b = np.where(flip, -high, low), np.where(flip, -low, high)
     below_a, below_b = -np.logaddexp(0, -a), -np.logaddexp(0, -b)
@@ -48,7 +48,7 @@ def plain_log_mass(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 def plain_purify(model: PixelCNN, x: Tensor, reach: int) -> Tensor:
     """One image: for every pixel and channel a forward pass of the whole image, and every candidate's joint probability
-    with the channels chosen before, bin by bin."""
+    with the channels selected before, bin by bin."""
     c, height, width = model.input_shape
     m, levels = model.mixtures, model.levels
     image = np.round(x.numpy() * (levels - 1)).astype(int)
@@ -159,7 +159,7 @@ def test_max_memory_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("channels", "mixtures"), [(1, 4), (3, 1)])
 def test_likelihood_of_independent_pixels_never_falls(channels: int, mixtures: int) -> None:
-    """There the greedy choice is the best one, and without a limit it is the mode of every pixel."""
+    """The greedy choice is then optimal, and without a limit it is the mode of every pixel."""
     shape = (channels, 3, 4)
     model, x = small(shape, mixtures=mixtures), pictures(8, shape)
     with torch.no_grad():
@@ -177,7 +177,7 @@ def test_equally_likely_levels_give_the_nearest_then_the_lower() -> None:
     raw = torch.zeros(3, parameters_per_pixel(1, 1), 1, dtype=torch.float64)
     mixture = LogisticMixture.from_network(raw, channels=1, mixtures=1, levels=256)
     values = centred(torch.tensor([[127, 128]]).expand(3, 2), 256, torch.float64)
-    assert (mixture.component(0, values, raw[:, :0]).diff() == 0).all()  # truly a tie
+    assert (mixture.component(0, values, raw[:, :0]).diff() == 0).all()  # exactly equal
     purify = PixelDefend(small((1, 1, 1)), 2 / 255)
     assert purify.offsets.tolist() == [0, -1, 1, -2, 2]
     levels = torch.tensor([127, 128, 126])
@@ -272,7 +272,7 @@ def test_on_a_gpu() -> None:
 
 @pytest.mark.gpu
 def test_replay_does_not_change_the_result() -> None:
-    """Batches of two sizes, one padded, by a model that is replayed and by one that must not be; also called again."""
+    """Batches of two sizes, one padded, with and without replay, and called twice."""
     model, x = small((3, 6, 5)).cuda(), pictures(8, (3, 6, 5)).cuda()
     plain = copy.deepcopy(model)
     model.recordable, plain.recordable = True, False
@@ -280,7 +280,5 @@ def test_replay_does_not_change_the_result() -> None:
         got, want = PixelDefend(model)(images), PixelDefend(plain)(images)
         assert torch.equal(got.x, want.x)
         torch.testing.assert_close(got.loss_after, want.loss_after)
-    assert (
-        len(cuda_graphs._shelves[model].recordings) == 1
-    )  # of a row, which serves the first and the last, and both sizes
+    assert len(cuda_graphs._shelves[model].recordings) == 1  # one recording of a row serves all rows and both sizes
     assert plain not in cuda_graphs._shelves

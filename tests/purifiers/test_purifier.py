@@ -1,4 +1,4 @@
-"""The purifier against Algorithm 2 read plainly, against closed forms, and against what it promises to leave alone."""
+"""SOAP against a plain Algorithm 2 and closed forms, and that nothing else changes."""
 
 import pytest
 import torch
@@ -86,7 +86,7 @@ def test_the_trajectory_ends_at_the_purified_image(digits):
 )
 @settings(max_examples=60)
 def test_quadratic_loss_ends_at_the_nearest_reachable_point(offsets, radius, steps):
-    gamma = 1 / 16  # exact in binary: whole steps land on the target to the bit, and sign(0) stays there
+    gamma = 1 / 16  # exact in binary: whole steps end on the target to the last bit, where sign(0) = 0
     x = torch.full((1, len(offsets)), 0.5, dtype=torch.float64)
     delta = gamma * torch.tensor([offsets], dtype=torch.float64)
     model = quadratic(x + delta)
@@ -98,7 +98,7 @@ def test_quadratic_loss_ends_at_the_nearest_reachable_point(offsets, radius, ste
 @pytest.mark.parametrize(
     ("grid", "steps", "gradients", "further"),
     [
-        (tuple(k / 10 for k in range(11)), 5, 11, 5),  # the paper's grid: not 55 and 11
+        (tuple(k / 10 for k in range(11)), 5, 11, 5),  # the paper's grid: not 55 and 11 without sharing
         (tuple(k / 10 for k in range(10, -1, -1)), 5, 11, 5),
         ((0.5,), 5, 5, 1),
         ((0.0,), 5, 0, 1),
@@ -184,7 +184,7 @@ def test_min_aux_batch_selects_one_radius_by_the_mean_loss(digits):
 
 
 def test_min_aux_selects_a_radius_for_negative_losses(digits, monkeypatch):
-    """The least of them was sought above itself, so the smallest radius was always taken."""
+    """A relative tolerance on negative losses once excluded the minimum itself."""
     model, x, _ = digits
     wanted, loss = soap.SOAP(model)(x), model.auxiliary.loss
     monkeypatch.setattr(model.auxiliary, "loss", lambda model, x: loss(model, x) - 1)

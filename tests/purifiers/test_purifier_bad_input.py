@@ -1,4 +1,4 @@
-"""Bad input to the purifier: one clear error each, and nothing is changed."""
+"""Bad input to a purifier raises one clear error, and nothing changes."""
 
 import pytest
 import torch

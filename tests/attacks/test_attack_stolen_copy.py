@@ -1,4 +1,4 @@
-"""The stolen copy: labels alone are asked for, and not more often than allowed; what it learns fools the model."""
+"""StolenCopy: it uses only labels, at most as many as allowed, and its results break the model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from soap.attacks import StolenCopy, fooled
 
 
 class Blind(nn.Module):
-    """Tells which half of the image is brighter, as a label and nothing more; no gradient leads through it."""
+    """Predicts which half of the image is brighter, as a one-hot label without gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def test_number_of_queries_is_at_most_the_limit(n: int, queries: int) -> None:
     y = torch.zeros(n, dtype=torch.int64)
     x_adv = StolenCopy(eps=0.05, queries=queries, steps=1).perturb(model, x, y)
     assert x_adv.shape == x.shape
-    assert model.asked <= queries + 1 + min(8, n)  # and the looks at what kind of model it is
+    assert model.asked <= queries + 1 + min(8, n)  # plus the queries that check the model
 
 
 def test_substitute_attack_works_on_tabular_inputs() -> None:

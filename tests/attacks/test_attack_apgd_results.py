@@ -1,4 +1,4 @@
-"""Auto-PGD: which point it keeps, what its trace tells, and who leaves early."""
+"""Auto-PGD: which point it keeps, what its trace contains, and which samples leave early."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ LOSSES = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
 
 def test_an_adversarial_point_is_preferred_to_a_higher_loss() -> None:
     class Cliff(nn.Module):
-        """Nearly undecided among three classes; past 0.55 one of two is wrong, and the loss of class 0 is lower."""
+        """Three nearly equal logits; above 0.55 the prediction is wrong although the loss of class 0 is lower."""
 
         def forward(self, x: Tensor) -> Tensor:
             undecided, wrong = x.new_tensor([0.01, 0.0, 0.0]), x.new_tensor([0.0, 0.02, -10.0])
@@ -34,7 +34,7 @@ def test_an_adversarial_point_is_preferred_to_a_higher_loss() -> None:
     trace = APGD(eps=0.1, steps=5, start="zero").trace(model, x, y)
     assert trace.loss_curve[0, 0] > trace.loss_curve[1, 0] + 0.3
     assert torch.allclose(trace.x[0], torch.tensor(0.6))
-    assert torch.equal(trace.x[1], x[1])  # 0.5 at most: nothing fools, and nothing is higher than the start
+    assert torch.equal(trace.x[1], x[1])  # at most 0.5: no success, and no loss higher than at the start
     assert trace.fooled_at.tolist() == [1, -1]
 
 
@@ -101,7 +101,7 @@ def test_leave_when_fooled_finds_the_same_successes_with_fewer_passes(
 
 def test_a_success_that_depends_on_the_batch_is_not_final() -> None:
     class Fickle(nn.Module):
-        """Wrong past 0.55 in a batch of three, past 0.58 in a smaller one: rounding, writ large."""
+        """Wrong above 0.55 in a batch of three, above 0.58 in a smaller one: an exaggerated rounding effect."""
 
         def forward(self, x: Tensor) -> Tensor:
             return torch.cat([torch.zeros_like(x[:, :1]), x[:, :1] - (0.55 if len(x) == 3 else 0.58)], 1)
@@ -109,8 +109,8 @@ def test_a_success_that_depends_on_the_batch_is_not_final() -> None:
     model, x, y = Fickle(), torch.tensor([[0.5], [0.465], [0.1]]), torch.tensor([0, 0, 0])
     attack = APGD(eps=0.1, steps=20, loss="margin", start="zero", leave_when_fooled=True)
     trace = attack.trace(model, x, y)
-    assert trace.fooled_at[0] >= 0  # at 0.6 wrong in any batch
-    assert trace.fooled_at[1] == -1  # at 0.565 in the whole batch alone
+    assert trace.fooled_at[0] >= 0  # 0.6 is wrong in any batch
+    assert trace.fooled_at[1] == -1  # 0.565 is wrong only in the whole batch
     assert not fooled(model, trace.x[1:2], y[1:2]).any()
     assert replace(attack, leave_when_fooled=False).trace(model, x, y).fooled_at[1] >= 0
 

@@ -1,4 +1,4 @@
-"""Random numbers of a row: against plain integer arithmetic, and what they may not depend on."""
+"""Random streams per sample, against plain integer arithmetic, and their independence of the batch."""
 
 import struct
 from collections.abc import Callable
@@ -55,9 +55,9 @@ def test_a_samples_numbers_do_not_depend_on_its_batch() -> None:
     together = uniform(streams(x, 3), 20)
     for order in ([4], [2, 0], [5, 4, 3, 2, 1, 0]):
         assert torch.equal(uniform(streams(x[order], 3), 20), together[order])
-    assert torch.equal(uniform(streams(x.mT.contiguous().mT, 3), 20), together)  # whatever the layout in memory
-    assert torch.equal(uniform(streams(x.double(), 3), 20), together)  # or the precision
-    assert torch.equal(uniform(streams(x, 3), 12, first=8), together[:, 8:])  # or the portions
+    assert torch.equal(uniform(streams(x.mT.contiguous().mT, 3), 20), together)  # for any memory layout
+    assert torch.equal(uniform(streams(x.double(), 3), 20), together)  # and precision
+    assert torch.equal(uniform(streams(x, 3), 12, first=8), together[:, 8:])  # and in any portions
 
 
 @pytest.mark.gpu
@@ -76,13 +76,13 @@ def test_streams_differ_by_row_salt_and_order_of_values() -> None:
     x[1, 3] = x[1, 3].nextafter(torch.tensor(1.0))
     x[2] = x[2].flip(0)
     keys = [*streams(x, 0).tolist(), *streams(x[:1], 1).tolist(), *streams(x[:1], 0, 0).tolist()]
-    assert keys[0] == keys[3]  # the same values are the same row
+    assert keys[0] == keys[3]  # equal values give equal streams
     assert len(set(keys)) == 5
 
 
 @pytest.mark.parametrize("shape", [(1, 100_000), (1000, 100)])
 def test_numbers_are_uniform_and_uncorrelated(shape: tuple[int, int]) -> None:
-    # Black images but for one pixel: rows as alike as rows can be.
+    # Black images except for one pixel: samples as similar as possible.
     x = torch.zeros(shape[0], 1000)
     x[torch.arange(shape[0]), torch.arange(shape[0])] = 1
     drawn = uniform(streams(x, 0), shape[1]).double()

@@ -1,4 +1,4 @@
-"""Anti-adversary and Hedge: closed forms on linear models, a plain slow loop, and what every purifier promises."""
+"""Anti-adversary and Hedge against closed forms on linear models and a slow plain loop."""
 
 import pytest
 import torch
@@ -47,17 +47,17 @@ def test_anti_adversary_on_a_linear_model_has_a_closed_form():
     torch.testing.assert_close(out.loss_before, F.cross_entropy(logits, logits.argmax(1), reduction="none"))
     assert (out.loss_after < out.loss_before).all()
     assert out.eps.tolist() == pytest.approx([0.2, 0.2])
-    # The range of legal inputs is kept to.
+    # Results stay inside the bounds.
     assert AntiAdversary(model, step_size=0.3, steps=4)(MIDDLE).x[0].tolist() == [1.0, 0.0, 1.0, 0.5]
 
 
 def test_hedge_on_a_linear_model_ends_in_the_corner_of_highest_loss():
-    """With logits (z, -z) the sum of cross-entropies is 2 log(2 cosh z), so it climbs towards larger |z|."""
+    """With logits (z, -z) the sum of cross-entropies is 2 log(2 cosh z), so Hedge moves towards larger |z|."""
     model = two_sided(W)
-    out = Hedge(model, 0.02, step_size=0.01, steps=10)(MIDDLE)  # so near that no start changes the sign of z
+    out = Hedge(model, 0.02, step_size=0.01, steps=10)(MIDDLE)  # eps so small that no start changes the sign of z
     moved = W != 0
     torch.testing.assert_close(out.x[:, moved], (MIDDLE + 0.02 * W.sign())[:, moved], atol=1e-12, rtol=0)
-    free = ~moved  # no gradient: it stays where it was drawn
+    free = ~moved  # zero gradient: these coordinates stay at the start
     assert torch.equal(out.x[:, free], Hedge(model, 0.02).start(MIDDLE)[:, free])
     z = MIDDLE @ W
     torch.testing.assert_close(out.loss_before, -2 * torch.log(2 * torch.cosh(z)))
@@ -66,7 +66,7 @@ def test_hedge_on_a_linear_model_ends_in_the_corner_of_highest_loss():
 
 
 def plain(purify, model, image):
-    """One image, read off the papers: K sign steps; Hedge from a random start, clipped to its ball."""
+    """One image as in the papers: K sign steps; Hedge from a random start, clipped to its ball."""
     label, classes = model(image).argmax(1), model(image).shape[1]
     hedged = isinstance(purify, Hedge)
     point = image.clone()
@@ -112,7 +112,7 @@ def test_hedge_start_depends_on_seed_and_image():
     shares = ((start - x) / 0.1).flatten()
     assert shares.abs().max() <= 1 + 1e-5
     assert shares.mean().abs() < 0.05
-    assert abs(shares.square().mean() - 1 / 3) < 0.02  # of a uniform draw from [-1, 1]
+    assert abs(shares.square().mean() - 1 / 3) < 0.02  # the variance of a uniform draw from [-1, 1]
     assert torch.equal(Hedge(model, 0.1).start(x[7:9]), start[7:9])
     assert not torch.equal(Hedge(model, 0.1, seed=1).start(x), start)
     assert len({tuple(row.tolist()) for row in (start - x).flatten(1)}) == len(x)
@@ -143,7 +143,7 @@ def test_path_ends_at_the_result_and_every_gradient_rule_applies(kind):
 @BOTH
 @pytest.mark.parametrize("smooth", [False, True])
 def test_unrolled_gradient_passes_through_start_and_steps(kind, smooth):
-    """Against one backward pass through all steps, with tanh for sign on the way back (and forth, when smooth)."""
+    """Against one backward pass through all steps, with tanh for sign (if smooth, in the forward pass, too)."""
     model = tiny_model(dtype=torch.float64)
     purify, images = kind(model, **SHORT[kind]), noise_images(3, dtype=torch.float64) * 0.4 + 0.3
     _, direction = logits_and_gradient(Unrolled(model, purify, smooth=smooth), images, lambda logits: logits[:, 0])
