@@ -1,17 +1,19 @@
-# Two commands for a newcomer: `make demo` and `make test`. They need Python 3.11 or 3.12 and a package index.
+# Two commands for a newcomer: `make demo` and `make test`. They need Python 3.11 or newer and a package index.
 # Paths are relative, so a clone under a folder with spaces works too.
 
 .PHONY: help demo test docs browser chaos fuzz stress audit lock
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
 TORCH := $(shell sed -n '/^torch==/p' requirements.lock)
-CANDIDATES := $(or $(PYTHON),python3 python3.11 python3.12)
-SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
+CANDIDATES := $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14)
+# A package index with CPU builds of torch; empty: the default index.
+TORCH_INDEX :=
+SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 # A launcher may exist and still not run (version managers leave such), so each candidate is tried, not looked up.
 FIND_PYTHON = for python in $(CANDIDATES); do \
 	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; exit 0; fi; done; \
-	echo "No usable Python: got none of ($(CANDIDATES)); wanted Python 3.11 or 3.12 with its venv module." >&2; \
+	echo "No usable Python: got none of ($(CANDIDATES)); wanted Python 3.11 or newer with its venv module." >&2; \
 	echo "Install one (Debian: python3.11 and python3.11-venv), or name it: make test PYTHON=/path/to/python3.12" >&2; exit 1
 
 help: ## this list
@@ -49,7 +51,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(PY) -c 'import pip; $(SUITABLE)' >/dev/null 2>&1 || { \
 		python=$$($(FIND_PYTHON)) && echo "Making .venv with $$python" && "$$python" -m venv --clear .venv; }
 	@echo "Installing the pinned packages into .venv (once; a few minutes on a slow line)"
-	@$(PY) -m pip install --disable-pip-version-check -c requirements.lock "$(TORCH)"
+	@$(PY) -m pip install --disable-pip-version-check -c requirements.lock $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
 	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements.lock
 	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@$(PY) -m pip check

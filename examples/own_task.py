@@ -1,9 +1,9 @@
-"""Add an auxiliary task in one file: inpainting. Hide the centre of the image; a decoder must tell what was there.
+"""Add an auxiliary task in one file: inpainting. The centre of the image is hidden; a decoder predicts it.
 
     python examples/own_task.py
 
-A task has a head, the losses it trains with, and the loss it purifies with: one number a row, without noise,
-differentiable in every input coordinate.
+A task has a head, training losses, and the loss that purification minimises: one value per sample, without noise,
+differentiable in the input.
 """
 
 import tempfile
@@ -27,12 +27,12 @@ class Inpainting(AuxiliaryTask):
     def losses(self, model, x, y, generator):
         noisy = (x + self.noise * torch.randn(x.shape, generator=generator, device=x.device)).clamp(0, 1)
         logits = model(noisy)
-        told = self.head(model.encoder(self._masked(noisy)))
-        return JointLosses(F.cross_entropy(logits, y), F.mse_loss(told, self._centre(x)), accuracy(logits, y))
+        predicted = self.head(model.encoder(self._masked(noisy)))
+        return JointLosses(F.cross_entropy(logits, y), F.mse_loss(predicted, self._centre(x)), accuracy(logits, y))
 
     def loss(self, model, x):
-        told = self.head(model.encoder(self._masked(x)))
-        return (told - self._centre(x)).square().mean(1)
+        predicted = self.head(model.encoder(self._masked(x)))
+        return (predicted - self._centre(x)).square().mean(1)
 
     def _window(self, x: torch.Tensor) -> tuple[slice, slice]:
         top, left = ((side - self.hidden) // 2 for side in x.shape[2:])
@@ -50,7 +50,7 @@ class Inpainting(AuxiliaryTask):
 
 
 def main(epochs: int = 10, n: int = 500) -> dict[str, float]:
-    """Train jointly on the bundled digits, then purify PGD examples: accuracy bare and purified."""
+    """Train jointly on the bundled digits, then return the accuracy on PGD examples without and with purification."""
     network = soap.models.fcn(dropout=0.0)
     settings = Purification(step_size=0.1, steps=5, grid=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5))
     model = soap.JointModel(network, Inpainting(network.features[0]), purification=settings, name="inpainting")

@@ -1,7 +1,7 @@
-"""The two ways a call can fail for a reason the caller can mend.
+"""Errors that the caller can fix: `InputError` and `FileError`.
 
-Every message says what was got, what is wanted, and what to do next. The command line prints the message
-alone; anything that is not a `SoapError` is a defect of this library.
+Every message says what was given, what is expected and what to do. The command line prints the message without a
+traceback. Any exception that is not a `SoapError` is a bug in this library.
 """
 
 import difflib
@@ -11,19 +11,19 @@ from typing import Any
 
 
 class SoapError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all errors that the library raises itself."""
 
 
 class InputError(SoapError, ValueError):
-    """An argument, tensor, label, name or recipe is not what the call takes (exit code 2)."""
+    """An argument, tensor, label, name or recipe is invalid (exit code 2)."""
 
 
 class FileError(SoapError, OSError):
-    """A file or folder is missing, truncated, corrupt, or cannot be written (exit code 1)."""
+    """A file or folder is missing, truncated, corrupt or not writable (exit code 1)."""
 
 
 def unknown(kind: str, got: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not among `known`, with the nearest ones."""
+    """Return the error for a name that is not in `known`; it suggests the most similar names."""
     names = sorted(known)
     near = difflib.get_close_matches(got, names, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}."
@@ -31,9 +31,9 @@ def unknown(kind: str, got: str, known: Iterable[str]) -> InputError:
 
 
 def call_with(function: Callable[..., Any], options: dict[str, Any], kind: str) -> Any:
-    """`function(**options)`, with a clear error for an option it does not take or that is missing.
+    """Return `function(**options)`; raise an InputError for an unknown or missing option.
 
-    `kind` names the options in the error, e.g. "key in [model]".
+    `kind` describes the options in the error, e.g. "key in [model]".
     """
     parameters = inspect.signature(function).parameters
     for name in options:

@@ -165,10 +165,10 @@ class Store:
 
     def append(self, row: Row) -> None:
         """Add a row at the end, on disk before this returns."""
-        line = checksums.as_text(row.as_json(), sort_keys=True).encode() + b"\n"
-        with atomic.explained(self.path):
+        line = checksums.dumps(row.as_json(), sort_keys=True).encode() + b"\n"
+        with atomic.file_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab", buffering=0) as file, atomic.locked(file):  # others may write to it, too
+            with self.path.open("ab", buffering=0) as file, atomic.file_lock(file):  # others may write to it, too
                 _, whole, torn = self._read()
                 if torn:
                     told = "%s: its last line was cut off while it was written; %d bytes removed."
@@ -185,13 +185,13 @@ class Store:
 
     def _read(self) -> tuple[list[Row], int, int]:
         """Rows, the length in bytes of the lines that hold them, and that of a torn one after them."""
-        with atomic.explained(self.path):
+        with atomic.file_errors(self.path):
             content = self.path.read_bytes() if self.path.exists() else b""
         whole = content.rfind(b"\n") + 1
         rows = []
         for number, line in enumerate(content[:whole].split(b"\n")[:-1], 1):
             try:
-                rows.append(from_json(checksums.from_text(line)))
+                rows.append(from_json(checksums.loads(line)))
             except ValueError as error:
                 raise FileError(
                     f"{self.path}, line {number}: {error}; mend or remove the line, or use another file."

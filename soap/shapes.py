@@ -1,7 +1,7 @@
 """Shape annotations for public signatures, e.g. `Float[Tensor, "batch *shape"]`.
 
-They are jaxtyping's where it is installed (the tests then check every call at run time); elsewhere they
-are documentation and cost nothing.
+If jaxtyping is installed, these are its types, and the tests check every call against them. Otherwise they are
+documentation without cost.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ else:
     except ImportError:
 
         class Float:
-            """Stand-in: `Float[Tensor, "batch"]` is `Tensor`."""
+            """Substitute without jaxtyping: `Float[Tensor, "batch"]` is `Tensor`."""
 
             def __class_getitem__(cls, item: tuple[Any, str]) -> Any:
                 return item[0]

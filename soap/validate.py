@@ -1,7 +1,7 @@
-"""One clear error for every bad tensor, raised before any work is done.
+"""Check arguments and raise an InputError that says what is expected.
 
-Each check reads the tensor once (one synchronisation on a GPU), so public calls check at their door and
-inner loops never do.
+Each tensor check reads the whole tensor once, which on a GPU waits for the device. Public functions therefore check on
+entry, and inner loops do not check.
 """
 
 import math
@@ -14,22 +14,22 @@ from soap.shapes import Tensor
 
 
 def describe(x: object) -> str:
-    """What was got, in a few words."""
+    """Return a short description of a value for an error message."""
     if isinstance(x, Tensor):
         return f"{str(x.dtype).removeprefix('torch.')} tensor of shape {list(x.shape)} on {x.device}"
     return f"{type(x).__name__} {x!r:.60}"
 
 
 def inputs(x: Tensor, model: object = None, bounds: tuple[float, float] = (0.0, 1.0)) -> None:
-    """`x` is a non-empty floating batch, finite, inside `bounds`, and fits the model's shape and device."""
+    """Check that `x` is a non-empty float batch, finite, inside `bounds`, with the model's shape, device and dtype."""
     low, high = bounds
-    wanted = f"a float tensor [batch, ...] with values in [{low:g}, {high:g}]"
+    expected = f"a float tensor [batch, ...] with values in [{low:g}, {high:g}]"
     if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
         hint = "; divide 8-bit images by 255" if isinstance(x, Tensor) and x.dtype == torch.uint8 else ""
         hint = hint or ("; add a batch dimension with x[None]" if isinstance(x, Tensor) and x.ndim else "")
-        raise InputError(f"got {describe(x)}, want {wanted}{hint}.")
+        raise InputError(f"got {describe(x)}, expected {expected}{hint}.")
     if x.numel() == 0:
-        raise InputError(f"got an empty batch of shape {list(x.shape)}, want at least one example.")
+        raise InputError(f"got an empty batch of shape {list(x.shape)}, expected at least one sample.")
     shape = getattr(model, "input_shape", None)
     if shape is not None and tuple(x.shape[1:]) != tuple(shape):
         raise InputError(
@@ -46,58 +46,60 @@ def inputs(x: Tensor, model: object = None, bounds: tuple[float, float] = (0.0, 
     smallest, largest = torch.stack(torch.aminmax(x.detach())).tolist()
     if not (math.isfinite(smallest) and math.isfinite(largest)):
         bad = int((~torch.isfinite(x)).sum())
-        raise InputError(f"the input has {bad} NaN or infinite values; want {wanted}.")
+        raise InputError(f"the input has {bad} NaN or infinite values, expected {expected}.")
     if smallest < low or largest > high:
         hint = "; it looks like 0..255, divide by 255" if (low, high) == (0, 1) and largest > 2 else ""
-        raise InputError(f"input values span [{smallest:g}, {largest:g}], want [{low:g}, {high:g}]{hint}.")
+        raise InputError(f"input values span [{smallest:g}, {largest:g}], expected [{low:g}, {high:g}]{hint}.")
 
 
 def labels(y: Tensor, x: Tensor, classes: int | None = None) -> None:
-    """`y` holds one class index in [0, classes) for every row of `x`, on the same device."""
+    """Check that `y` holds one class index in [0, classes) for every sample of `x`, on the same device."""
     if not isinstance(y, Tensor) or y.dtype not in (torch.int64, torch.int32) or y.shape != (len(x),):
-        raise InputError(f"got labels {describe(y)}, want an int64 tensor of shape [{len(x)}], one class a row.")
+        raise InputError(
+            f"got labels {describe(y)}, expected an int64 tensor of shape [{len(x)}], one class per sample."
+        )
     if y.device != x.device:
         raise InputError(f"the labels are on {y.device} but the input is on {x.device}; move one with .to(...).")
     smallest, largest = torch.stack(torch.aminmax(y)).tolist()
     if smallest < 0 or (classes is not None and largest >= classes):
         limit = "" if classes is None else f" and at most {classes - 1}"
-        raise InputError(f"labels span {smallest}..{largest}, want at least 0{limit}: classes count from 0.")
+        raise InputError(f"labels span {smallest}..{largest}, expected at least 0{limit}: classes count from 0.")
 
 
 def logits(z: object, batch: int) -> None:
-    """`z` is what a classifier must return: finite logits [batch, classes], not probabilities."""
+    """Check that `z` is a valid output of a classifier: finite logits [batch, classes], not probabilities."""
     if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != batch or not z.is_floating_point():
-        raise InputError(f"the model returned {describe(z)}, want float logits of shape [{batch}, classes].")
+        raise InputError(f"the model returned {describe(z)}, expected float logits of shape [{batch}, classes].")
     if not torch.isfinite(z).all():
-        raise InputError("the model returned NaN or infinite logits on a legal input; check its weights.")
+        raise InputError("the model returned NaN or infinite logits for a valid input; check its weights.")
     sums_to_one = (z.sum(1) - 1).abs().max() < 1e-3
     if z.shape[1] > 1 and z.min() >= 0 and sums_to_one:
         raise InputError(
-            "the model returned probabilities (each row is non-negative and sums to 1), want logits: "
+            "the model returned probabilities (non-negative, sum 1 per sample), expected logits: "
             "remove its last softmax, which hides the gradient from attacks."
         )
 
 
 def positive(name: str, value: float) -> None:
-    """`value` is a finite number above zero."""
+    """Check that `value` is a finite number above 0."""
     if not _finite(value) or value <= 0:
-        raise InputError(f"{name} is {value!r}, want a number above 0.")
+        raise InputError(f"{name} is {value!r}, expected a number above 0.")
 
 
-def at_least(name: str, value: int, least: int) -> None:
-    """`value` is a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} is {value!r}, want a whole number of at least {least}.")
+def at_least(name: str, value: int, minimum: int) -> None:
+    """Check that `value` is an integer of at least `minimum`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise InputError(f"{name} is {value!r}, expected a whole number of at least {minimum}.")
 
 
 def non_negative(name: str, value: float) -> None:
-    """`value` is a finite number of at least zero."""
+    """Check that `value` is a finite number of at least 0."""
     if not _finite(value) or value < 0:
-        raise InputError(f"{name} is {value!r}, want a number of at least 0.")
+        raise InputError(f"{name} is {value!r}, expected a number of at least 0.")
 
 
 def _finite(value: object) -> bool:
-    """Whether it is a number at all, and not NaN or infinite."""
+    """Return whether the value is a number and neither NaN nor infinite."""
     try:
         return math.isfinite(value)  # type: ignore[arg-type]
     except TypeError:
@@ -105,6 +107,6 @@ def _finite(value: object) -> bool:
 
 
 def choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """`value` is one of `allowed`."""
+    """Check that `value` is one of `allowed`."""
     if value not in allowed:
-        raise InputError(f"{name} is {value!r}, want one of {', '.join(map(repr, allowed))}.")
+        raise InputError(f"{name} is {value!r}, expected one of {', '.join(map(repr, allowed))}.")

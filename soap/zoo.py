@@ -1,6 +1,6 @@
-"""Trained models by name: weights, with the recipe that made them inside and their measured rows beside them.
+"""Trained models by name: weights files, each with its recipe inside and its result rows beside it.
 
-Generative models, which purifiers use, lie in the same folder and have names of their own.
+The folder also holds the generative models that purifiers use, under names of their own.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,56 +18,55 @@ from soap._runtime import devices
 from soap.auxiliary import JointModel
 from soap.auxiliary.consistency import GRADIENTS
 from soap.errors import FileError, InputError, unknown
-from soap.recipes import Recipe, generative
-from soap.recipes.bounds import at_most
-from soap.recipes.generative import GenerativeRecipe
+from soap.recipes import GenerativeRecipe, Recipe, generative
+from soap.recipes.building import parameter_limit
 from soap.shapes import Tensor
 
-SPARE = 1000
-"""Parameters that a recipe may ask for beyond those of the file: the error then says which of them is wanting."""
+MAX_MISSING_TENSORS = 1000
+"""Tensors that a recipe may have beyond those of the file; the error then names a missing one."""
 
 Built = TypeVar("Built", bound=nn.Module)
 
 
 def names() -> list[str]:
-    """The bundled classifiers."""
+    """Return the names of the bundled classifiers."""
     return sorted(_bundled() - {*generative.names()})
 
 
 def prior_names() -> list[str]:
-    """The bundled generative models."""
+    """Return the names of the bundled generative models."""
     return sorted(_bundled() & {*generative.names()})
 
 
 def folder() -> Path:
-    """Where the bundled weights and their result rows lie."""
+    """Return the folder of the bundled weights and their result rows."""
     return Path(str(resources.files("soap") / "zoo"))
 
 
 def weights_path(name: str | Path) -> Path:
-    """The weights' file of a bundled model of either sort, or the path itself."""
+    """Return the weights' file of a bundled classifier or generative model, or the path itself."""
     if str(name).endswith(".safetensors"):
         return Path(name)
     if str(name) not in _bundled():
         if str(name) in (*recipes.names(), *generative.names()):
             raise InputError(
-                f"{name} is a recipe whose weights are not bundled; train them with `soap train {name}`, then give the "
-                "path of last.safetensors instead of the name (of a purifier's model: --prior PATH)."
+                f"{name} is a recipe whose weights are not bundled; train them with `soap train {name}`, then pass the "
+                "path of last.safetensors instead of the name (for a purifier's model: --prior PATH)."
             )
         raise unknown("model", str(name), _bundled())
     return folder() / f"{name}.safetensors"
 
 
 def recipe(name: str | Path) -> Recipe:
-    """The recipe inside a model's weights."""
+    """Return the recipe inside a model's weights."""
     path = weights_path(name)
     return _recipe(path, tensor_files.load_tensors(path)[1])
 
 
 def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str | None = None) -> JointModel:
-    """A trained model in evaluation mode: a bundled one by name, or any by the path of its .safetensors file.
+    """Load a trained model in evaluation mode, by the name of a bundled one or the path of a .safetensors file.
 
-    The file is data alone; nothing in it is executed. gradient: for models with label consistency, the gradient
+    The file contains only data; nothing in it is executed. gradient: for models with label consistency, the gradient
     to purify by ("paper", "stop" or "exact") instead of the recipe's.
     """
     path = weights_path(name)
@@ -76,7 +75,7 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
     if gradient is not None:
         if plan.task != "consistency":
             raise InputError(
-                f"gradient is {gradient!r}, but only the task 'consistency' has a choice of gradient; "
+                f"gradient is {gradient!r}, but only the task 'consistency' has a choice of gradients; "
                 f"the task of {plan.name} is {plan.task!r}."
             )
         validate.choice("gradient", gradient, GRADIENTS)
@@ -87,21 +86,21 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
 
 
 def is_prior(name: str | Path) -> bool:
-    """Whether a model's weights are those of a generative one."""
+    """Return whether a weights file holds a generative model."""
     path = weights_path(name)
     return generative.is_generative(_text(path, tensor_files.load_tensors(path)[1]))
 
 
 def prior_recipe(name: str | Path) -> GenerativeRecipe:
-    """The recipe inside a generative model's weights."""
+    """Return the recipe inside a generative model's weights."""
     path = weights_path(name)
     return _prior_recipe(path, tensor_files.load_tensors(path)[1])
 
 
 def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
-    """A trained generative model in evaluation mode: a bundled one by name, or any by the path of its file.
+    """Load a trained generative model in evaluation mode, by the name of a bundled one or the path of its file.
 
-    It carries its recipe's `name` and, as `purification`, the settings of the purifier that uses it:
+    It has its recipe's `name` and, as `purification`, the settings of the purifier that uses it:
     `soap.purifiers.DefenseGAN(prior, **prior.purification)`.
     """
     path = weights_path(name)
@@ -118,17 +117,17 @@ def _bundled() -> set[str]:
 def _filled(
     outline: Callable[[], nn.Module], build: Callable[[], Built], tensors: dict[str, Tensor], path: Path
 ) -> Built:
-    """The model that the recipe builds, with the file's weights, if they belong there.
+    """Build the recipe's model and load the file's weights into it.
 
-    The outline comes first, without memory and with no more parameters than the file may have: a recipe of a few bytes
-    may ask for any size.
+    `outline` is first built on the meta device, without memory and with a limit on its parameters, because a short
+    untrusted recipe can describe a network of any size.
     """
     try:
-        with torch.device("meta"), at_most(len(tensors) + SPARE):
+        with torch.device("meta"), parameter_limit(len(tensors) + MAX_MISSING_TENSORS):
             _check_shapes(outline(), tensors, path)
         model = build()
     except InputError as error:
-        raise _does_not_build(path, error) from error
+        raise _build_error(path, error) from error
     model.load_state_dict(tensors)
     return model
 
@@ -136,13 +135,15 @@ def _filled(
 def _check_shapes(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     wanted = model.state_dict()
     for key in sorted({*wanted, *tensors}):
-        got, want = (_described(part, key) for part in (tensors, wanted))
+        got, want = (_shape_text(part, key) for part in (tensors, wanted))
         if got != want:
-            raise FileError(f"{path}: tensor {key!r} is {got}, want {want}: weights and recipe do not belong together.")
+            raise FileError(
+                f"{path}: tensor {key!r} is {got}, expected {want}: weights and recipe do not belong together."
+            )
 
 
-def _described(tensors: Mapping[str, Tensor], key: str) -> str:
-    """Its shape, and its kind where that is not the usual one; half precision is filled into single."""
+def _shape_text(tensors: Mapping[str, Tensor], key: str) -> str:
+    """Return a tensor's shape, and its dtype unless it is a float that loads into single precision."""
     if key not in tensors:
         return "nothing"
     tensor = tensors[key]
@@ -151,30 +152,30 @@ def _described(tensors: Mapping[str, Tensor], key: str) -> str:
 
 
 def _training_note(plan: Recipe, metadata: dict[str, str]) -> str:
-    """How the weights were made, as far as it may differ from the bundled recipe."""
+    """Describe how the weights were trained: the settings that can differ from the bundled recipe."""
     schedule, dropout = plan.training, plan.model.get("dropout")
     published = recipes.read(plan.name).model.get("dropout") if plan.name in recipes.names() else dropout
-    said = [
+    parts = [
         f"{schedule.epochs} epochs" + (" by cosine" if schedule.decay == "cosine" else ""),
         *([f"dropout {dropout}"] if dropout != published else []),
         f"seed {schedule.seed}",
         metadata.get("precision", "fp32"),
         *([f"stored in {metadata['stored']}"] if "stored" in metadata else []),
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def _recipe(path: Path, metadata: dict[str, str]) -> Recipe:
     text = _text(path, metadata)
     if generative.is_generative(text):
         raise InputError(
-            f"{path} holds a generative model, want a classifier; purify with it by `soap purify --with`, "
-            "or load it by soap.zoo.load_prior."
+            f"{path} holds a generative model, expected a classifier; use it with `soap purify --with` or load it with "
+            "soap.zoo.load_prior."
         )
     try:
         return recipes.parse(text, str(path))
     except InputError as error:
-        raise _does_not_build(path, error) from error
+        raise _build_error(path, error) from error
 
 
 def _prior_recipe(path: Path, metadata: dict[str, str]) -> GenerativeRecipe:
@@ -184,15 +185,17 @@ def _prior_recipe(path: Path, metadata: dict[str, str]) -> GenerativeRecipe:
             return generative.parse(text, str(path))
         recipes.parse(text, str(path))
     except InputError as error:
-        raise _does_not_build(path, error) from error
-    raise InputError(f"{path} holds a classifier, want a generative model: one of `soap train defense-gan-mnist`, say.")
+        raise _build_error(path, error) from error
+    raise InputError(
+        f"{path} holds a classifier, expected a generative model, e.g. one of `soap train defense-gan-mnist`."
+    )
 
 
 def _text(path: Path, metadata: dict[str, str]) -> str:
     if "recipe" not in metadata:
-        raise FileError(f"{path}: holds no recipe; want weights written by `soap train`.")
+        raise FileError(f"{path}: contains no recipe; expected weights written by `soap train`.")
     return metadata["recipe"]
 
 
-def _does_not_build(path: Path, error: InputError) -> FileError:
+def _build_error(path: Path, error: InputError) -> FileError:
     return FileError(f"{path}: the recipe inside does not build ({error}).")

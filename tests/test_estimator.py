@@ -94,7 +94,7 @@ def test_estimator_can_be_pickled():
 
 X, Y = table(12)
 BAD = [
-    ((X * 9, Y), {}, r"want \[0, 1\]"),
+    ((X * 9, Y), {}, r"expected \[0, 1\]"),
     ((np.where(X > 0.9, np.nan, X), Y), {}, "NaN"),
     ((X.astype(str), Y), {}, "expected numbers"),
     ((X[:, 0], Y), {}, "expected numbers"),

@@ -1,4 +1,4 @@
-"""A frozen network comes back as it was."""
+"""`isolated`, `frozen` and `eval_mode` restore the model and the random state."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,70 +18,70 @@ def network() -> nn.Module:
     return model
 
 
-def shown(model: nn.Module) -> tuple[list[bool], list[bool]]:
+def flags(model: nn.Module) -> tuple[list[bool], list[bool]]:
     return [m.training for m in model.modules()], [p.requires_grad for p in model.parameters()]
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_modes_and_parameters_come_back(fails: bool) -> None:
+def test_modes_and_parameter_flags_are_restored(fails: bool) -> None:
     model = network()
-    before = shown(model)
+    before = flags(model)
     assert True in before[0]
     assert False in before[0]
     try:
         with isolated(model):
-            assert not any(shown(model)[0])
-            assert not any(shown(model)[1])
+            assert not any(flags(model)[0])
+            assert not any(flags(model)[1])
             if fails:
                 raise KeyError
     except KeyError:
         assert fails
-    assert shown(model) == before
+    assert flags(model) == before
 
 
-def test_borrowing_twice_gives_back_once_each() -> None:
+def test_nested_use_restores_at_the_outer_end() -> None:
     model = network()
-    before = shown(model)
+    before = flags(model)
     with isolated(model):
-        inside = shown(model)
+        inside = flags(model)
         with isolated(model):
             pass
-        assert shown(model) == inside
-    assert shown(model) == before
+        assert flags(model) == inside
+    assert flags(model) == before
 
 
-def test_of_several_threads_the_last_one_gives_back() -> None:
-    """The first to leave switched the other's network to training, under its feet."""
+def test_last_of_several_threads_restores_the_flags() -> None:
+    """The first thread that leaves must not switch the model back to training for the other."""
     model, came, first_left = network(), threading.Event(), threading.Event()
-    before, seen = shown(model), []
+    before, seen = flags(model), []
 
     def second() -> None:
         with isolated(model):
             came.set()
             assert first_left.wait(10)
-            seen.append(shown(model))
+            seen.append(flags(model))
 
     with ThreadPoolExecutor(1) as pool:
         with isolated(model):
-            inside = shown(model)
+            inside = flags(model)
             done = pool.submit(second)
             assert came.wait(10)
         first_left.set()
         done.result()
     assert seen == [inside]
-    assert shown(model) == before
+    assert flags(model) == before
 
 
-def test_answering_leaves_parameters_alone() -> None:
+def test_eval_mode_does_not_freeze_parameters() -> None:
     model = network()
-    modes, learning = shown(model)
+    modes, learning = flags(model)
     with eval_mode(model):
-        assert shown(model) == ([False] * len(modes), learning)
-    assert shown(model) == (modes, learning)
+        assert flags(model) == ([False] * len(modes), learning)
+    assert flags(model) == (modes, learning)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_random_state_comes_back(fails: bool) -> None:
+def test_random_state_is_restored(fails: bool) -> None:
     torch.manual_seed(0)
     wanted = torch.rand(3)
     torch.manual_seed(0)
@@ -95,14 +95,14 @@ def test_the_random_state_comes_back(fails: bool) -> None:
     assert torch.equal(torch.rand(3), wanted)
 
 
-def test_any_callable_may_be_borrowed_and_the_random_state_is_kept() -> None:
+def test_isolated_accepts_any_callable_and_restores_the_random_state() -> None:
     before = torch.get_rng_state()
     with isolated(lambda x: x + torch.rand(1)):
         torch.rand(5)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_gradients_already_there_are_left_alone() -> None:
+def test_existing_gradients_are_not_changed() -> None:
     model = nn.Linear(2, 2)
     model(torch.rand(1, 2)).sum().backward()
     before = model.weight.grad.clone()
@@ -113,7 +113,7 @@ def test_gradients_already_there_are_left_alone() -> None:
 
 
 @pytest.mark.gpu
-def test_the_random_state_of_the_gpu_comes_back() -> None:
+def test_random_state_of_the_gpu_is_restored() -> None:
     torch.rand(1, device="cuda")
     before = torch.cuda.get_rng_state()
     with preserved_random_state():

@@ -6,7 +6,7 @@ import soap
 
 PUBLIC = {
     "Defence", "FileError", "InputError", "JointModel", "Purified", "SOAP", "SoapError", "attacks", "auxiliary",
-    "data", "evaluation", "load", "load_prior", "models", "purifiers", "recipes", "training", "zoo",
+    "data", "evaluation", "fit", "load", "load_prior", "models", "purifiers", "recipes", "training", "wrap", "zoo",
 }  # fmt: skip
 
 

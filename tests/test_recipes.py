@@ -1,4 +1,4 @@
-"""Recipes: every model of the paper, each value the paper's, and one clear error for every slip."""
+"""Recipes: one for every model of the paper, with the paper's values; errors name the file and the key."""
 
 import pytest
 
@@ -26,7 +26,7 @@ grid = [0.0, "8/255"]
 """
 
 
-def test_there_is_one_recipe_for_every_model_of_the_paper():
+def test_every_model_of_the_paper_has_a_recipe():
     wanted = {f"mnist-{net}-{method}" for net in ("fcn", "cnn") for method in ("no-def", "fgsm-at", "pgd-at", "dr")}
     for data in ("cifar10", "cifar100"):
         for net in ("resnet18", "wide-resnet28"):
@@ -35,7 +35,7 @@ def test_there_is_one_recipe_for_every_model_of_the_paper():
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_recipe_reads_builds_and_is_headed_by_its_command(name):
+def test_bundled_recipe_builds_and_starts_with_its_command(name):
     recipe = read(name)
     assert recipe.name == name
     assert recipe.text.startswith(f"# soap train {name}\n")
@@ -48,7 +48,7 @@ def test_every_recipe_reads_builds_and_is_headed_by_its_command(name):
         assert model.purification == recipe.purifier
 
 
-def test_the_wide_network_builds():
+def test_wide_resnet_builds():
     assert sum(p.numel() for p in soap.recipes.build(read("cifar10-wide-resnet28-lc")).parameters()) == 36_489_290
 
 
@@ -63,7 +63,7 @@ PAPER = [
 
 
 @pytest.mark.parametrize(("name", "epochs", "lr", "drops", "alpha", "noise", "T", "gamma", "radii"), PAPER)
-def test_the_papers_settings(name, epochs, lr, drops, alpha, noise, T, gamma, radii):
+def test_recipe_has_the_settings_of_the_paper(name, epochs, lr, drops, alpha, noise, T, gamma, radii):
     recipe = read(name)
     schedule = recipe.training
     assert (schedule.epochs, schedule.lr, schedule.batch) == (epochs, lr, 128)
@@ -76,19 +76,19 @@ def test_the_papers_settings(name, epochs, lr, drops, alpha, noise, T, gamma, ra
     assert recipe.purifier.grid == pytest.approx([k * gamma for k in range(radii)])
 
 
-def test_adversarial_training_uses_the_papers_attacks():
+def test_adversarial_recipes_have_the_attacks_of_the_paper():
     attacks = soap.attacks
     assert read("mnist-cnn-pgd-at").adversarial == attacks.PGD(eps=0.3, step_size=0.01, steps=40)
     assert read("mnist-fcn-fgsm-at").adversarial == attacks.FGSM(eps=0.3)
     assert read("cifar10-resnet18-pgd-at").adversarial == attacks.PGD(eps=8 / 255, step_size=2 / 255, steps=7)
 
 
-def test_dropout_is_in_the_baselines_and_not_in_soap_dr():
+def test_baselines_have_dropout_and_soap_dr_has_none():
     assert read("mnist-fcn-no-def").model["dropout"] == 0.5
     assert read("mnist-fcn-dr").model["dropout"] == 0.0
 
 
-def test_weights_depend_on_the_seed_alone():
+def test_initial_weights_depend_only_on_the_seed():
     first, second = (soap.recipes.build(parse(GOOD, "x")).state_dict() for _ in range(2))
     assert all(first[key].equal(second[key]) for key in first)
     other = soap.recipes.build(parse(GOOD.replace("epochs = 3", "epochs = 3\nseed = 7"), "x")).state_dict()
@@ -103,19 +103,19 @@ BAD = [
     ("epochs = 3", 'epochs = "three"', "epochs is 'three'"),
     ("lr = 0.01", 'lr = "1/0"', "not a number or a fraction"),
     ("lr = 0.01", "lr = -1.0", "lr is -1.0"),
-    ('name = "trial"', "name = 3", "want a name in quotes"),
-    ('name = "trial"', 'name = "../../elsewhere"', "want letters, digits"),
-    ('name = "trial"', 'name = ".."', "want letters, digits"),
+    ('name = "trial"', "name = 3", "expected a name in quotes"),
+    ('name = "trial"', 'name = "../../elsewhere"', "expected only letters, digits"),
+    ('name = "trial"', 'name = ".."', "expected only letters, digits"),
     ('data = "mnist"', "", "data = None"),
-    ("[model]", "[[model]]", "want a section"),
+    ("[model]", "[[model]]", "expected a section"),
     ("name =", "name ==", "not valid TOML"),
-    ("[training]", "training = 3\n[trainings]", "unknown key in recipe|want a section|not valid TOML"),
+    ("[training]", "training = 3\n[trainings]", "unknown key in recipe|expected a section|not valid TOML"),
 ]
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("old", "new", "message"), BAD, ids=[new or f"no {old}" for old, new, _ in BAD])
-def test_a_slip_in_a_recipe_is_one_clear_error_that_names_the_file(old, new, message):
+def test_mistake_in_a_recipe_raises_an_error_that_names_file_and_key(old, new, message):
     assert old in GOOD
     with pytest.raises(soap.InputError, match=message) as error:
         parse(GOOD.replace(old, new), "my.toml")
@@ -132,21 +132,21 @@ BAD_TO_BUILD = [
 
 
 @pytest.mark.parametrize(("old", "new", "message"), BAD_TO_BUILD, ids=[new for _, new, _ in BAD_TO_BUILD])
-def test_a_slip_in_the_networks_options_is_found_when_it_is_built(old, new, message):
+def test_mistake_in_network_options_raises_when_built(old, new, message):
     with pytest.raises(soap.InputError, match=message):
         soap.recipes.build(parse(GOOD.replace(old, new), "my.toml"))
 
 
-def test_recipes_are_read_by_name_or_by_path(tmp_path):
+def test_recipe_is_read_by_name_or_path(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(GOOD)
     assert read(path).name == "trial"
     with pytest.raises(soap.InputError, match="did you mean mnist-fcn-dr"):
         read("mnist-fnc-dr")
-    with pytest.raises(soap.FileError, match=r"gone\.toml: there is no such file"):
+    with pytest.raises(soap.FileError, match=r"gone\.toml: no such file"):
         read(tmp_path / "gone.toml")
 
 
-def test_a_recipe_without_end_is_refused_before_it_is_parsed():
-    with pytest.raises(soap.InputError, match="letters, want at most"):
+def test_very_long_recipe_is_refused_before_parsing():
+    with pytest.raises(soap.InputError, match="characters; expected at most"):
         parse(read("mnist-fcn-dr").text + "[" * 130_000, "test")

@@ -33,10 +33,10 @@ class Again:
         return self
 
     def replay(self):
-        cuda_graphs._here.recording = True  # a real graph calls no Python
+        cuda_graphs._thread_state.recording = True  # a real graph calls no Python
         for static, value in zip(self.outputs, self.function(*self.inputs), strict=True):
             static.copy_(value)
-        cuda_graphs._here.recording = False
+        cuda_graphs._thread_state.recording = False
 
 
 @dataclass
@@ -57,11 +57,13 @@ def recorded(monkeypatch):
         return Again(function, static, outputs)
 
     def replays(owner, *inputs):
-        return getattr(owner, "recordable", False) is True and not getattr(cuda_graphs._here, "recording", False)
+        return getattr(owner, "recordable", False) is True and not getattr(
+            cuda_graphs._thread_state, "recording", False
+        )
 
-    monkeypatch.setattr(cuda_graphs, "_Shelf", Shelf)
+    monkeypatch.setattr(cuda_graphs, "_ModuleGraphs", Shelf)
     monkeypatch.setattr(cuda_graphs, "_record", record)
-    monkeypatch.setattr(cuda_graphs, "replays", replays)
+    monkeypatch.setattr(cuda_graphs, "is_replayable", replays)
     return made
 
 
@@ -102,7 +104,7 @@ def test_replayed_logits_gradients_and_attacks_equal_called_ones(task, recorded,
     made = len(recorded)
     again = seen(model, x, y)
     assert len(recorded) == made  # no new recordings
-    monkeypatch.setattr(cuda_graphs, "replays", lambda owner, *inputs: False)
+    monkeypatch.setattr(cuda_graphs, "is_replayable", lambda owner, *inputs: False)
     called = seen(model, x, y)
     for place, wanted in called.items():
         torch.testing.assert_close(replayed[place], wanted, msg=lambda told, place=place: f"{place}: {told}")
@@ -115,7 +117,7 @@ def test_pixel_rows_share_one_recording_for_all_rows_and_sizes(recorded, monkeyp
     x = torch.rand(7, 3, 4, 5, dtype=torch.float64)
     replayed = [soap.purifiers.PixelDefend(prior)(images) for images in (x, x[:5], x.flip(0))]
     assert recorded == [8]
-    monkeypatch.setattr(cuda_graphs, "replays", lambda owner, *inputs: False)
+    monkeypatch.setattr(cuda_graphs, "is_replayable", lambda owner, *inputs: False)
     for images, got in zip((x, x[:5], x.flip(0)), replayed, strict=True):
         wanted = soap.purifiers.PixelDefend(prior)(images)
         assert torch.equal(got.x, wanted.x)

@@ -1,4 +1,4 @@
-"""The bundled models: they load, they are what their rows say, and files that lie are refused by name."""
+"""The bundled models: they load, their result rows belong to them, and bad files raise."""
 
 import json
 import struct
@@ -11,19 +11,19 @@ from soap._files import tensor_files
 from soap.evaluation import fingerprint
 from soap.results import Store
 
-REACH = {  # what the paper's own protocol must give, in per cent: (clean, FGSM, PGD) after min-aux purification
+MIN_ACCURACY = {  # per cent in the paper's protocol: (clean, FGSM, PGD) after min-aux purification
     "mnist-fcn-dr": (97.0, 63.0, 60.0),
     "mnist-cnn-dr": (98.7, 85.0, 82.0),
 }
 
 
-def test_the_bundled_models():
-    assert set(soap.zoo.names()) >= set(REACH)
-    assert sum(soap.zoo.weights_path(name).stat().st_size for name in REACH) < 4_000_000
+def test_bundled_models_are_listed_and_small():
+    assert set(soap.zoo.names()) >= set(MIN_ACCURACY)
+    assert sum(soap.zoo.weights_path(name).stat().st_size for name in MIN_ACCURACY) < 4_000_000
 
 
-@pytest.mark.parametrize("name", REACH)
-def test_a_bundled_model_classifies_and_reconstructs_digits(name):
+@pytest.mark.parametrize("name", MIN_ACCURACY)
+def test_bundled_model_classifies_and_reconstructs_digits(name):
     model = soap.load(name)
     assert model.name == name
     assert not model.training
@@ -32,29 +32,29 @@ def test_a_bundled_model_classifies_and_reconstructs_digits(name):
     assert model.auxiliary.loss(model, data.x).mean() < 0.02
 
 
-@pytest.mark.parametrize("name", REACH)
-def test_the_committed_rows_belong_to_the_weights_and_reach_the_papers_figures(name):
+@pytest.mark.parametrize("name", MIN_ACCURACY)
+def test_committed_rows_belong_to_the_weights_and_reach_the_accuracy_of_the_paper(name):
     rows = [r for r in Store(soap.zoo.weights_path(name).with_suffix(".jsonl")).read() if r.eps_pfy == "min-aux"]
-    figures = {row.attack: 100 * row.accuracy for row in rows if row.data == "mnist"}
+    accuracies = {row.attack: 100 * row.accuracy for row in rows if row.data == "mnist"}
     assert {row.provenance.weights_sha256 for row in rows} == {fingerprint(soap.load(name))}
     assert {row.n for row in rows} == {10_000}
-    for attack, least in zip(("none", "fgsm", "pgd"), REACH[name], strict=True):
-        assert figures[attack] >= least
+    for attack, least in zip(("none", "fgsm", "pgd"), MIN_ACCURACY[name], strict=True):
+        assert accuracies[attack] >= least
 
 
-@pytest.mark.parametrize("name", REACH)
-def test_the_weights_carry_the_recipe_that_is_bundled(name):
+@pytest.mark.parametrize("name", MIN_ACCURACY)
+def test_weights_contain_the_bundled_recipe(name):
     _, metadata = tensor_files.load_tensors(soap.zoo.weights_path(name))
     assert metadata["recipe"] == soap.recipes.read(name).text
 
 
-def test_loading_leaves_the_random_state_alone():
+def test_loading_does_not_change_the_random_state():
     before = torch.get_rng_state()
     soap.load("mnist-fcn-dr")
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_unknown_models_and_devices_suggest_the_nearest():
+def test_unknown_model_or_device_suggests_the_nearest():
     with pytest.raises(soap.InputError, match="did you mean mnist-fcn-dr"):
         soap.load("mnist-fcn-rd")
     with pytest.raises(soap.InputError, match="unknown device 'gpu'"):
@@ -64,20 +64,20 @@ def test_unknown_models_and_devices_suggest_the_nearest():
             soap.load("mnist-fcn-dr", device="cuda")
 
 
-def test_a_file_that_is_missing_truncated_or_lies_is_refused(tmp_path):
+def test_missing_or_truncated_file_raises(tmp_path):
     path = tmp_path / "m.safetensors"
-    with pytest.raises(soap.FileError, match=r"m\.safetensors: there is no such file"):
+    with pytest.raises(soap.FileError, match=r"m\.safetensors: no such file"):
         soap.load(path)
     good = soap.zoo.weights_path("mnist-fcn-dr").read_bytes()
     for length in (0, 4, 7, 8, 100, 2000, len(good) - 1):
         path.write_bytes(good[:length])
-        with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+        with pytest.raises(soap.FileError, match="not a complete safetensors file"):
             soap.load(path)
     path.write_bytes(struct.pack("<Q", 2**63) + good[8:])
-    with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+    with pytest.raises(soap.FileError, match="not a complete safetensors file"):
         soap.load(path)
     path.write_bytes(struct.pack("<Q", 2) + b"[]")
-    with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+    with pytest.raises(soap.FileError, match="not a complete safetensors file"):
         soap.load(path)
 
 
@@ -88,24 +88,24 @@ def rewritten(tmp_path, change):
     return tmp_path / "m.safetensors"
 
 
-LIES = [
-    (lambda t, m: t.pop("classifier.weight"), r"tensor 'classifier.weight' is nothing, want \[10, 128\]"),
-    (lambda t, m: t.update(extra=torch.zeros(2)), r"tensor 'extra' is \[2\], want nothing"),
-    (lambda t, m: t.update({"classifier.bias": torch.zeros(9)}), r"'classifier.bias' is \[9\], want \[10\]"),
+BAD_FILES = [
+    (lambda t, m: t.pop("classifier.weight"), r"tensor 'classifier.weight' is nothing, expected \[10, 128\]"),
+    (lambda t, m: t.update(extra=torch.zeros(2)), r"tensor 'extra' is \[2\], expected nothing"),
+    (lambda t, m: t.update({"classifier.bias": torch.zeros(9)}), r"'classifier.bias' is \[9\], expected \[10\]"),
     (lambda t, m: t["classifier.bias"].fill_(float("nan")), "'classifier.bias' has NaN or infinite values"),
-    (lambda t, m: m.pop("recipe"), "holds no recipe"),
+    (lambda t, m: m.pop("recipe"), "contains no recipe"),
     (lambda t, m: m.update(recipe="name ="), "the recipe inside does not build"),
     (lambda t, m: m.update(recipe=m["recipe"].replace('"dense"', '"conv"')), "do not belong together"),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), LIES, ids=[message[:30] for _, message in LIES])
-def test_weights_that_do_not_fit_their_recipe_are_refused(tmp_path, change, message):
+@pytest.mark.parametrize(("change", "message"), BAD_FILES, ids=[message[:30] for _, message in BAD_FILES])
+def test_weights_that_do_not_fit_their_recipe_raise(tmp_path, change, message):
     with pytest.raises(soap.FileError, match=message):
         soap.load(rewritten(tmp_path, change))
 
 
-def test_a_saved_file_reads_back_to_the_bit(tmp_path):
+def test_saved_tensors_are_read_back_bit_for_bit(tmp_path):
     tensors = {"a": torch.rand(3, 4), "b": torch.arange(5)}
     tensor_files.save_tensors(tmp_path / "t.safetensors", tensors, {"note": json.dumps({"x": 1})})
     read, metadata = tensor_files.load_tensors(tmp_path / "t.safetensors")

@@ -59,12 +59,12 @@ def measured(
     settings = {"eps": "min-aux"} if purifier == SOAP_NAME else {}
     stated = provenance(device)
     stated["command"] = stated["command"].replace("soap", "python tools/measure_padding.py", 1)
-    rows, before = [], cuda_graphs.REPEATABLE
+    rows, before = [], cuda_graphs.MIN_ROWS_DETERMINISTIC
     try:
         for padded in paddings:
-            cuda_graphs.REPEATABLE = padded or before
-            cuda_graphs.forget(network)
-            robust = Defence(network, purifiers.before(network, purifier, settings))
+            cuda_graphs.MIN_ROWS_DETERMINISTIC = padded or before
+            cuda_graphs.release_graphs(network)
+            robust = Defence(network, purifiers.for_model(network, purifier, settings))
             with torch.no_grad(), devices.cudnn_deterministic():
                 whole = robust(x)
                 found = {size: _compared(robust, x[: CALLS * size], whole, size) for size in PARTS}
@@ -75,7 +75,7 @@ def measured(
                 | {"provenance": stated}
             )
     finally:
-        cuda_graphs.REPEATABLE = before
+        cuda_graphs.MIN_ROWS_DETERMINISTIC = before
     return rows
 
 

@@ -16,8 +16,7 @@ from soap.evaluation import PAPER
 from soap.evaluation.adaptive.verdict import NOTHING
 from soap.paper.planning import seed_of
 from soap.purifiers import AntiAdversary, Hedge
-from soap.recipes import generative
-from soap.recipes.naming import BARE, defence_by
+from soap.recipes import NO_PURIFIER, generative
 from soap.recipes.purifiers import BY_PRIOR, SOAP_NAME
 from soap.report import markdown_table, with_section
 from soap.report.accuracy import percent
@@ -28,23 +27,23 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = ROOT / "docs" / "purifiers.md", ROOT / "results"
 PRIORS, STEPS = (ROOT / "results" / f"{name}.jsonl" for name in ("priors", "defense-gan-steps"))
 TITLES = {
-    BARE: "none",
-    SOAP_NAME: "SOAP_NAME",
+    NO_PURIFIER: "none",
+    SOAP_NAME: "SOAP",
     "anti-adversary": "anti-adversary",
     "hedge": "Hedge",
     "defense-gan": "Defense-GAN",
     "pixeldefend": "PixelDefend",
 }
 SUBJECTS = {
-    "cifar10-resnet18-pgd-at": (BARE, "anti-adversary", "hedge", "pixeldefend"),
-    "cifar10-resnet18-lc": (BARE, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
-    "cifar10-resnet18-no-def": (BARE, "pixeldefend"),
-    "mnist-cnn-no-def": (BARE, "defense-gan"),
-    "mnist-fcn-no-def": (BARE, "defense-gan"),
+    "cifar10-resnet18-pgd-at": (NO_PURIFIER, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-lc": (NO_PURIFIER, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-no-def": (NO_PURIFIER, "pixeldefend"),
+    "mnist-cnn-no-def": (NO_PURIFIER, "defense-gan"),
+    "mnist-fcn-no-def": (NO_PURIFIER, "defense-gan"),
 }
 """Models, and the purifiers that are put before each."""
 
-OWN = (BARE, SOAP_NAME)
+OWN = (NO_PURIFIER, SOAP_NAME)
 """Purifiers whose runs are kept whole, with their pages, under the model's own name."""
 
 ABSENT = "\N{EN DASH}"
@@ -73,7 +72,7 @@ class Line:
             (_percent(self.worst) if self.verdict != NOTHING else "no figure") + _of_which_suite(self.worst),
             self.verdict or ABSENT,
             " / ".join(dict.fromkeys(images)) or ABSENT,
-            _cost(self.pgd if self.purifier != BARE else None),
+            _cost(self.pgd if self.purifier != NO_PURIFIER else None),
         )
 
 
@@ -90,11 +89,11 @@ def lines(rows: Sequence[Row], results: Path = RESULTS) -> Iterator[Line]:
 def label(model: str, purifier: str) -> str:
     """What rows call the purifier with its own settings."""
     if purifier in BY_PRIOR:
-        return defence_by(generative.read(BY_PRIOR[purifier].prior))
+        return generative.purifier_label(generative.read(BY_PRIOR[purifier].prior))
     by_classifier = {"anti-adversary": AntiAdversary, "hedge": Hedge}
     if purifier in by_classifier:
         return repr(by_classifier[purifier](nn.Identity()))
-    return recipes.defence(recipes.read(model), "min-aux" if purifier == SOAP_NAME else BARE)
+    return recipes.purifier_label(recipes.read(model), "min-aux" if purifier == SOAP_NAME else NO_PURIFIER)
 
 
 def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row | None:
@@ -121,7 +120,7 @@ def _suite(defence: str, folder: Path) -> tuple[Row | None, str]:
     if not (folder / "findings.json").is_file():
         return None, ""
     rows = Store(folder / "rows.jsonl").read()
-    if defence == BARE and any(row.defence != BARE for row in rows):
+    if defence == NO_PURIFIER and any(row.defence != NO_PURIFIER for row in rows):
         return None, ""
     found = [row for row in rows if row.defence == defence and row.attack.endswith(": worst")]
     verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]["name"]

@@ -87,7 +87,7 @@ def packed(folder: Path) -> Path:
 def check(package: Path, integrity: str) -> None:
     """Raise unless the file's checksum is `integrity`, written as npm does: the algorithm, then base64."""
     algorithm, _, _ = integrity.partition("-")
-    with atomic.explained(package), package.open("rb") as file:
+    with atomic.file_errors(package), package.open("rb") as file:
         digest = hashlib.file_digest(file, algorithm).digest()
     got = f"{algorithm}-{base64.b64encode(digest).decode()}"
     if got != integrity:
@@ -108,7 +108,7 @@ def unpack(package: Path, folder: Path, wanted: dict[str, str] = WANTED) -> None
             content = tar.extractfile(member) if member.isreg() else None
             if content is None:
                 raise FileError(f"{member.name} in {package.name} is no regular file; it is not as published.")
-            with atomic.explained(folder / name), content, (folder / name).open("wb") as out:
+            with atomic.file_errors(folder / name), content, (folder / name).open("wb") as out:
                 shutil.copyfileobj(content, out)
     if missing:
         raise FileError(f"{package.name} lacks {', '.join(missing)}; it is not the published package.")
@@ -126,13 +126,13 @@ def _exported(name: str, folder: Path) -> dict[str, Any]:
 @contextmanager
 def _replacing(target: Path) -> Iterator[Path]:
     """A temporary folder beside `target`, which takes its place when the block ends well."""
-    with atomic.explained(target):
-        scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=atomic.UNFINISHED))
+    with atomic.file_errors(target):
+        scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=atomic.TEMPORARY_SUFFIX))
     try:
         new, old = scratch / "new", scratch / "old"
         new.mkdir()
         yield new
-        with atomic.explained(target):
+        with atomic.file_errors(target):
             if target.exists():
                 target.rename(old)
             new.rename(target)

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never a part of it."""
+"""Write files atomically: a reader sees the old content or the new, never a part of it."""
 
 import errno
 import hashlib
@@ -19,19 +19,19 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-UNFINISHED = ".unfinished"
-"""How the names of temporary files end."""
+TEMPORARY_SUFFIX = ".unfinished"
+"""End of the names of temporary files."""
 
 
 @contextmanager
-def replacing(path: Path, previous: Path | None = None) -> Iterator[Path]:
-    """A temporary file beside `path`; it takes its place, synced to disk, when the block ends well.
+def replace_file(path: Path, previous: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary file that replaces `path`, synced to disk, when the block ends without an error.
 
-    previous: where the content so far, if any, is kept. At no moment is `path` without one or the other.
+    previous: a second path that keeps the old content. `path` always has the old content or the new.
     """
-    with explained(path):
+    with file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY_SUFFIX)
         os.close(handle)
         temporary = Path(name)
         try:
@@ -48,54 +48,54 @@ def replacing(path: Path, previous: Path | None = None) -> Iterator[Path]:
 
 
 def copy(path: Path, to: Path) -> None:
-    """Give the content of `path` a second name in place of what was there; both live on if either is replaced."""
-    with replacing(to) as temporary:
+    """Copy a file by a hard link if possible, replacing `to`; a later replacement of one does not change the other."""
+    with replace_file(to) as temporary:
         temporary.unlink()
         try:
             os.link(path, temporary)
-        except OSError:  # a file system without links
+        except OSError:  # the file system has no hard links
             shutil.copyfile(path, temporary)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what writers that were killed left in the folder; call it where nobody else is writing."""
-    for path in folder.glob(f".*{UNFINISHED}"):
-        with explained(path):
+def remove_temporary_files(folder: Path) -> None:
+    """Remove temporary files that killed writers left in the folder; call it when no other process writes there."""
+    for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        with file_errors(path):
             path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole text file atomically."""
-    with replacing(path) as temporary:
+    """Write a text file atomically."""
+    with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def locked(file: IO[bytes]) -> Iterator[None]:
-    """Only one process at a time is inside with a file; where the system has no such lock, nobody waits."""
+def file_lock(file: IO[bytes]) -> Iterator[None]:
+    """Hold an exclusive lock of the file among processes; does nothing on systems without file locks."""
     if fcntl is not None:
-        with suppress(OSError):  # some network folders have none
-            fcntl.flock(file, fcntl.LOCK_EX)  # closing the file gives it back
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)  # closing the file releases the lock
     yield
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """The folder, made where it is missing; another process that asks for it meanwhile gets an error."""
-    with explained(folder):
+def exclusive_folder(folder: Path) -> Iterator[None]:
+    """Create the folder if missing and lock it; a second process that locks it gets an error."""
+    with file_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
         return
-    with explained(folder):
+    with file_errors(folder):
         held = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            told = f"{folder}: another process is at work in it; wait for its end, or choose another folder."
-            raise FileError(told) from None
-        except OSError:  # some network folders have no locks
+            message = f"{folder}: another process uses this folder; wait until it ends, or choose another folder."
+            raise FileError(message) from None
+        except OSError:  # some network file systems have no locks
             pass
         yield
     finally:
@@ -103,8 +103,8 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn the operating system's errors about `path` into one that says what to do."""
+def file_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError about `path` into a FileError that says what to do."""
     try:
         yield
     except FileError:
@@ -117,22 +117,22 @@ def explained(path: Path) -> Iterator[None]:
             errno.EACCES: "no permission; choose a folder you may write to",
             errno.EPERM: "no permission; choose a folder you may write to",
             errno.EROFS: "the file system is read-only; choose another folder",
-            errno.ENOENT: "there is no such file or folder; check the path",
+            errno.ENOENT: "no such file or folder; check the path",
             errno.ENOTDIR: "a part of the path is a file, not a folder; check the path",
-            errno.EEXIST: "a file stands where a folder is wanted; choose another path",
-            errno.EISDIR: "it is a folder, want a file",
+            errno.EEXIST: "a file exists, expected a folder; choose another path",
+            errno.EISDIR: "it is a folder, expected a file",
         }.get(error.errno or 0, error.strerror or str(error))
         raise FileError(f"{path}: {advice}.") from error
 
 
 def sha256(path: Path) -> str:
-    """The file's sha256 as hexadecimal digits."""
-    with explained(path), path.open("rb") as file:
+    """Return the file's SHA-256 as hexadecimal digits."""
+    with file_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name or a rename in it durable; a no-op where folders cannot be opened (Windows)."""
+    """Sync a folder to disk, so that new or renamed files in it survive a power cut; does nothing on Windows."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

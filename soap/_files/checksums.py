@@ -1,7 +1,7 @@
-"""Content that carries its own sha256, so that a flipped bit or a missing end is noticed when it is read.
+"""Files that contain their own SHA-256, so that a flipped bit or a missing end is detected on reading.
 
-The checksum stands inside what it vouches for, as `"checksum": "sha256:<64 digits>"`, and is taken over every byte with
-its own digits as zeros. Content without one, written before there were any, is taken as it is.
+The field `"checksum": "sha256:<64 digits>"` is part of the content. The checksum covers every byte, with its own digits
+as zeros. Content of older versions, without the field, is accepted unchecked.
 """
 
 import hashlib
@@ -14,75 +14,75 @@ from typing import Any
 from soap._files import atomic
 from soap.errors import FileError
 
-FIELD = "checksum"
-BLANK = "sha256:" + 64 * "0"
-"""What stands in the field until `filled` knows better."""
+CHECKSUM_FIELD = "checksum"
+ZERO_CHECKSUM = "sha256:" + 64 * "0"
+"""Placeholder in the field until `with_checksum` fills it in."""
 
-_BLANK_FIELD = re.compile(rb'"checksum": ?"(sha256:0{64})"')
+_PLACEHOLDER = re.compile(rb'"checksum": ?"(sha256:0{64})"')
 _CHECKSUM = re.compile("sha256:[0-9a-f]{64}")
 
 
-def filled(content: bytes) -> bytes:
-    """The content with its one blank field filled in."""
-    place = _BLANK_FIELD.search(content)
+def with_checksum(content: bytes) -> bytes:
+    """Return the content with its placeholder replaced by the checksum."""
+    place = _PLACEHOLDER.search(content)
     if place is None:
-        raise ValueError("there is no blank checksum to fill in")
+        raise ValueError("there is no checksum placeholder to fill in")
     return b"".join((content[: place.start(1)], _checksum(content).encode(), content[place.end(1) :]))
 
 
-def check(content: bytes, fields: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless the checksum among the content's `fields`, where there is one, fits the content."""
-    stated = fields.get(FIELD)
+def verify(content: bytes, fields: Mapping[str, Any]) -> None:
+    """Raise a ValueError if the checksum in `fields`, the parsed content, does not match the content."""
+    stated = fields.get(CHECKSUM_FIELD)
     if stated is None:
-        # One flipped bit in the field's name must not turn it into content without a checksum.
+        # One flipped bit in the field's name must not make the content pass as one without a checksum.
         if any(isinstance(value, str) and _CHECKSUM.fullmatch(value) for value in fields.values()):
-            raise ValueError("its checksum has another name: it was damaged after it was written")
+            raise ValueError("its checksum field is misspelled: the file was damaged after it was written")
         return
     if not isinstance(stated, str) or not _CHECKSUM.fullmatch(stated):
-        raise ValueError("its checksum is none: it was damaged after it was written")
+        raise ValueError("its checksum is not a SHA-256: the file was damaged after it was written")
     place = content.find(stated.encode())
     if place < 0 or _checksum(content, place) != stated:
-        raise ValueError("its checksum does not fit: it was changed or damaged after it was written")
+        raise ValueError("its checksum does not match: the file was changed or damaged after it was written")
 
 
-def as_text(content: Mapping[str, Any], end: str = "", **style: Any) -> str:
-    """JSON with the checksum of itself, `end` included; style: what `json.dumps` takes."""
-    return filled((json.dumps({**content, FIELD: BLANK}, **style) + end).encode()).decode()
+def dumps(content: Mapping[str, Any], end: str = "", **style: Any) -> str:
+    """Return JSON text with its own checksum, which covers `end`; `style` goes to `json.dumps`."""
+    return with_checksum((json.dumps({**content, CHECKSUM_FIELD: ZERO_CHECKSUM}, **style) + end).encode()).decode()
 
 
-def from_text(text: bytes) -> dict[str, Any]:
-    """What `as_text` wrote, without the checksum; anything else is a ValueError."""
+def loads(text: bytes) -> dict[str, Any]:
+    """Return what `dumps` wrote, without the checksum field; raise a ValueError if it is not intact."""
     try:
         content = json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(content, dict):
-        raise ValueError("it holds no names")
-    check(text, content)
-    return {name: value for name, value in content.items() if name != FIELD}
+        raise ValueError("it is not a JSON object")
+    verify(text, content)
+    return {name: value for name, value in content.items() if name != CHECKSUM_FIELD}
 
 
-def write(path: Path, content: Mapping[str, Any], **style: Any) -> None:
-    """Write a JSON file atomically, with its checksum."""
-    atomic.write_text(path, as_text(content, "\n", indent=1, **style))
+def write_json(path: Path, content: Mapping[str, Any], **style: Any) -> None:
+    """Write a JSON file atomically, with its own checksum."""
+    atomic.write_text(path, dumps(content, "\n", indent=1, **style))
 
 
-def read(path: Path, advice: str) -> dict[str, Any]:
-    """What `write` wrote; a damaged file is an error that names it and gives the advice."""
-    with atomic.explained(path):
+def read_json(path: Path, advice: str) -> dict[str, Any]:
+    """Return what `write_json` wrote; raise a FileError with the path and the advice if the file is damaged."""
+    with atomic.file_errors(path):
         text = path.read_bytes()
     try:
-        return from_text(text)
+        return loads(text)
     except ValueError as error:
         raise FileError(f"{path}: {error}; {advice}.") from error
 
 
 def _checksum(content: bytes, place: int | None = None) -> str:
-    """Of the content, with the checksum at `place` as if it were blank."""
+    """Return the checksum of the content, with the digits at `place` taken as zeros."""
     digest = hashlib.sha256()
     if place is None:
         digest.update(content)
     else:
-        for part in (content[:place], BLANK.encode(), memoryview(content)[place + len(BLANK) :]):
+        for part in (content[:place], ZERO_CHECKSUM.encode(), memoryview(content)[place + len(ZERO_CHECKSUM) :]):
             digest.update(part)
     return f"sha256:{digest.hexdigest()}"

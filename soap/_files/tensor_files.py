@@ -1,4 +1,4 @@
-"""Tensors on disk: safetensors files, which hold numbers and text, never code."""
+"""Read and write safetensors files, which hold numbers and text, never code."""
 
 import json
 import struct
@@ -13,67 +13,71 @@ from soap._files import atomic, checksums
 from soap.errors import FileError, InputError
 from soap.shapes import Tensor
 
-HEADER = 2**24
-"""Bytes of a safetensors header at most; that of the largest network here has some 20 thousand."""
+MAX_HEADER_BYTES = 2**24
+"""Largest accepted safetensors header. The header of the largest network here has about 20,000 bytes."""
 
-DIMENSIONS = 64
-"""Of a tensor; torch counts with no more."""
+MAX_DIMENSIONS = 64
+"""Largest number of tensor dimensions that torch supports."""
 
-_DAMAGE = (
+_CORRUPT_HEADER_ERRORS = (
     ValueError, struct.error, AttributeError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError
 )  # fmt: skip
-"""What a damaged header meets on its way, beside safetensors' own error; too deep a nesting is a RuntimeError."""
+"""Exceptions that reading a corrupt header can raise, besides SafetensorError; deep nesting raises a RuntimeError."""
 
 
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], previous: Path | None = None
 ) -> None:
-    """Write a safetensors file atomically, with a checksum of all its bytes; `previous` keeps the one before it."""
+    """Write a safetensors file atomically, with a checksum of all its bytes; `previous` keeps the replaced file."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    # Serialised in memory first: a full disk then fails in our own write, with a clear error.
-    content = checksums.filled(safetensors.torch.save(plain, {**metadata, checksums.FIELD: checksums.BLANK}))
-    with atomic.replacing(path, previous) as temporary:
+    # Serialised in memory first, so that a full disk fails in `write_bytes`, with a clear error.
+    content = checksums.with_checksum(
+        safetensors.torch.save(plain, {**metadata, checksums.CHECKSUM_FIELD: checksums.ZERO_CHECKSUM})
+    )
+    with atomic.replace_file(path, previous) as temporary:
         temporary.write_bytes(content)
 
 
-def check_keepable(tensors: Mapping[str, object]) -> None:
-    """Whether `load_tensors` would read back a file of these: an error before the work, not after it."""
+def check_storable(tensors: Mapping[str, object]) -> None:
+    """Raise an InputError if `load_tensors` would refuse a file with these tensors; call it before long work."""
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
-            got = f"is a {type(value).__name__}, want a tensor"
+            problem = f"is a {type(value).__name__}, expected a tensor"
         elif value.is_complex():
-            got = f"is {value.dtype}, want real numbers"
+            problem = f"is {value.dtype}, expected real numbers"
         elif value.is_floating_point() and not torch.isfinite(value).all():
-            got = "has NaN or infinite values"
+            problem = "has NaN or infinite values"
         else:
             continue
         raise InputError(
-            f"{name!r} of the model {got}: its weights could not be kept. Leave what does not learn out of the state, "
+            f"{name!r} of the model {problem}, so its weights cannot be stored. Exclude it from the state_dict, "
             "e.g. by register_buffer(..., persistent=False)."
         )
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file whole; truncated, changed or non-finite content is an error that names it.
+    """Return the tensors and the metadata of a safetensors file; raise if it is truncated, changed or not finite.
 
-    Files of before, without a checksum, are held to the format alone.
+    Files of older versions have no checksum; of these only the format is checked.
     """
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         content = path.read_bytes()
     try:
         (length,) = struct.unpack("<Q", content[:8])
-        if length > HEADER:
-            raise ValueError(f"its header is said to have {length:,} bytes, want at most {HEADER:,}")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"its header states a length of {length:,} bytes, expected at most {MAX_HEADER_BYTES:,}")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-        checksums.check(content, metadata)
+        checksums.verify(content, metadata)
         tensors = safetensors.torch.load(content)
-    except (safetensors.SafetensorError, *_DAMAGE) as error:
-        raise FileError(f"{path}: not a whole safetensors file ({error}); fetch or train it again.") from error
+    except (safetensors.SafetensorError, *_CORRUPT_HEADER_ERRORS) as error:
+        raise FileError(f"{path}: not a complete safetensors file ({error}); download or train it again.") from error
     for name, tensor in tensors.items():
         if tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() == 1):
-            raise FileError(f"{path}: tensor {name!r} is {tensor.dtype}; want real numbers of 16, 32 or 64 bits.")
-        if tensor.dim() > DIMENSIONS:
-            raise FileError(f"{path}: tensor {name!r} has {tensor.dim()} dimensions, want at most {DIMENSIONS}.")
+            raise FileError(f"{path}: tensor {name!r} is {tensor.dtype}, expected real numbers of 16, 32 or 64 bits.")
+        if tensor.dim() > MAX_DIMENSIONS:
+            raise FileError(
+                f"{path}: tensor {name!r} has {tensor.dim()} dimensions, expected at most {MAX_DIMENSIONS}."
+            )
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise FileError(f"{path}: tensor {name!r} has NaN or infinite values; fetch or train it again.")
-    return tensors, {name: value for name, value in metadata.items() if name != checksums.FIELD}
+            raise FileError(f"{path}: tensor {name!r} has NaN or infinite values; download or train it again.")
+    return tensors, {name: value for name, value in metadata.items() if name != checksums.CHECKSUM_FIELD}

@@ -1,8 +1,8 @@
-"""Many small kernels replayed as one.
+"""Record functions of tensors as CUDA graphs and replay them.
 
-Purifying or attacking small images on a GPU is thousands of kernels of a few microseconds each, and most of the time
+Purifying or attacking small images on a GPU takes thousands of kernels of a few microseconds each, and most of the time
 goes into launching them. A function of tensors that never waits for the host is recorded once as a CUDA graph and
-replayed afterwards; elsewhere it is simply called. Small kernels of several rows may also run side by side.
+replayed in later calls. On other devices the function is called directly.
 """
 
 import threading
@@ -17,21 +17,20 @@ from torch import nn
 from soap._runtime.splitting import padded_to
 from soap.shapes import Tensor
 
-Function = Callable[..., tuple[Tensor, ...]]
-"""Tensors [batch, ...] to tensors [batch, ...], row by row, without waiting for the host."""
+TensorFunction = Callable[..., tuple[Tensor, ...]]
+"""Tensors [batch, ...] to tensors [batch, ...], each sample independent of the others, without waiting for the host."""
 
-MOST = 128
-"""Recordings kept for one model. One more costs the memory of its inputs and outputs, and to make one again costs the
-time of a hundred replays."""
+MAX_CUDA_GRAPHS_PER_MODULE = 128
+"""Each graph holds the memory of its inputs and outputs. Recording one again takes the time of about 100 replays."""
 
-REPEATABLE = 128
-"""Rows from which on no label depended on how many images were asked for at once, on an H200 (`least_rows`; the table
-is in docs/performance.md). Nor did a bit of the logits, but for those of the rotation network."""
+MIN_ROWS_DETERMINISTIC = 128
+"""Batch size from which no label depended on the batch size, measured on an H200 (table in docs/performance.md). The
+logits did not change by a bit either, except those of the rotation network."""
 
 
 @dataclass(frozen=True)
 class _Recording:
-    """A graph with the tensors it reads and writes."""
+    """A CUDA graph with its fixed input and output tensors."""
 
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
@@ -39,115 +38,116 @@ class _Recording:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Shelf:
-    """The recordings of a module, and the memory of what they compute on the way.
+class _ModuleGraphs:
+    """The recorded graphs of one module and the memory pool of their intermediate results.
 
-    They may share it since they are replayed one at a time and what comes out is copied at once.
+    The graphs can share the pool, because they are replayed one at a time and their outputs are copied at once.
     """
 
     recordings: dict[Hashable, _Recording] = field(default_factory=dict)
     memory: Any = field(default_factory=torch.cuda.graph_pool_handle)
 
 
-_shelves: "WeakKeyDictionary[nn.Module, _Shelf]" = WeakKeyDictionary()
-_streams: dict[torch.device, torch.cuda.Stream] = {}
-"""Where recordings are made: memory is shared on one stream alone."""
-_lanes: dict[tuple[torch.device, bool], list[torch.cuda.Stream]] = {}
-"""Where the rows of `row_by_row` are computed, while recording or not: nobody else's work may come into a recording.
-Always the same ones, since each keeps memory of its own."""
+_graphs_by_module: "WeakKeyDictionary[nn.Module, _ModuleGraphs]" = WeakKeyDictionary()
+_recording_streams: dict[torch.device, torch.cuda.Stream] = {}
+"""One stream per device for recording: graphs can share a memory pool only on the same stream."""
+_sample_streams: dict[tuple[torch.device, bool], list[torch.cuda.Stream]] = {}
+"""The streams of `map_samples`, reused because each keeps its own memory. The flag separates those used while
+recording: work of other threads must not enter a recording."""
 
-_one_at_a_time = threading.Lock()  # a replay reads and writes the recording's own tensors
-_here = threading.local()  # `.recording` while this thread makes one
+_replay_lock = threading.Lock()  # a replay reads and writes the recording's own tensors
+_thread_state = threading.local()  # `.recording` is true while this thread records
 
 
-def replayed(owner: object, key: Hashable, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """`function(*inputs)`, as a replay where `owner` is a module that promises to be `recordable` and lies on a GPU.
+def replayed(owner: object, key: Hashable, function: TensorFunction, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Return `function(*inputs)`, by replaying a CUDA graph if `owner` is a `recordable` module on a GPU.
 
-    The promise is that nothing in the function waits for the host: a recording that fails half-way leaves torch's
-    random state unusable, so it is never tried on trust. `key` names the function and its settings. Shapes are rounded
-    up to the next power of two by repeating the first row, so that a ragged last batch needs no recording of its own.
+    `recordable` promises that nothing in the function waits for the host. A recording that fails half-way makes torch's
+    random state unusable, so it is never tried without the promise. `key` identifies the function and its settings.
+    Batches are padded to the next power of two with their first sample, so a smaller last batch needs no graph of its
+    own.
     """
-    if not isinstance(owner, nn.Module) or not replays(owner, *inputs):
+    if not isinstance(owner, nn.Module) or not is_replayable(owner, *inputs):
         return function(*inputs)
     rows = len(inputs[0])
-    padded = tuple(padded_to(tensor, _bucket(rows)) for tensor in inputs)
-    with _one_at_a_time:
-        shelf = _shelves.setdefault(owner, _Shelf())
-        known = shelf.recordings
+    padded = tuple(padded_to(tensor, _next_power_of_two(rows)) for tensor in inputs)
+    with _replay_lock:
+        graphs = _graphs_by_module.setdefault(owner, _ModuleGraphs())
+        recordings = graphs.recordings
         shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in padded)
         cudnn = torch.backends.cudnn
         algorithms = (cudnn.allow_tf32, cudnn.deterministic, torch.backends.cuda.matmul.allow_tf32)
-        full_key = (key, shapes, _storage(owner), algorithms)
-        if full_key not in known:
-            while len(known) >= MOST:
-                known.pop(next(iter(known)))
-            _here.recording = True
+        full_key = (key, shapes, _weight_addresses(owner), algorithms)
+        if full_key not in recordings:
+            while len(recordings) >= MAX_CUDA_GRAPHS_PER_MODULE:
+                recordings.pop(next(iter(recordings)))
+            _thread_state.recording = True
             try:
-                known[full_key] = _record(function, padded, shelf.memory)
+                recordings[full_key] = _record(function, padded, graphs.memory)
             finally:
-                _here.recording = False
-        recording = known[full_key]
+                _thread_state.recording = False
+        recording = recordings[full_key]
         for static, tensor in zip(recording.inputs, padded, strict=True):
             static.copy_(tensor)
         recording.graph.replay()
         return tuple(output[:rows].clone() for output in recording.outputs)
 
 
-def forget(owner: nn.Module) -> None:
-    """Give back the memory of all recordings made for a module."""
-    with _one_at_a_time:
-        _shelves.pop(owner, None)
+def release_graphs(owner: nn.Module) -> None:
+    """Free the memory of all graphs recorded for a module."""
+    with _replay_lock:
+        _graphs_by_module.pop(owner, None)
 
 
-def replays(owner: object, *inputs: Tensor) -> bool:
-    """Whether `replayed` would replay rather than call."""
+def is_replayable(owner: object, *inputs: Tensor) -> bool:
+    """Return whether `replayed` replays a graph for these inputs instead of calling the function."""
     return (
         isinstance(owner, nn.Module)
         and bool(getattr(owner, "recordable", False))
         and all(tensor.is_cuda for tensor in inputs)
-        and not getattr(_here, "recording", False)
-        and not torch.cuda.is_current_stream_capturing()  # a recording of somebody else's
+        and not getattr(_thread_state, "recording", False)
+        and not torch.cuda.is_current_stream_capturing()  # the caller records a graph of its own
         and not torch.is_autocast_enabled("cuda")
     )
 
 
-def least_rows(owner: object, *inputs: Tensor) -> int:
-    """Rows to pad a replay to where cuDNN is asked to be deterministic; 1 elsewhere, where speed comes first.
+def min_rows_for_determinism(owner: object, *inputs: Tensor) -> int:
+    """Return the batch size to pad a replay to: MIN_ROWS_DETERMINISTIC if cuDNN must be deterministic, otherwise 1.
 
-    For few rows cuDNN chooses other convolutions, which round otherwise, and a purifier that steps by signs makes other
-    pixels of it: an attacked image, which lies at the brink, is then answered otherwise in a smaller batch.
+    For small batches cuDNN selects other convolution algorithms, which round differently. A purifier that steps by
+    signs then changes other pixels. An attacked image is close to the decision boundary, so its label may change.
     """
-    return REPEATABLE if torch.backends.cudnn.deterministic and replays(owner, *inputs) else 1
+    return MIN_ROWS_DETERMINISTIC if torch.backends.cudnn.deterministic and is_replayable(owner, *inputs) else 1
 
 
-def row_by_row(function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """`function` of every row by itself, on a GPU side by side: the answer for one depends on no other, to the bit."""
-    rows = [tuple(tensor[k : k + 1] for tensor in inputs) for k in range(len(inputs[0]))]
+def map_samples(function: TensorFunction, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Return `function` applied to each sample separately: bitwise independent of the batch; concurrent on a GPU."""
+    samples = [tuple(tensor[k : k + 1] for tensor in inputs) for k in range(len(inputs[0]))]
     device, outputs = inputs[0].device, []
     if device.type != "cuda":
-        outputs = [function(*row) for row in rows]
+        outputs = [function(*sample) for sample in samples]
     else:
-        here = torch.cuda.current_stream(device)
-        lanes = _lanes.setdefault((device, getattr(_here, "recording", False)), [])
-        lanes += [torch.cuda.Stream(device) for _ in rows[len(lanes) :]]  # type: ignore[no-untyped-call]
-        for lane, row in zip(lanes, rows, strict=False):
-            lane.wait_stream(here)
-            with torch.cuda.stream(lane):
-                outputs.append(function(*row))
-        for lane, output in zip(lanes, outputs, strict=False):
-            here.wait_stream(lane)
+        current = torch.cuda.current_stream(device)
+        streams = _sample_streams.setdefault((device, getattr(_thread_state, "recording", False)), [])
+        streams += [torch.cuda.Stream(device) for _ in samples[len(streams) :]]  # type: ignore[no-untyped-call]
+        for stream, sample in zip(streams, samples, strict=False):
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                outputs.append(function(*sample))
+        for stream, output in zip(streams, outputs, strict=False):
+            current.wait_stream(stream)
             for tensor in output:
-                tensor.record_stream(here)  # its memory is the lane's, and read here
+                tensor.record_stream(current)  # allocated on `stream`, read on `current`
     return tuple(torch.cat(column) for column in zip(*outputs, strict=True))
 
 
-def _record(function: Function, inputs: tuple[Tensor, ...], memory: Any) -> _Recording:
-    """Run once to load kernels, then record; both on a stream of their own, as recording demands."""
+def _record(function: TensorFunction, inputs: tuple[Tensor, ...], memory: Any) -> _Recording:
+    """Call the function once to load its kernels, then record it; CUDA requires a separate stream for both."""
     static = tuple(tensor.clone() for tensor in inputs)
     device = inputs[0].device
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    stream = _streams[device]
+    if device not in _recording_streams:
+        _recording_streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = _recording_streams[device]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         function(*static)
@@ -158,12 +158,11 @@ def _record(function: Function, inputs: tuple[Tensor, ...], memory: Any) -> _Rec
     return _Recording(graph, static, outputs)
 
 
-def _storage(module: nn.Module) -> int:
-    """Where the weights lie: a recording reads those addresses, so it serves until they change."""
+def _weight_addresses(module: nn.Module) -> int:
+    """Hash the memory addresses of the weights: a graph reads those addresses and is valid until they change."""
     held = (t for part in module.modules() for t in (*part._parameters.values(), *part._buffers.values()))
     return hash(tuple(t.data_ptr() for t in held if t is not None))
 
 
-def _bucket(rows: int) -> int:
-    """The next power of two."""
+def _next_power_of_two(rows: int) -> int:
     return 1 << (rows - 1).bit_length()

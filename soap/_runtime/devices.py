@@ -1,4 +1,4 @@
-"""Devices, precision, and cuDNN settings for the duration of a block."""
+"""Select the device and precision, and set cuDNN options for the duration of a block."""
 
 import threading
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ PRECISIONS = ("fp32", "bf16")
 _lock = threading.Lock()
 
 _before: list[bool] = []
-"""What cuDNN was set to when each of those came who are inside `cudnn_deterministic`."""
+"""For each thread inside `cudnn_deterministic`, the cuDNN setting when it entered."""
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device called `name`; "auto" is the GPU where there is one, else the CPU.
+    """Return the device called `name`; "auto" is the GPU if torch sees one, otherwise the CPU.
 
-    Of several processes that a launcher started each has a GPU of its own.
+    If a launcher started several processes, each one uses its own GPU.
     """
-    if distributed.started() > 1 and name != "cpu":
+    if distributed.launched_count() > 1 and name != "cpu":
         return _own_gpu(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -32,51 +32,54 @@ def pick_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0", "mps")) from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {name!r} was asked for, but torch sees no GPU; use --device cpu.")
+        raise InputError(f"got device {name!r}, but torch sees no GPU; use --device cpu.")
     if device.type not in ("cpu", "cuda", "mps"):
         raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0", "mps"))
     return device
 
 
 def _own_gpu(name: str) -> torch.device:
-    """The GPU of this one of several processes; the CPU where there is none and "auto" leaves the choice."""
+    """Return the GPU of this process among several; the CPU if there is no GPU and the name is "auto"."""
     if name not in ("auto", "cuda"):
-        raise InputError(f"device {name!r} is one for all {distributed.started()} processes; want auto, cuda or cpu.")
-    place, there = distributed.place_on_machine(), torch.cuda.device_count()
-    if name == "auto" and there == 0:
-        return torch.device("cpu")
-    if place >= there:
         raise InputError(
-            f"process {place} of this machine has no GPU of its own ({there} there); start fewer, or use --device cpu."
+            f"device {name!r} is one for all {distributed.launched_count()} processes; use auto, cuda or cpu."
         )
-    return torch.device("cuda", place)
+    rank, gpus = distributed.local_rank(), torch.cuda.device_count()
+    if name == "auto" and gpus == 0:
+        return torch.device("cpu")
+    if rank >= gpus:
+        raise InputError(
+            f"process {rank} of this machine has no GPU of its own (torch sees {gpus}); "
+            "start fewer processes, or use --device cpu."
+        )
+    return torch.device("cuda", rank)
 
 
 def describe_device(device: torch.device) -> str:
-    """The device's own name, for provenance."""
+    """Return the device's product name, for the provenance of results."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({torch.get_num_threads()} threads)"
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
-    """Matrix products in bf16 inside, if so chosen; weights and sums stay in fp32.
+    """Return a context that computes matrix products in `precision`; weights and sums stay in fp32.
 
-    bf16 is for GPUs: processors without the instructions are slower with it, and some virtual ones that
-    announce them end the process.
+    bf16 is accepted on GPUs only. CPUs without bf16 instructions are slower with it, and some virtual CPUs report the
+    instructions but crash the process.
     """
     validate.choice("precision", precision, PRECISIONS)
     if precision == "fp32":
         return nullcontext()
     if device.type != "cuda":
-        raise InputError(f"precision 'bf16' is for GPUs, got device {device}; use fp32 there.")
+        raise InputError(f"precision 'bf16' is for GPUs, got device {device}; use fp32.")
     context: AbstractContextManager[None] = torch.autocast(device.type, dtype=torch.bfloat16)
     return context
 
 
 @contextmanager
 def cudnn_benchmark() -> Iterator[None]:
-    """cuDNN tries its algorithms inside and keeps the fastest: two runs then agree to rounding, not to the bit."""
+    """Let cuDNN time its algorithms and use the fastest; two runs then agree to rounding, not bitwise."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -87,9 +90,9 @@ def cudnn_benchmark() -> Iterator[None]:
 
 @contextmanager
 def cudnn_deterministic() -> Iterator[None]:
-    """Inside, cuDNN takes none of the algorithms that add up in whatever order their threads arrive.
+    """Let cuDNN use only algorithms with a fixed order of summation.
 
-    The setting is the process's: it is put back when the last of several threads inside has left.
+    The setting belongs to the process: it is restored when the last of several threads leaves the block.
     """
     cudnn = torch.backends.cudnn
     with _lock:
@@ -99,6 +102,6 @@ def cudnn_deterministic() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            last = _before.pop()  # the first that came in lies lowest, and is what the last one out takes
+            value = _before.pop()  # the last thread to leave pops the value of the first one that entered
             if not _before:
-                cudnn.deterministic = last
+                cudnn.deterministic = value

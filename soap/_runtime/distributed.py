@@ -1,8 +1,13 @@
-"""The processes of one run: how many there are, which part of the work is whose, and how they agree.
+"""Several processes that train or evaluate together, over accelerate.
 
-`accelerate launch` and `torchrun` start one command several times and tell each process its number by the environment;
-accelerate makes a group of them. Inside it training and evaluation share the work out, and every process must make the
-same calls in the same order. One process alone is the rule: then nothing is imported, wrapped or waited for.
+`accelerate launch` and `torchrun` start one command several times and set each process's rank in the environment.
+accelerate joins them into a group and exchanges tensors. All processes must make the same calls in the same order.
+In a single process nothing is imported and every call returns at once.
+
+Gradients are averaged with accelerate's `reduce` instead of DistributedDataParallel. DDP copies batch-norm statistics
+from the first process, where training here averages them. It synchronises the `forward` of one module, where auxiliary
+tasks call encoder, classifier and head separately. The check for NaN needs the mean loss before the update anyway, so
+one message carries gradients, losses and statistics.
 """
 
 import os
@@ -18,196 +23,198 @@ from soap.errors import InputError, SoapError
 from soap.shapes import Float, Tensor
 
 
-class DesertedError(SoapError):
-    """Another process of the run has ended, so that this one cannot go on."""
+class PeerLostError(SoapError):
+    """Another process of the run has ended, so this one cannot continue."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranks:
-    """This process's number, from 0, and how many there are; what they do together."""
+class Processes:
+    """The group of processes that this one belongs to: its rank (from 0), their number, and what they exchange."""
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     @property
-    def first(self) -> bool:
-        """Whether this is the one process that writes files and speaks."""
+    def is_main(self) -> bool:
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     @property
-    def many(self) -> bool:
-        """Whether there is more than one."""
-        return self.world > 1
+    def is_distributed(self) -> bool:
+        """Whether there is more than one process."""
+        return self.world_size > 1
 
-    def part(self, rows: int) -> slice:
-        """This process's rows of a batch, which is shared out evenly, in order."""
-        if rows % self.world:
+    def shard(self, samples: int) -> slice:
+        """Return this process's part of a batch; all parts have the same size, in order."""
+        if samples % self.world_size:
             raise InputError(
-                f"a batch of {rows} cannot be shared out evenly among {self.world} processes; choose a batch or a "
-                "number of processes so that one divides by the other."
+                f"a batch of {samples} cannot be split evenly among {self.world_size} processes; choose a batch size "
+                "that is a multiple of the number of processes."
             )
-        share = rows // self.world
-        return slice(self.rank * share, (self.rank + 1) * share)
+        size = samples // self.world_size
+        return slice(self.rank * size, (self.rank + 1) * size)
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so: the same answer in all of them."""
-        if not self.many:
+        """Return whether `flag` is true in any process; waits for the device and for all processes."""
+        if not self.is_distributed:
             return flag
-        said = torch.tensor(float(flag), device=_meeting_place())
-        with _explained():
-            dist.all_reduce(said)
-            return bool(said)  # waits for the device
+        return bool(_reduce(torch.tensor(float(flag), device=_exchange_device()), "sum"))
 
-    def wait(self) -> None:
-        """Until all processes have come this far."""
+    def barrier(self) -> None:
+        """Wait until all processes have reached this call."""
         self.any(False)
 
     @contextmanager
-    def first_alone(self) -> Iterator[None]:
-        """Inside, the first process is alone; the others come in when it has left, be it by an error."""
-        if not self.first:
-            self.wait()
+    def main_first(self) -> Iterator[None]:
+        """Run the block in the main process first, then in the others, even if the main process raises."""
+        if not self.is_main:
+            self.barrier()
         try:
             yield
         finally:
-            if self.first:
-                self.wait()
+            if self.is_main:
+                self.barrier()
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Replace every tensor by its mean over the processes, in place, all of them in one message."""
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
-        with _explained():
-            dist.all_reduce(flat)
-        flat /= self.world
-        means = torch.split(flat, [tensor.numel() for tensor in tensors])
-        for tensor, mean in zip(tensors, means, strict=True):
-            tensor.copy_(mean.view_as(tensor))
+        """Replace every tensor in place by its mean over the processes, in one message."""
+        mean = _reduce(torch.cat([tensor.flatten() for tensor in tensors]), "mean")
+        parts = torch.split(mean, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
 
-    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Replace every tensor by the first process's, in place."""
-        for tensor in tensors if self.many else ():
-            whole = tensor.contiguous()
-            with _explained():
-                dist.broadcast(whole, 0)
-            tensor.copy_(whole)
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Replace every tensor in place by the main process's."""
+        if self.is_distributed:
+            from accelerate.utils import broadcast
 
-    def put_together(self, table: Tensor) -> None:
-        """Fill the table, in place, with what others have in it; every entry is zero in all processes but one.
+            for tensor in tensors:
+                with _explained():
+                    tensor.copy_(broadcast(tensor.contiguous()))
 
-        Bytes are added, not numbers, so that every value arrives to the bit.
+    def sum_disjoint(self, table: Tensor) -> None:
+        """Sum a table over the processes in place; each entry must be zero in all processes but one.
+
+        Bytes are summed instead of values, so that every entry arrives unchanged.
         """
-        if self.many:
-            whole = table.to(_meeting_place()).contiguous()
-            with _explained():
-                dist.all_reduce(whole.view(-1).view(torch.uint8))
-            table.copy_(whole)
+        if self.is_distributed:
+            whole = table.to(_exchange_device()).contiguous()
+            summed = _reduce(whole.view(-1).view(torch.uint8), "sum")
+            table.copy_(summed.view(whole.dtype).view_as(whole))
 
-    def told_by_first(self, text: str) -> str:
-        """The first process's text, in all of them."""
-        if not self.many:
+    def broadcast_text(self, text: str) -> str:
+        """Return the main process's text in every process."""
+        if not self.is_distributed:
             return text
-        content = torch.tensor(list(text.encode()), dtype=torch.uint8, device=_meeting_place())
-        length = torch.tensor(len(content), device=content.device)
-        self.copy_from_first([length])
-        content = content if self.first else content.new_empty(int(length))
-        self.copy_from_first([content])
-        return bytes(content.tolist()).decode()
+        from accelerate.utils import broadcast_object_list
+
+        with _explained():
+            return str(broadcast_object_list([text])[0])
 
 
-def here() -> Ranks:
-    """The group that this process belongs to; of one, unless it was made by `joined` or by the caller's own script."""
+def processes() -> Processes:
+    """Return the group of this process: a single one, unless `process_group` or the calling script made a group."""
     if dist.is_available() and dist.is_initialized():
-        return Ranks(rank=dist.get_rank(), world=dist.get_world_size())
-    return Ranks()
+        return Processes(rank=dist.get_rank(), world_size=dist.get_world_size())
+    return Processes()
 
 
-def started() -> int:
-    """How many processes the launcher has started, as it says in the environment; 1 without one."""
+def launched_count() -> int:
+    """Return how many processes the launcher has started (WORLD_SIZE); 1 without a launcher."""
     world = os.environ.get("WORLD_SIZE", "1")
     if not world.isdecimal() or (world != "1" and not os.environ.get("RANK", "").isdecimal()):
         raise InputError(
-            f"WORLD_SIZE is {world!r} and RANK is {os.environ.get('RANK')!r}; start several processes by "
-            "`accelerate launch -m soap ...` or `torchrun -m soap ...`, or unset both for one."
+            f"WORLD_SIZE is {world!r} and RANK is {os.environ.get('RANK')!r}; start several processes with "
+            "`accelerate launch -m soap ...` or `torchrun -m soap ...`, or unset both variables."
         )
     return int(world)
 
 
-def number() -> int:
-    """This process's number, from 0, as its launcher says in the environment, joined or not."""
+def launched_rank() -> int:
+    """Return this process's rank as set by the launcher (RANK), before or after the group exists."""
     rank = os.environ.get("RANK", "")
     return int(rank) if os.environ.get("WORLD_SIZE", "1") != "1" and rank.isdecimal() else 0
 
 
-def place_on_machine() -> int:
-    """Which of its machine's processes this one is, from 0."""
+def local_rank() -> int:
+    """Return this process's rank among the processes of its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[Ranks]:
-    """Inside, the processes that a launcher started are one group, which works on GPUs if `device` is one."""
-    if started() == 1 or here().many:
-        yield here()
+def process_group(device: torch.device) -> Iterator[Processes]:
+    """Join the launched processes into one group for the block; NCCL if `device` is a GPU, else gloo."""
+    if launched_count() == 1 or processes().is_distributed:
+        yield processes()
         return
     try:
         from accelerate import PartialState
     except ImportError:
         raise InputError(
-            f"{started()} processes were started, which takes accelerate: pip install 'soap-defense[scale]'."
+            f"{launched_count()} processes were started, which needs accelerate: pip install 'soap-defense[scale]'."
         ) from None
-    # Optimisers load this. Loaded when the group is there, it keeps the group's threads beyond the group's end, and now
-    # and then one of them aborts the process while Python shuts down (torch 2.13).
+    # Optimisers import torch._dynamo. If it is imported while the group exists, its threads outlive the group, and
+    # sometimes one of them aborts the process at interpreter shutdown (torch 2.13).
     import_module("torch._dynamo")
     with _explained():
-        group = PartialState(cpu=device.type == "cpu")
-    yield here()
-    # Not after an error: the others, who may be waiting for this process, end when it does.
-    here().wait()  # a launcher ends all processes when one does
-    group.destroy_process_group()
+        state = PartialState(cpu=device.type == "cpu")
+    yield processes()
+    # Not after an error: other processes, which may wait for this one, end when it ends.
+    processes().barrier()  # a launcher ends all processes when one ends
+    state.destroy_process_group()
 
 
-_sharing: tuple[Ranks, int] | None = None
-"""The group and the rows of this process in a batch that is being shared out."""
+_shared_batch: tuple[Processes, int] | None = None
+"""The group and this process's number of samples while a batch is split among processes."""
 
 
 @contextmanager
-def sharing(ranks: Ranks, rows: int) -> Iterator[None]:
-    """Inside, `normal` draws for a batch of which this process has `rows`."""
-    global _sharing
-    _sharing = (ranks, rows) if ranks.many else None
+def shared_batch(group: Processes, samples: int) -> Iterator[None]:
+    """Let `normal_like` draw for a batch of which this process has `samples`."""
+    global _shared_batch
+    _shared_batch = (group, samples) if group.is_distributed else None
     try:
         yield
     finally:
-        _sharing = None
+        _shared_batch = None
 
 
-def normal(x: Float[Tensor, "n *shape"], generator: torch.Generator) -> Float[Tensor, "n *shape"]:
-    """Standard normal numbers in the shape of `x`: a batch, or several copies of it one after the other.
+def normal_like(x: Float[Tensor, "n *shape"], generator: torch.Generator) -> Float[Tensor, "n *shape"]:
+    """Draw standard normal numbers in the shape of `x`: a batch, or several copies of it in sequence.
 
-    Where a batch is shared out, every process draws for the whole and takes its rows: they get the same numbers as in
-    one process alone.
+    In a `shared_batch` every process draws for the whole batch and takes its part, so that each sample gets the same
+    numbers as in a single process.
     """
-    if _sharing is None:
+    if _shared_batch is None:
         return torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-    ranks, rows = _sharing
-    whole = (len(x) // rows, ranks.world * rows, *x.shape[1:])
+    group, samples = _shared_batch
+    whole = (len(x) // samples, group.world_size * samples, *x.shape[1:])
     drawn = torch.randn(whole, generator=generator, device=x.device, dtype=x.dtype)
-    return drawn[:, ranks.rank * rows : (ranks.rank + 1) * rows].flatten(0, 1)
+    return drawn[:, group.rank * samples : (group.rank + 1) * samples].flatten(0, 1)
 
 
-def _meeting_place() -> torch.device:
-    """Where tensors must lie for the group to exchange them."""
+def _reduce(tensor: Tensor, reduction: str) -> Tensor:
+    """Return the sum or mean of a tensor over the processes."""
+    from accelerate.utils import reduce
+
+    with _explained():
+        reduced: Tensor = reduce(tensor, reduction=reduction)
+        return reduced
+
+
+def _exchange_device() -> torch.device:
+    """Return the device on which the group exchanges tensors."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
+    """Turn errors of a broken connection into `PeerLostError`."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError) as error:
-        raise DesertedError(
-            "the processes of this run cannot reach each other: one of them has ended, or never began, and its own "
-            f"message says why ({' '.join(str(error).split())[:200]})."
+        raise PeerLostError(
+            "cannot reach the other processes of this run: one of them has ended or never started; see its own error "
+            f"message ({' '.join(str(error).split())[:200]})."
         ) from error

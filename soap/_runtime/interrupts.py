@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop at the next safe point."""
+"""Turn Ctrl-C and SIGTERM into a request to stop at the next safe point."""
 
 import signal
 import threading
@@ -10,34 +10,34 @@ from soap._runtime import distributed
 
 
 class StopRequest:
-    """Whether Ctrl-C (or a termination signal) has asked the work to stop at its next safe point."""
+    """Callable flag: true once Ctrl-C or SIGTERM was received."""
 
     def __init__(self) -> None:
         self.requested = False
 
     def __call__(self) -> bool:
-        """True once a stop was asked for."""
+        """Return whether a stop was requested."""
         return self.requested
 
 
 @contextmanager
-def stoppable() -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C or SIGTERM into a request to stop; a second one interrupts at once.
+def stop_on_signal() -> Iterator[StopRequest]:
+    """Turn the first Ctrl-C or SIGTERM into a stop request; a second one raises KeyboardInterrupt.
 
-    Unless there are several processes, for their launcher passes on what they got already; it ends those that take
-    too long.
+    In a run of several processes a second signal is ignored: each process may receive the same signal from the
+    terminal and from the launcher, and the launcher kills processes that take too long.
     """
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if stop.requested and not distributed.here().many:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.requested and not distributed.processes().is_distributed:
             raise KeyboardInterrupt
         stop.requested = True
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

@@ -1,8 +1,8 @@
-"""What a public call promises to leave alone.
+"""Use a model without changing it: eval mode, frozen parameters and the global random state.
 
-Attacks and purifiers need a network in evaluation mode and gradients of the input only. They borrow the
-network inside `isolated` and give it back as it was: mode of every submodule, which parameters take
-gradients, and the global random state.
+Attacks and purifiers need a network in eval mode and gradients of the input only. Inside `isolated` they have it; on
+leaving, the mode of every submodule, the `requires_grad` flag of every parameter and the global random state are
+restored.
 """
 
 import threading
@@ -15,62 +15,62 @@ from torch import nn
 from soap.shapes import Tensor
 
 _lock = threading.Lock()
-_lent: dict[int, tuple[int, bool]] = {}
-"""Of every module and parameter that is frozen now, by its `id`: by how many, and its flag when the first came."""
+_cleared: dict[int, tuple[int, bool]] = {}
+"""For the `id` of each module and parameter whose flag is cleared: the number of users, and the flag's first value."""
 
 
 @contextmanager
 def isolated(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """What every public call runs in: the model `frozen`, the global random state restored on leaving."""
+    """Freeze the model and restore the global random state on leaving; every public call runs in this context."""
     with frozen(model), preserved_random_state():
         yield
 
 
 @contextmanager
 def frozen(model: nn.Module | Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Evaluation mode and frozen parameters inside; modes and flags as before once the last of several has left.
+    """Set eval mode and freeze the parameters; restore both when the last of several threads leaves.
 
-    A callable that is not an `nn.Module` is taken as it is: only its owner can prepare it.
+    A callable that is not an `nn.Module` is used as it is: only the caller can prepare it.
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     parameters = [p for module in modules for p in module._parameters.values() if p is not None]
-    with _cleared(modules, "training"), _cleared(parameters, "requires_grad"):
+    with _flag_cleared(modules, "training"), _flag_cleared(parameters, "requires_grad"):
         yield
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode alone; parameters may get gradients."""
-    with _cleared(list(model.modules()), "training"):
+    """Set eval mode only; parameters may still receive gradients."""
+    with _flag_cleared(list(model.modules()), "training"):
         yield
 
 
 @contextmanager
-def _cleared(things: Sequence[nn.Module] | Sequence[nn.Parameter], flag: str) -> Iterator[None]:
-    """The flag is False on all of them, until the last of several threads inside has left."""
-    taken = []
+def _flag_cleared(objects: Sequence[nn.Module] | Sequence[nn.Parameter], flag: str) -> Iterator[None]:
+    """Set the flag of all objects to False; restore it when the last of several threads leaves."""
+    entered = []
     try:
         with _lock:
-            for thing in things:
-                have, was = _lent.get(id(thing), (0, getattr(thing, flag)))
-                if getattr(thing, flag):
-                    setattr(thing, flag, False)
-                _lent[id(thing)] = have + 1, was
-                taken.append(thing)
+            for item in objects:
+                users, before = _cleared.get(id(item), (0, getattr(item, flag)))
+                if getattr(item, flag):
+                    setattr(item, flag, False)
+                _cleared[id(item)] = users + 1, before
+                entered.append(item)
         yield
     finally:
         with _lock:
-            for thing in taken:
-                have, was = _lent.pop(id(thing))
-                if have > 1:
-                    _lent[id(thing)] = have - 1, was
-                elif was:
-                    setattr(thing, flag, True)
+            for item in entered:
+                users, before = _cleared.pop(id(item))
+                if users > 1:
+                    _cleared[id(item)] = users - 1, before
+                elif before:
+                    setattr(item, flag, True)
 
 
 @contextmanager
 def preserved_random_state() -> Iterator[None]:
-    """Restore torch's global generators on leaving (a stochastic model may draw from them inside)."""
+    """Restore torch's global random generators on leaving: a stochastic model may draw from them."""
     on_cuda = torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
     cpu = torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if on_cuda else []

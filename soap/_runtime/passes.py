@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from soap._runtime import cuda_graphs
-from soap._runtime.cuda_graphs import Function, forget, least_rows, replayed
-from soap._runtime.splitting import by_rows
+from soap._runtime.cuda_graphs import TensorFunction, min_rows_for_determinism, release_graphs, replayed
+from soap._runtime.splitting import in_chunks
 from soap.shapes import Float, Tensor
 
 MAX_ROWS_PER_PASS = 512
@@ -22,7 +22,9 @@ MAX_ROWS_PER_PASS = 512
 def is_replayed(model: object, x: Float[Tensor, "batch *shape"]) -> bool:
     """Return whether passes of `model` are replayed: on a GPU, `recordable`, and no submodule in training mode."""
     return (
-        isinstance(model, nn.Module) and cuda_graphs.replays(model, x) and not any(m.training for m in model.modules())
+        isinstance(model, nn.Module)
+        and cuda_graphs.is_replayable(model, x)
+        and not any(m.training for m in model.modules())
     )
 
 
@@ -38,12 +40,14 @@ def input_gradient(
     return _in_parts(model, "input gradient", partial(_backward, model), x, upstream)
 
 
-def _in_parts(model: nn.Module, key: str, function: Function, *inputs: Tensor) -> Tensor:
+def _in_parts(model: nn.Module, key: str, function: TensorFunction, *inputs: Tensor) -> Tensor:
     replay = partial(replayed, model, key, function)
     with torch.inference_mode(False):  # autograd cannot record tensors made in inference mode
         inputs = tuple(tensor.clone() if tensor.is_inference() else tensor.detach() for tensor in inputs)
-        least = least_rows(model, *inputs)
-        (out,) = by_rows(replay, *inputs, most=MAX_ROWS_PER_PASS, least=least, free=partial(forget, model))
+        least = min_rows_for_determinism(model, *inputs)
+        (out,) = in_chunks(
+            replay, *inputs, max_rows=MAX_ROWS_PER_PASS, min_rows=least, release=partial(release_graphs, model)
+        )
     return out
 
 

@@ -1,4 +1,4 @@
-"""A batch too large for the memory at hand, handled a part at a time with the same result."""
+"""Process a batch in chunks that fit into memory, with the same result."""
 
 from collections.abc import Callable
 
@@ -7,63 +7,63 @@ import torch
 from soap.shapes import Tensor
 
 
-def by_rows(
+def in_chunks(
     function: Callable[..., tuple[Tensor, ...]],
     *inputs: Tensor,
-    most: int | None = None,
-    least: int = 1,
-    free: Callable[[], None],
+    max_rows: int | None = None,
+    min_rows: int = 1,
+    release: Callable[[], None],
 ) -> tuple[Tensor, ...]:
-    """`function(*inputs)` over at most `most` rows at a time (None: all), the outputs joined.
+    """Return `function(*inputs)`, computed on at most `max_rows` samples at a time (None: all at once).
 
-    A part of fewer than `least` rows, or than `most` if that is less, is padded, and the padding's outputs dropped.
+    A chunk of fewer than min(min_rows, max_rows) samples is padded; the outputs of the padding are dropped.
 
-    Where memory runs out, `free` is called, the part is halved, and the work goes on; a single row that does not fit
-    is the caller's error.
+    When memory runs out, `release` is called to free some, the chunk size is halved and the work continues. If a
+    single sample does not fit, the out-of-memory error is raised.
     """
     rows = len(inputs[0])
-    wanted = max(rows, least)
-    size, done, parts = min(most or wanted, wanted), 0, []
+    wanted = max(rows, min_rows)
+    size, done, chunks = min(max_rows or wanted, wanted), 0, []
     while done < rows:
         try:
-            part = (padded_to(tensor[done : done + size], min(least, size)) for tensor in inputs)
-            parts.append(tuple(output[: rows - done] for output in function(*part)))
+            chunk = (padded_to(tensor[done : done + size], min(min_rows, size)) for tensor in inputs)
+            chunks.append(tuple(output[: rows - done] for output in function(*chunk)))
         except RuntimeError as error:
-            if not _out_of_memory(error) or size == 1:
+            if not _is_out_of_memory(error) or size == 1:
                 raise
             size = -(-size // 2)
         else:
             done += size
             continue
-        free()  # outside the except clause, whose traceback keeps the failed part's tensors alive
-    return parts[0] if len(parts) == 1 else tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        release()  # outside the except clause, whose traceback keeps the failed chunk's tensors alive
+    return chunks[0] if len(chunks) == 1 else tuple(torch.cat(column) for column in zip(*chunks, strict=True))
 
 
 def padded_to(tensor: Tensor, rows: int) -> Tensor:
-    """The tensor, made up to `rows` rows with copies of its first one."""
+    """Return the tensor with at least `rows` rows, padded with copies of its first row."""
     missing = rows - len(tensor)
     return tensor if missing <= 0 else torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    """torch has a class for it on the GPU; on the CPU it is a plain RuntimeError that says so."""
-    told = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in told or "can't allocate memory" in told
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    # On the CPU torch raises a plain RuntimeError with one of these texts.
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in text or "can't allocate memory" in text
 
 
-def bytes_kept(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
-    """How much memory autograd keeps for the backward pass of `function` at `x`, apart from `x` and leaves."""
-    seen: dict[int, int] = {}
+def autograd_bytes(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    """Return the bytes that autograd saves for the backward pass of `function` at `x`, without `x` and leaf tensors."""
+    saved: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def pack(tensor: Tensor) -> Tensor:
         if not tensor.is_leaf or tensor.requires_grad:
             storage = tensor.untyped_storage()
-            seen[storage.data_ptr()] = storage.nbytes()
+            saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     with torch.inference_mode(False), torch.enable_grad(), hooks:
-        own = x.detach().clone()  # `x` may be a row of a large batch, all of whose storage would be counted
+        own = x.detach().clone()  # `x` may be a view of a large batch, whose whole storage would be counted
         function(own.requires_grad_())
-    seen.pop(own.untyped_storage().data_ptr(), None)
-    return sum(seen.values())
+    saved.pop(own.untyped_storage().data_ptr(), None)
+    return sum(saved.values())

@@ -1,12 +1,11 @@
-"""Auxiliary tasks, the joint model that carries one, and how any classifier becomes such a model."""
+"""Auxiliary tasks, the joint model of classifier and task, and `wrap`, which adds a task to any classifier."""
 
-from soap.auxiliary.adopting import wrap
 from soap.auxiliary.consistency import Consistency, random_view, second_view
-from soap.auxiliary.joint import JointModel, Purification
-from soap.auxiliary.keeping import restore, save
+from soap.auxiliary.joint import AuxiliaryTask, JointLosses, JointModel, Purification, accuracy
 from soap.auxiliary.reconstruction import Reconstruction
 from soap.auxiliary.rotation import Rotation, all_turns
-from soap.auxiliary.task import AuxiliaryTask, JointLosses, accuracy
+from soap.auxiliary.serialization import restore, save
+from soap.auxiliary.wrapping import wrap
 
 __all__ = [
     "AuxiliaryTask",

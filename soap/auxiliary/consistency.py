@@ -1,11 +1,11 @@
-"""Label consistency (LC): two views of one image must get the same logits (section 3.4 of the paper).
+"""Label consistency (LC): two views of an image should have the same logits (section 3.4 of the paper).
 
 `gradient` chooses how purification differentiates |g(f(x)) - g(f(view(x)))|^2:
 
-- "paper": through both views, the second with the floor-indexed adjoint of PyTorch 1.4.0 (see resize.py),
-  which the printed figures need;
-- "stop": through the first view alone, the second a fixed target (a stop-gradient, as in SimSiam);
-- "exact": the true gradient, under which purification hardly works.
+- "paper": through both views, with the floor-indexed adjoint of PyTorch 1.4.0 for the second (see resize.py), which
+  the printed results need;
+- "stop": through the first view only; the second is a constant target (stop-gradient, as in SimSiam);
+- "exact": the true gradient, with which purification hardly works.
 """
 
 import torch
@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from soap import validate
 from soap._runtime import distributed
+from soap.auxiliary.joint import AuxiliaryTask, JointLosses, JointModel, accuracy
 from soap.auxiliary.resize import nearest, nearest_floor_indexed
-from soap.auxiliary.task import AuxiliaryTask, Classifies, JointLosses, accuracy
 from soap.shapes import Float, Int, Tensor
 
 GRADIENTS = ("paper", "stop", "exact")
@@ -31,24 +31,25 @@ class Consistency(AuxiliaryTask):
         self.gradient = gradient
 
     def extra_repr(self) -> str:
-        """The gradient, so that whatever is measured with another one is told apart."""
+        """Show the gradient in repr, so that results with different gradients are distinguishable."""
         return f"gradient={self.gradient!r}"
 
     def losses(
-        self, model: Classifies, x: Float[Tensor, "batch c h w"], y: Int[Tensor, "batch"], generator: torch.Generator
+        self, model: JointModel, x: Float[Tensor, "batch c h w"], y: Int[Tensor, "batch"], generator: torch.Generator
     ) -> JointLosses:
-        """Classify both views of one noisy image and pull their logits together.
+        """Classify both views of a noisy image and penalise the difference of their logits.
 
-        The authors' noise is one-sided: N(0, noise) clipped to [0, 1] and added, the sum left as it is.
+        The noise is one-sided, as in the authors' code: N(0, noise) clipped to [0, 1] is added, and the sum is not
+        clipped.
         """
-        noisy = x + (self.noise * distributed.normal(x, generator)).clamp(0, 1)
+        noisy = x + (self.noise * distributed.normal_like(x, generator)).clamp(0, 1)
         logits = model(torch.cat([random_view(noisy, generator), second_view(noisy)]))
         one, two = logits.chunk(2)
         labels = y.repeat(2)
         return JointLosses(F.cross_entropy(logits, labels), F.mse_loss(one, two), accuracy(logits, labels))
 
-    def loss(self, model: Classifies, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch"]:
-        """Mean over classes of the squared difference between the image's logits and its second view's."""
+    def loss(self, model: JointModel, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch"]:
+        """Return the squared difference of the logits of an image and its second view, averaged over classes."""
         if self.gradient == "stop":
             with torch.no_grad():
                 two = model(second_view(x))
@@ -61,13 +62,13 @@ class Consistency(AuxiliaryTask):
 
 
 def second_view(x: Float[Tensor, "batch c h w"], *, floor_indexed: bool = False) -> Float[Tensor, "batch c h w"]:
-    """The flipped central crop of 28 of 32 pixels, resized back by nearest neighbour."""
+    """Return the flipped central crop of 28 of 32 pixels, resized back by nearest neighbour."""
     resize = nearest_floor_indexed if floor_indexed else nearest
     return resize(flipped_crop(x), (x.shape[2], x.shape[3]))
 
 
 def flipped_crop(x: Float[Tensor, "batch c h w"], side: int = 28) -> Float[Tensor, "batch c h2 w2"]:
-    """The central `side` of 32 pixels each way of the image flipped left to right; of other sizes the same share."""
+    """Return the central `side` / 32 of the horizontally flipped image along both axes."""
     height, width = x.shape[2:]
     h, w = round(height * side / 32), round(width * side / 32)
     top, left = (height - h) // 2, (width - w) // 2
@@ -75,9 +76,9 @@ def flipped_crop(x: Float[Tensor, "batch c h w"], side: int = 28) -> Float[Tenso
 
 
 def random_view(x: Float[Tensor, "batch c h w"], generator: torch.Generator) -> Float[Tensor, "batch c h w"]:
-    """One random flip and one random crop of 24 to 31 of 32 pixels for the whole batch, resized back.
+    """Apply one random flip and one random crop of 24 to 31 of 32 pixels to the whole batch, and resize back.
 
-    The draws stay on the device as indices: nothing waits for the host.
+    The random draws stay on the device as indices, so that nothing waits for the host.
     """
     height, width = x.shape[2:]
     flip, size, top, left = torch.rand(4, device=x.device, generator=generator)
@@ -88,7 +89,7 @@ def random_view(x: Float[Tensor, "batch c h w"], generator: torch.Generator) -> 
 
 
 def _crop_index(n: int, share: Tensor, at: Tensor) -> Tensor:
-    """Source indices of a nearest-neighbour resize to `n` of a crop of `share * n` pixels, placed by `at` in [0, 1)."""
+    """Return source indices that resize a crop of `share * n` pixels to `n`; `at` in [0, 1) is its position."""
     size = (share * n).round().long()
     start = (at * (n - size + 1)).floor().long()
     return start + torch.arange(n, device=share.device) * size // n

@@ -1,10 +1,9 @@
 """Nearest-neighbour resizing with a choice of adjoint.
 
-The forward pass takes output pixel j from input pixel floor(j * n / m). Its true gradient sends output j
-back to that very pixel. PyTorch 1.4.0, with which the paper's label-consistency figures were made, computed
-it wrongly on the GPU (pytorch issue 38985): input pixel i collected the outputs floor(i * m / n) up to
-floor((i + 1) * m / n) - 1, where the true adjoint needs ceil. The displaced gradient is what purifies, so
-it is kept here as `floor_indexed`.
+The forward pass copies input pixel floor(j * n / m) to output pixel j. The true gradient sends output j back to that
+pixel. PyTorch 1.4.0, with which the paper's label-consistency results were made, computed it incorrectly on the GPU
+(pytorch issue 38985): input pixel i collected the outputs floor(i * m / n) to floor((i + 1) * m / n) - 1, where the
+true adjoint needs ceil. Purification depends on this displaced gradient, so it is kept as `nearest_floor_indexed`.
 """
 
 from functools import lru_cache
@@ -23,7 +22,7 @@ def nearest(x: Float[Tensor, "batch c h w"], side: tuple[int, int]) -> Float[Ten
 
 
 def nearest_floor_indexed(x: Float[Tensor, "batch c h w"], side: tuple[int, int]) -> Float[Tensor, "batch c h2 w2"]:
-    """The same resize forward; backward as PyTorch 1.4.0 had it on the GPU."""
+    """Resize by nearest neighbour; the gradient is that of PyTorch 1.4.0 on the GPU."""
     resized: Tensor = _FloorIndexed.apply(x, side)  # type: ignore[no-untyped-call]
     return resized
 
@@ -43,7 +42,7 @@ class _FloorIndexed(torch.autograd.Function):
 
 
 def _collect(gradient: Tensor, dim: int, size: int) -> Tensor:
-    """Along `dim`, give input pixel i < size the sum of its floor-indexed outputs."""
+    """Return, along `dim`, the sum of the floor-indexed outputs of each input pixel i < size."""
     shape = [1] * gradient.ndim
     shape[dim] = size
     parts = [
@@ -54,7 +53,7 @@ def _collect(gradient: Tensor, dim: int, size: int) -> Tensor:
 
 
 def _take(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """`x.index_select(dim, index)`; on CPUs this is ten times as fast along the last dimension."""
+    """`x.index_select(dim, index)`; ten times as fast on CPUs along the last dimension."""
     shape = [1] * x.ndim
     shape[dim] = len(index)
     return x.gather(dim, index.reshape(shape).expand(*x.shape[:dim], len(index), *x.shape[dim + 1 :]))
@@ -62,14 +61,14 @@ def _take(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _sources(outputs: int, inputs: int, device: torch.device) -> Tensor:
-    """The input pixel that each output pixel shows."""
-    with torch.inference_mode(False):  # autograd is to keep it
+    """Return the input pixel of each output pixel."""
+    with torch.inference_mode(False):  # autograd saves this cached tensor
         return torch.arange(outputs, device=device) * inputs // outputs
 
 
 @lru_cache(maxsize=64)
 def _floor_indexed(outputs: int, inputs: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
-    """For k = 0, 1 ...: the k-th output that each input pixel collects, and 1 where it has so many, else 0."""
+    """Return, for k = 0, 1 ..., the k-th output that each input pixel collects, and 1 if it exists, else 0."""
     with torch.inference_mode(False):
         i = torch.arange(inputs, device=device)
         first, after = i * outputs // inputs, (i + 1) * outputs // inputs

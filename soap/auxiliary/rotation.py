@@ -1,25 +1,26 @@
-"""Rotation prediction (RP): tell by which quarter turn an image was rotated (Gidaris et al. 2018)."""
+"""Rotation prediction (RP): predict by which quarter turn an image is rotated (Gidaris et al. 2018)."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from soap.auxiliary.task import AuxiliaryTask, Classifies, JointLosses, accuracy
+from soap.auxiliary.joint import AuxiliaryTask, JointLosses, JointModel, accuracy
 from soap.data import gaussian_noise
 from soap.shapes import Float, Int, Tensor
 
 TURNS = 4
+"""Rotations by 0, 90, 180 and 270 degrees."""
 
 
 def all_turns(x: Float[Tensor, "batch c side side"]) -> Float[Tensor, "batch4 c side side"]:
-    """The four rotations of every image by 0, 90, 180 and 270 degrees, stacked turn by turn."""
+    """Return the rotations of all images by 0, then 90, 180 and 270 degrees."""
     return torch.cat([torch.rot90(x, k, dims=(2, 3)) for k in range(TURNS)])
 
 
 class Rotation(AuxiliaryTask):
-    """Trained with cross entropy over the four turns; purified with the squared error of their softmax.
+    """Cross entropy over the four turns in training; squared error of their softmax in purification.
 
-    The paper found that cross entropy under-estimates the radius at test time (section 3.4).
+    The paper finds that cross entropy underestimates the radius at test time (section 3.4).
     """
 
     def __init__(self, head: nn.Module, *, alpha: float = 0.5, noise: float = 0.1) -> None:
@@ -29,9 +30,9 @@ class Rotation(AuxiliaryTask):
         self.noise = noise
 
     def losses(
-        self, model: Classifies, x: Float[Tensor, "batch c s s"], y: Int[Tensor, "batch"], generator: torch.Generator
+        self, model: JointModel, x: Float[Tensor, "batch c s s"], y: Int[Tensor, "batch"], generator: torch.Generator
     ) -> JointLosses:
-        """Classify object and turn on all four noisy rotations; losses are averaged over the copies."""
+        """Predict class and turn of all four noisy rotations; the losses are means over the rotations."""
         z = model.encoder(gaussian_noise(all_turns(x), self.noise, generator))
         logits, labels = model.classifier(z), y.repeat(TURNS)
         return JointLosses(
@@ -40,8 +41,8 @@ class Rotation(AuxiliaryTask):
             accuracy(logits, labels),
         )
 
-    def loss(self, model: Classifies, x: Float[Tensor, "batch c s s"]) -> Float[Tensor, "batch"]:
-        """Squared error between softmax and one-hot turn, summed over the four copies."""
+    def loss(self, model: JointModel, x: Float[Tensor, "batch c s s"]) -> Float[Tensor, "batch"]:
+        """Return the squared error between softmax and one-hot turn, summed over the four rotations."""
         probabilities = self.head(model.encoder(all_turns(x))).softmax(1)
         target = (self._turns(x)[:, None] == torch.arange(TURNS, device=x.device)).to(x.dtype)
         error: Tensor = (probabilities - target).square().sum(1)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from soap.auxiliary import AuxiliaryTask, JointLosses, JointModel
-from soap.auxiliary.task import Classifies
 from soap.shapes import Tensor
 
 
@@ -73,11 +72,11 @@ class CountedTask(AuxiliaryTask):
         """The task's own."""
         return self.task.extra_repr()
 
-    def losses(self, model: Classifies, x: Tensor, y: Tensor, generator: torch.Generator) -> JointLosses:
+    def losses(self, model: JointModel, x: Tensor, y: Tensor, generator: torch.Generator) -> JointLosses:
         """The task's own, not counted."""
         return self.task.losses(model, x, y, generator)
 
-    def loss(self, model: Classifies, x: Tensor) -> Tensor:
+    def loss(self, model: JointModel, x: Tensor) -> Tensor:
         """The task's own, counted."""
         return self.meter.mark(self.task.loss(model, x))
 

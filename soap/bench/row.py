@@ -103,7 +103,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 def append(path: Path, row: BenchRow) -> None:
     """Add a row at the end of a JSONL file."""
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row.as_json(), sort_keys=True, allow_nan=False) + "\n")
@@ -111,7 +111,7 @@ def append(path: Path, row: BenchRow) -> None:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSONL file as plain data, for tables and plots."""
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         lines = path.read_bytes().splitlines()
     rows = []
     for number, line in enumerate(lines, 1):

@@ -17,7 +17,7 @@ from soap.bench.floor import Work, cost_of
 from soap.bench.plain_training import PlainTraining, joint_loss
 from soap.data import Dataset
 from soap.recipes import Recipe
-from soap.recipes.making import compiling
+from soap.recipes.building import compile_errors
 from soap.training import Progress
 
 
@@ -42,7 +42,7 @@ class TrainingPlan:
         """Train `model`; the mean joint loss of every epoch."""
         if compiled:  # else the shapes of a model measured before would make this one's dynamic, and slower
             torch.compiler.reset()
-        with compiling(compiled), tempfile.TemporaryDirectory(prefix="soap-bench-") as folder:
+        with compile_errors(compiled), tempfile.TemporaryDirectory(prefix="soap-bench-") as folder:
             done = training.train(
                 model,
                 data,

@@ -209,7 +209,7 @@ def evaluate(
     shell.say(f"{subject.name} on {len(images):,} images of {images.name}/{split}, {shell.device}.", level=1)
     for name, method in attacks.items():
         shell.say(f"{name}: {method}", level=1)
-    with interrupts.stoppable() as stop:
+    with interrupts.stop_on_signal() as stop:
         with shell.progress() as show:
             rows = transfer(
                 subject,
@@ -223,7 +223,7 @@ def evaluate(
                 watch=show,
                 stop=stop,
             )
-        finished = not distributed.here().any(stop())
+        finished = not distributed.processes().any(stop())
     view = _view(rows)
     content = {
         "model": subject.name,

@@ -170,7 +170,7 @@ def _as_json(one: Agreement) -> dict[str, Any]:
 def _append(path: Path, row: dict[str, Any]) -> None:
     """One line more, with who measured it where and when."""
     place = {**provenance(torch.device("cpu")), "onnxruntime": needed("onnxruntime")[0].__version__}
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"schema": SCHEMA, **row, "provenance": place}, sort_keys=True) + "\n")

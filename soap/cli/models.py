@@ -15,7 +15,7 @@ from soap.cli.shell import Shell, command
 from soap.cli.tables import figure, size, table
 from soap.evaluation import PAPER, fingerprint
 from soap.recipes import Recipe, generative
-from soap.recipes.purifiers import way_of
+from soap.recipes.purifiers import purifier_of
 from soap.report import UPPER_BOUND
 from soap.results import Row, Store
 
@@ -43,7 +43,7 @@ class Card:
         """The figure of the paper's attack behind min-aux purification, or bare for a model without; most images."""
         wanted = PAPER.get(self.recipe.data, {}).get(attack)
         choice = "none" if self.recipe.task is None else "min-aux"
-        meant = (attack, repr(wanted), recipes.defence(self.recipe, choice), self.recipe.data)
+        meant = (attack, repr(wanted), recipes.purifier_label(self.recipe, choice), self.recipe.data)
         fitting = [row for row in self.rows if (row.attack, row.settings, row.defence, row.data) == meant]
         return max(fitting, key=lambda row: row.n, default=None)
 
@@ -136,7 +136,7 @@ def prior_card(name: str) -> dict[str, Any]:
         "kind": recipe.kind,
         "data": recipe.data,
         "parameters": sum(parameter.numel() for parameter in zoo.load_prior(name).parameters()),
-        "purifier": way_of(recipe),
+        "purifier": purifier_of(recipe),
         "file_sha256": atomic.sha256(path),
         "recipe": recipe.text,
     }

@@ -19,7 +19,7 @@ ROUNDING = 1e-3
 
 def check_folder(folder: Path) -> None:
     """Whether files can be put into `folder`, found out before long work; nothing is written."""
-    with atomic.explained(folder):
+    with atomic.file_errors(folder):
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
         raise FileError(f"{there} is a file, want a folder; choose another path.")
@@ -71,12 +71,12 @@ def write(pictures: Sequence[Pictures], written: Tensor, out: Path, *, labels: T
     for target, picture, x, y in zip(targets, pictures, split(pictures, written), all_labels, strict=True):
         if picture.is_archive:
             arrays = {"x": x.cpu().numpy()} | ({} if y is None else {"y": y.cpu().numpy()})
-            with atomic.replacing(target) as temporary, temporary.open("wb") as file:
+            with atomic.replace_file(target) as temporary, temporary.open("wb") as file:
                 np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # numpy's stub wants a bool somewhere
         else:
             from PIL import Image
 
-            with atomic.replacing(target) as temporary:
+            with atomic.replace_file(target) as temporary:
                 Image.fromarray(pixels(x[0])).save(temporary, format="PNG")
     return targets
 

@@ -69,7 +69,7 @@ def read(paths: Sequence[Path], model: TakesImages, *, classes: Sequence[str] = 
     """
     found = []
     for path in paths:
-        with atomic.explained(path):
+        with atomic.file_errors(path):
             is_folder = path.is_dir()
         if is_folder:
             found += [_in_folder(image, path, model, classes, resize) for image in _images(path)]
@@ -81,7 +81,7 @@ def read(paths: Sequence[Path], model: TakesImages, *, classes: Sequence[str] = 
 
 
 def _images(folder: Path) -> list[Path]:
-    with atomic.explained(folder):
+    with atomic.file_errors(folder):
         every = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     shown = [path for path in every if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     images = [path for path in shown if path.name != SHEET]
@@ -104,7 +104,7 @@ def _image(path: Path, model: TakesImages, resize: bool) -> Tensor:
     from PIL import Image, ImageOps
 
     channels, height, width = model.input_shape
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         content = path.read_bytes()
     try:
         with opened(content) as picture:
@@ -131,7 +131,7 @@ def _image(path: Path, model: TakesImages, resize: bool) -> Tensor:
 
 def _archive(path: Path, model: TakesImages) -> Pictures:
     """The x of an .npz, and its y if it has one; pickles in it are never opened."""
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         content = path.read_bytes()
     try:
         held, arrays = read_arrays(io.BytesIO(content), ("x", "y"))

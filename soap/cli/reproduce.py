@@ -88,7 +88,7 @@ def reproduce(
     studio = Studio(shell=shell, rows=rows, results=results, runs=runs, data_root=data_root)
     finished = True
     if run:
-        with interrupts.stoppable() as stop:
+        with interrupts.stop_on_signal() as stop:
             if name in FIGURES:
                 studio.gather(FIGURES[name], only=only, limit=limits.get(ANY), stop=stop)
                 finished = not stop()

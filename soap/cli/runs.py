@@ -24,7 +24,7 @@ def purifier_of(
     model: JointModel, name: str, eps_pfy: str | None, *, prior: str | None = None, seed: int = 0
 ) -> Purifier:
     """The purifier that a command's options name; None for `eps_pfy` leaves it its own radius."""
-    return purifiers.before(model, name, {} if eps_pfy is None else {"eps": radius(eps_pfy)}, prior=prior, seed=seed)
+    return purifiers.for_model(model, name, {} if eps_pfy is None else {"eps": radius(eps_pfy)}, prior=prior, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ def draw(
             image = Image.fromarray(pixels(panel)).convert("RGB")
             sheet.paste(image.resize((SIDE, SIDE), Image.Resampling.NEAREST), (left, top))
             draft.text((left, top + SIDE + 3), caption, fill="black", font=font)
-    with atomic.replacing(path) as temporary:
+    with atomic.replace_file(path) as temporary:
         sheet.save(temporary, format="PNG")
 
 

@@ -150,16 +150,16 @@ def command(
         def run(**given: Any) -> None:
             common = {key: default if key in absent else given.pop(key) for key, (_, default) in COMMON.items()}
             with _explained(common.pop("debug")):
-                if distributed.started() > 1 and not shared:
+                if distributed.launched_count() > 1 and not shared:
                     raise InputError(
-                        f"soap {name} runs in one process, WORLD_SIZE is {distributed.started()}; start it without "
-                        "a launcher."
+                        f"soap {name} runs in one process, WORLD_SIZE is {distributed.launched_count()}; start it "
+                        "without a launcher."
                     )
                 device = devices.pick_device(common.pop("device"))
                 left: typer.Exit | None = None
-                with distributed.joined(device) as group:
+                with distributed.process_group(device) as group:
                     try:
-                        function(Shell(command=name, device=device, silent=not group.first, **common), **given)
+                        function(Shell(command=name, device=device, silent=not group.is_main, **common), **given)
                     except typer.Exit as exit:  # not an error: the group parts in order
                         left = exit
                 if left is not None:
@@ -189,8 +189,8 @@ def _explained(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        number = distributed.number()
-        if number == 0 or not isinstance(error, distributed.DesertedError):  # whose cause another process tells
+        number = distributed.launched_rank()
+        if number == 0 or not isinstance(error, distributed.PeerLostError):  # whose cause another process tells
             typer.echo(f"{f'process {number}: ' if number else ''}error: {_message(error)}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from None
 

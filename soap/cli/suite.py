@@ -56,9 +56,10 @@ def run_suite(
     data_root: Path | None,
 ) -> None:
     """Run a suite and show what came of it."""
-    if distributed.here().many:
+    if distributed.processes().is_distributed:
         raise InputError(
-            f"--suite is the work of one process, got {distributed.here().world}; start it without a launcher."
+            f"--suite is the work of one process, got {distributed.processes().world_size}; start it without "
+            "a launcher."
         )
     protocols(suite)  # a name that is wrong is refused before anything is read
     if require not in (None, "trusted"):
@@ -105,7 +106,7 @@ def run_suite(
     target = asked.target(shell)
     if asked.bare:
         shell.say(f"{network.name} has no auxiliary task, so there is nothing to purify with: it is attacked as it is.")
-    with interrupts.stoppable() as stop, shell.progress() as show:
+    with interrupts.stop_on_signal() as stop, shell.progress() as show:
         report = evaluate(
             target,
             images,

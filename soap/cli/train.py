@@ -17,8 +17,8 @@ from soap.cli.tables import percent
 from soap.errors import InputError
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
-from soap.recipes.purifiers import way_of
-from soap.training import GenerativeProgress, Progress, Standing, checkpoint
+from soap.recipes.purifiers import purifier_of
+from soap.training import BaseProgress, GenerativeProgress, Progress, checkpoint
 
 
 def train(
@@ -71,7 +71,9 @@ def train(
     """
     validate.choice("precision", precision, devices.PRECISIONS)
     plan = recipes.find(recipe)
-    kitchen: Any = generative if isinstance(plan, GenerativeRecipe) else recipes  # both know revised, noted and make
+    kitchen: Any = (
+        generative if isinstance(plan, GenerativeRecipe) else recipes
+    )  # both know revised, with_comment and make
     changes = {"decay": decay, "dropout": dropout}
     if kitchen is generative:
         if any(value is not None for value in changes.values()):
@@ -82,10 +84,10 @@ def train(
     _check_run(folder, resume)
     images = library.load(plan.data, "train", root=data_root).take(limit)
     if limit is not None:
-        plan = kitchen.noted(plan, f"Trained on the first {limit} images of the training split alone.")
-    with interrupts.stoppable() as stop, shell.progress() as show:
+        plan = kitchen.with_comment(plan, f"Trained on the first {limit} images of the training split alone.")
+    with interrupts.stop_on_signal() as stop, shell.progress() as show:
 
-        def watch(progress: Standing) -> None:
+        def watch(progress: BaseProgress) -> None:
             show("training", progress.step, progress.steps, describe(progress))
             if progress.step % (progress.steps // progress.epochs) == 0:
                 left = str(timedelta(seconds=round(progress.seconds_left)))
@@ -112,12 +114,12 @@ def train(
     shell.result(content, "\n".join(f"{which} weights: {path}" for which, path in weights.items()))
     where = f" --data-root {data_root}" if data_root else ""
     if isinstance(plan, GenerativeRecipe):
-        shell.say(f"Next: soap purify --with {way_of(plan)} --prior {weights['last']} PICTURES --out purified")
+        shell.say(f"Next: soap purify --with {purifier_of(plan)} --prior {weights['last']} PICTURES --out purified")
     else:
         shell.say(f"Next: soap evaluate {weights['last']} --attack pgd{where}")
 
 
-def describe(progress: Standing) -> str:
+def describe(progress: BaseProgress) -> str:
     """Where the run stands, in a line."""
     said = ""
     if isinstance(progress, Progress):

@@ -46,7 +46,7 @@ def verify(
     wanted = asked(folder, model=model, data=data)
     target = wanted.target(shell)
     images = wanted.images(data_root, folder.plan()["classes"]).to(shell.device)
-    with interrupts.stoppable() as stop, shell.progress() as show:
+    with interrupts.stop_on_signal() as stop, shell.progress() as show:
         found = score_again(target, images, run, watch=show, stop=stop)
     if found is None:
         shell.say("Stopped before all was scored: nothing can be said.")

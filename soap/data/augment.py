@@ -50,7 +50,7 @@ def gaussian_noise(
         raise InputError(f"sigma is {sigma}; wanted a finite number, 0 or more.")
     if clip is not None and not clip[0] < clip[1]:
         raise InputError(f"clip is {clip}; wanted (low, high) with low < high, or None.")
-    noisy = distributed.normal(x, generator).mul_(sigma).add_(x)
+    noisy = distributed.normal_like(x, generator).mul_(sigma).add_(x)
     return noisy if clip is None else noisy.clamp_(*clip)
 
 

@@ -44,13 +44,13 @@ def save(path: Path, record: Any) -> None:
     facts = {name: value for name, value in content.items() if name not in arrays}
     about = json.dumps({"schema": SCHEMA, "kind": type(record).__name__, "facts": facts}, sort_keys=True)
     arrays[ABOUT] = np.frombuffer(about.encode(), np.uint8)
-    with atomic.replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic.replace_file(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
 
 def read(path: Path, kind: type[Record]) -> Record:
     """The dataclass that `save` wrote; a file of another kind, or a damaged one, is an error that names it."""
-    with atomic.explained(path), path.open("rb") as file:
+    with atomic.file_errors(path), path.open("rb") as file:
         # numpy and zipfile meet pickles and damage with many kinds of exception (ValueError, BadZipFile ...).
         try:
             _, arrays = read_arrays(file)

@@ -22,7 +22,6 @@ from soap.attacks import Attack
 from soap.auxiliary import Consistency, JointModel, second_view
 from soap.auxiliary.consistency import GRADIENTS, flipped_crop
 from soap.auxiliary.resize import nearest_floor_indexed
-from soap.auxiliary.task import Classifies
 from soap.data import Dataset
 from soap.errors import InputError, unknown
 from soap.evaluation.sweeps import Run
@@ -72,7 +71,7 @@ class _Variant(Consistency):
         self.gradient = name
         self.views = views
 
-    def loss(self, model: Classifies, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch"]:
+    def loss(self, model: JointModel, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch"]:
         """Mean over classes of the squared difference between the logits of the two views."""
         one, two = model(torch.cat(self.views(x))).chunk(2)
         difference: Tensor = (one - two).square().mean(1)

@@ -16,7 +16,6 @@ from soap import validate
 from soap.attacks import PGD, AuxiliaryAwarePGD
 from soap.auxiliary import JointModel, Rotation, all_turns
 from soap.auxiliary.rotation import TURNS
-from soap.auxiliary.task import Classifies
 from soap.data import Dataset
 from soap.errors import InputError, unknown
 from soap.evaluation.provenance import gather
@@ -156,7 +155,7 @@ class _ByCrossEntropy(Rotation):
     def extra_repr(self) -> str:
         return CROSS_ENTROPY
 
-    def loss(self, model: Classifies, x: Float[Tensor, "batch c s s"]) -> Float[Tensor, "batch"]:
+    def loss(self, model: JointModel, x: Float[Tensor, "batch c s s"]) -> Float[Tensor, "batch"]:
         """Cross entropy summed over the four copies, as section 3.4 prints it."""
         turns = torch.arange(TURNS, device=x.device).repeat_interleave(len(x))
         entropy = F.cross_entropy(self.head(model.encoder(all_turns(x))), turns, reduction="none")

@@ -109,14 +109,14 @@ class Subject:
             attack = make()
             x_adv = None if attack is None else self.attacked(name, attack)
             seconds = time.monotonic() - began
-            if x_adv is not None and keep is not None and distributed.here().first:
+            if x_adv is not None and keep is not None and distributed.processes().is_main:
                 save_images(keep, x_adv, self.data.y)
         for key, purifier in planned.items():
             if key not in known and attack is not None and x_adv is not None:
                 row = self.scored(self.plan(name, settings, purifier), attack, purifier, x_adv, seconds)
                 if row is not None:
                     known[key] = row
-                    if store is not None and distributed.here().first:
+                    if store is not None and distributed.processes().is_main:
                         store.append(row)
         return [known[key] for key in planned if key in known]
 
@@ -143,7 +143,7 @@ class Subject:
             if rows is None:
                 return None
             x_adv[rows] = attack(self.model, self.data.x[rows], self.data.y[rows])
-        distributed.here().put_together(x_adv)
+        distributed.processes().sum_disjoint(x_adv)
         return x_adv
 
     def _batches(self, shown: str | None) -> Iterator[slice | None]:
@@ -151,8 +151,8 @@ class Subject:
 
         All processes take as many rounds, so that they agree on a stop in each; some have nothing to do in the last.
         """
-        here, total = distributed.here(), len(self.data)
-        for first in range(0, total, self.batch * here.world):
+        here, total = distributed.processes(), len(self.data)
+        for first in range(0, total, self.batch * here.world_size):
             if here.any(self.stop()):
                 yield None
                 return
@@ -160,7 +160,7 @@ class Subject:
             if own < total:
                 yield slice(own, own + self.batch)
             if shown is not None:
-                self.watch(shown, min(first + here.world * self.batch, total), total)
+                self.watch(shown, min(first + here.world_size * self.batch, total), total)
 
     def scored(self, row: Row, attack: Attack, purifier: Purifier | None, x_adv: Tensor, seconds: float) -> Row | None:
         """The row with its counts; `seconds` is what the attack took, or the purifier where there is one.
@@ -181,7 +181,7 @@ class Subject:
                     line[place] = float(getattr(purified, name).sum())
             with isolated(self.model), torch.no_grad():
                 line[0] = int((self.model(x).argmax(1) == y).sum())
-        distributed.here().put_together(found)
+        distributed.processes().sum_disjoint(found)
         correct, *sums = (sum(column) for column in found.T.tolist())  # batch by batch, as one process would
         if purifier is None:
             measures = self._strength(attack, x_adv)
@@ -209,10 +209,10 @@ class Subject:
 
 def _known(store: Store | None) -> list[Row]:
     """The rows of the store, as the first process reads them: all must leave out the same."""
-    here = distributed.here()
-    rows = store.read() if store is not None and here.first else []
-    if here.many:
-        rows = [from_json(row) for row in json.loads(here.told_by_first(json.dumps([row.as_json() for row in rows])))]
+    here = distributed.processes()
+    rows = store.read() if store is not None and here.is_main else []
+    if here.is_distributed:
+        rows = [from_json(row) for row in json.loads(here.broadcast_text(json.dumps([row.as_json() for row in rows])))]
     return rows
 
 
@@ -223,5 +223,5 @@ def _purified(purifier: Purifier, x: Tensor, y: Tensor) -> Purified:
 
 def save_images(path: Path, x: Tensor, y: Tensor) -> None:
     """Write images and labels as an .npz that `soap.data.load` reads back."""
-    with atomic.replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic.replace_file(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, x=x.cpu().numpy(), y=y.cpu().numpy())

@@ -49,7 +49,7 @@ def opened(folder: Path) -> Opened:
     """All parts that the folder's manifest names, with as many threads as torch has; each must be as written."""
     (runtime,) = needed("onnxruntime")
     path = folder / MANIFEST
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         text = path.read_bytes()
     try:
         manifest = json.loads(text)

@@ -144,7 +144,7 @@ def _write(part: Part, path: Path, about: dict[str, Any], opset: int) -> None:
     )
     for node in made.graph.all_nodes():
         node.metadata_props.clear()  # stack traces of this machine
-    with atomic.replacing(path) as temporary:
+    with atomic.replace_file(path) as temporary:
         program.save(temporary, external_data=False)  # type: ignore[union-attr]
 
 

@@ -23,9 +23,9 @@ from torch import nn
 
 from soap import validate
 from soap._runtime import cuda_graphs
-from soap._runtime.cuda_graphs import Function, forget, replayed
+from soap._runtime.cuda_graphs import TensorFunction, release_graphs, replayed
 from soap._runtime.isolation import isolated
-from soap._runtime.splitting import by_rows
+from soap._runtime.splitting import in_chunks
 from soap.balls import Linf
 from soap.descent import Bounds
 from soap.errors import InputError
@@ -130,13 +130,13 @@ class Unrolled(GradientRule):
             points.append(self._in_parts(self._forward_step, points[-1], x, eps)[0])
         return torch.stack(points), eps
 
-    def _in_parts(self, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def _in_parts(self, function: TensorFunction, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return `function(*inputs)`, replayed if the purifier's network is recordable, in parts that fit memory."""
         network = getattr(self.purifier, "recorded_by", None)
         settings = (repr(self.purifier), self.purifier.bounds, self.scale, self.smooth, function.__name__)
-        most = MAX_ROWS_PER_BACKWARD_STEP if cuda_graphs.replays(network, *inputs) else None
+        most = MAX_ROWS_PER_BACKWARD_STEP if cuda_graphs.is_replayable(network, *inputs) else None
         replay = partial(replayed, network, settings, function)
-        return by_rows(replay, *inputs, most=most, free=partial(forget, network or self.classifier))
+        return in_chunks(replay, *inputs, max_rows=most, release=partial(release_graphs, network or self.classifier))
 
     def _forward_step(self, point: Tensor, origin: Tensor, eps: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():

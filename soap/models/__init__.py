@@ -1,17 +1,13 @@
-"""The networks of the paper, by name: encoder f, classifier g, decoders h, and a generator with its critic."""
+"""Networks by name: the paper's encoders f and classifiers g, decoders h, and a WGAN's generator and critic."""
 
 from collections.abc import Callable
 from typing import Any
 
 from soap.errors import call_with, unknown
-from soap.models.cnn import cnn
-from soap.models.decoders import DECODERS, conv_decoder, dense_decoder
-from soap.models.fcn import fcn
-from soap.models.network import Network
-from soap.models.normalisation import Normalise
-from soap.models.resnet import resnet18
+from soap.models.architecture import Network, Normalise
+from soap.models.mnist_networks import DECODERS, cnn, conv_decoder, dense_decoder, fcn
+from soap.models.residual_networks import resnet18, wide_resnet28
 from soap.models.wgan import Critic, Generator
-from soap.models.wide_resnet import wide_resnet28
 
 ARCHITECTURES: dict[str, Callable[..., Network]] = {
     "fcn": fcn,
@@ -22,7 +18,7 @@ ARCHITECTURES: dict[str, Callable[..., Network]] = {
 
 
 def build(name: str, **options: Any) -> Network:
-    """The architecture called `name` with freshly drawn weights."""
+    """Build the architecture called `name` with freshly initialised weights."""
     if name not in ARCHITECTURES:
         raise unknown("architecture", name, ARCHITECTURES)
     network: Network = call_with(ARCHITECTURES[name], options, f"option of the {name} architecture")

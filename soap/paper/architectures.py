@@ -11,10 +11,9 @@ from torch import nn
 
 from soap import models
 from soap._runtime.isolation import preserved_random_state
-from soap.models.norm import Norm
-from soap.models.normalisation import Normalise
-from soap.models.resnet import Block
-from soap.models.wide_resnet import WideBlock
+from soap.models.architecture import Normalise
+from soap.models.batch_norm import Norm
+from soap.models.residual_networks import Block, WideBlock
 
 NETWORKS = {"fcn": "FCN", "cnn": "CNN", "resnet18": "ResNet-18", "wide-resnet28": "Wide-ResNet-28"}
 WIDEN = 10

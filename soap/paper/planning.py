@@ -8,9 +8,8 @@ from pathlib import Path
 from soap import recipes, validate
 from soap.errors import InputError, unknown
 from soap.paper.wanted import Wanted
-from soap.recipes import Recipe, generative
+from soap.recipes import NO_PURIFIER, Recipe, generative
 from soap.recipes.generative import GenerativeRecipe
-from soap.recipes.naming import BARE
 from soap.results import Row
 
 PASSES = {
@@ -143,7 +142,7 @@ def plan(
             if weights(name, own_seed) is None and training not in jobs:
                 jobs.append(training)
         for (attack, n), defences in sorted(attacks.items(), key=lambda item: list(PASSES).index(item[0][0])):
-            behind = [cell for defence, cell in defences.items() if defence != BARE]
+            behind = [cell for defence, cell in defences.items() if defence != NO_PURIFIER]
             purifiers = tuple((cell.eps_pfy, cell.gradient) for cell in behind if cell.prior is None)
             names = tuple(cell.prior for cell in behind if cell.prior is not None)
             jobs.append(Evaluation(recipe=recipe, seed=seed, attack=attack, purifiers=purifiers, n=n, priors=names))

@@ -38,7 +38,7 @@ def merged(rows: Iterable[Row]) -> list[Row]:
 
 def _holds_rows(path: Path) -> bool:
     """Whether the first line is a result row: only these have a protocol. A line that cannot be read is `Store`'s."""
-    with atomic.explained(path), path.open("rb") as file:
+    with atomic.file_errors(path), path.open("rb") as file:
         first = file.readline()
     try:
         entry = json.loads(first)

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from soap import recipes
 from soap.evaluation.threats import PAPER
-from soap.recipes import generative
-from soap.recipes.naming import BARE, defence_by
+from soap.recipes import NO_PURIFIER, generative
 from soap.results import Row, wilson
 
 FEWEST = 1_000
@@ -27,7 +26,7 @@ class Wanted:
     protocol: ClassVar[str] = "transfer"
     recipe: str
     attack: str
-    eps_pfy: str = BARE
+    eps_pfy: str = NO_PURIFIER
     gradient: str | None = None
     prior: str | None = None
     measure: str = "accuracy"
@@ -42,8 +41,8 @@ class Wanted:
     def defence(self) -> str:
         """The purifier as rows name it."""
         if self.prior is not None:
-            return defence_by(generative.read(self.prior))
-        return recipes.defence(recipes.read(self.recipe), self.eps_pfy, self.gradient)
+            return generative.purifier_label(generative.read(self.prior))
+        return recipes.purifier_label(recipes.read(self.recipe), self.eps_pfy, self.gradient)
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from torch import nn
 
 from soap import validate
 from soap._runtime import devices, seeding
-from soap._runtime.cuda_graphs import forget, replayed, row_by_row
+from soap._runtime.cuda_graphs import map_samples, release_graphs, replayed
 from soap._runtime.isolation import isolated
-from soap._runtime.splitting import by_rows, bytes_kept
+from soap._runtime.splitting import autograd_bytes, in_chunks
 from soap.descent import output_and_gradient
 from soap.errors import InputError
 from soap.purifiers.soap import Purified
@@ -90,13 +90,15 @@ class DefenseGAN:
         with isolated(self.generator), torch.no_grad():
             replay = partial(replayed, self.generator, repr(self), self._project)
             rows = self._rows_at_once(x, starts)
-            parts = by_rows(replay, x.detach(), starts, most=rows, free=partial(forget, self.generator))
+            parts = in_chunks(
+                replay, x.detach(), starts, max_rows=rows, release=partial(release_graphs, self.generator)
+            )
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
 
     def _project(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         """Return images, largest changes, and errors before and after, all [batch, ...]; nothing waits for the host."""
         with devices.cudnn_deterministic():
-            return row_by_row(self._project_one, x, starts)
+            return map_samples(self._project_one, x, starts)
 
     def _project_one(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         """Return the same for one image [1, c, h, w] from its starts [1, R, latent]."""
@@ -124,7 +126,7 @@ class DefenseGAN:
         rows = MAX_CONCURRENT_IMAGES.get(x.device.type, 1)
         if self.max_memory is not None:
             # Each start needs the tensors that autograd keeps and about as much again in the backward pass.
-            need = 2 * self.starts * (bytes_kept(self.generator, starts[0, :1]) + 2 * x[0].nbytes)
+            need = 2 * self.starts * (autograd_bytes(self.generator, starts[0, :1]) + 2 * x[0].nbytes)
             if self.max_memory < need:
                 raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,} bytes.")
             rows = min(rows, self.max_memory // need)

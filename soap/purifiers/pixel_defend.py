@@ -10,13 +10,12 @@ from functools import partial
 import torch
 
 from soap import validate
-from soap._runtime.cuda_graphs import forget
+from soap._runtime.cuda_graphs import release_graphs
 from soap._runtime.isolation import isolated
-from soap._runtime.splitting import by_rows
+from soap._runtime.splitting import in_chunks
 from soap.errors import InputError
-from soap.models.likeliest import Candidates, most_likely
-from soap.models.logistic_mixture import LogisticMixture
-from soap.models.pixel_walk import PixelChoice, fill
+from soap.models.logistic_mixture import Candidates, LogisticMixture, most_likely
+from soap.models.pixel_generation import PixelChoice, generate_pixels
 from soap.models.pixelcnn import PixelCNN
 from soap.purifiers.soap import Purified
 from soap.shapes import Float, Int, Tensor
@@ -59,16 +58,14 @@ class PixelDefend:
         """Return the purified batch [batch, c, h, w]; images must have the model's size. Inputs are not modified."""
         validate.inputs(x, self.model)
         pixel_rows, forward_rows = self._rows_at_once(x.device)
-        top, dtype = (
-            x.new_tensor(self.model.levels - 1),
-            x.dtype,
-        )  # a tensor: a GPU may replace division by a number with multiplication
-        free = partial(forget, self.model)
+        # A tensor, because a GPU may replace division by a number with multiplication by its inverse.
+        top, dtype = x.new_tensor(self.model.levels - 1), x.dtype
+        free = partial(release_graphs, self.model)
         with isolated(self.model), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             before = self.model.levels_of(x.detach())
-            (after,) = by_rows(self._purify, before, most=pixel_rows, free=free)
+            (after,) = in_chunks(self._purify, before, max_rows=pixel_rows, release=free)
             bits = [
-                by_rows(self._bits_per_dim, levels.to(dtype) / top, most=forward_rows, free=free)[0]
+                in_chunks(self._bits_per_dim, levels.to(dtype) / top, max_rows=forward_rows, release=free)[0]
                 for levels in (before, after)
             ]
         return Purified(
@@ -84,7 +81,7 @@ class PixelDefend:
     def _purify(self, levels: Int[Tensor, "batch c h w"]) -> tuple[Tensor]:
         pixels, offsets = levels.int().permute(0, 2, 3, 1)[..., None], self.offsets.to(levels.device, torch.int32)
         candidates = (pixels + offsets).clamp_(0, self.model.levels - 1)
-        return (fill(self.model, self._choice, candidates, name=repr(self)),)
+        return (generate_pixels(self.model, self._choice, candidates, name=repr(self)),)
 
     def _choice(self, row: Int[Tensor, "batch w c k"]) -> PixelChoice:
         """Return a function that selects the most likely candidate of every pixel of a row."""

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from soap import validate
-from soap._runtime.cuda_graphs import Function, forget, least_rows, replayed
+from soap._runtime.cuda_graphs import TensorFunction, min_rows_for_determinism, release_graphs, replayed
 from soap._runtime.isolation import frozen, isolated
-from soap._runtime.splitting import by_rows
+from soap._runtime.splitting import in_chunks
 from soap.balls import Linf
 from soap.descent import UNIT, Bounds, Loss, iterates, projected_gradient
 from soap.errors import InputError
@@ -81,7 +81,7 @@ class SignStepPurifier(ABC):
         criterion = self.criterion(x)
         return lambda point: criterion(self.model(point))
 
-    def _in_parts(self, function: Function, x: Tensor) -> tuple[Tensor, ...]:
+    def _in_parts(self, function: TensorFunction, x: Tensor) -> tuple[Tensor, ...]:
         """Return `function(x)` for checked inputs, replayed as a CUDA graph if possible, in parts."""
         validate.inputs(x, self.model, self.bounds)
         with isolated(self.model), torch.inference_mode(False), torch.no_grad():
@@ -90,8 +90,8 @@ class SignStepPurifier(ABC):
                 validate.logits(self.model(x[:8]), len(x[:8]))
                 self._logits_checked = True
             replay = partial(replayed, self.model, (repr(self), self.bounds, function.__name__), function)
-            most, least = MAX_IMAGES_AT_ONCE.get(x.device.type), least_rows(self.model, x)
-            return by_rows(replay, x, most=most, least=least, free=partial(forget, self.model))
+            most, least = MAX_IMAGES_AT_ONCE.get(x.device.type), min_rows_for_determinism(self.model, x)
+            return in_chunks(replay, x, max_rows=most, min_rows=least, release=partial(release_graphs, self.model))
 
     def _purified(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return images, and losses before and after, all [batch, ...]; nothing here waits for the host."""

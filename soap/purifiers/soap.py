@@ -17,9 +17,9 @@ from torch import nn
 
 from soap import validate
 from soap._runtime import devices
-from soap._runtime.cuda_graphs import Function, forget, least_rows, replayed
+from soap._runtime.cuda_graphs import TensorFunction, min_rows_for_determinism, release_graphs, replayed
 from soap._runtime.isolation import frozen, isolated
-from soap._runtime.splitting import by_rows, bytes_kept
+from soap._runtime.splitting import autograd_bytes, in_chunks
 from soap.auxiliary import JointModel
 from soap.balls import Linf
 from soap.descent import UNIT, Bounds, iterates
@@ -179,13 +179,13 @@ class SOAP:
         parts = self._in_parts(self._purified, *((x,) if y is None else (x, y)))
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
 
-    def _in_parts(self, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def _in_parts(self, function: TensorFunction, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return `function(*inputs)`, replayed as a CUDA graph if possible, in parts of `_rows_at_once` samples."""
         if self.eps == "min-aux-batch":
             return function(*inputs)
         replay = partial(replayed, self.model, (repr(self), self.bounds, function.__name__), function)
-        most, least = self._rows_at_once(inputs[0]), least_rows(self.model, *inputs)
-        return by_rows(replay, *inputs, most=most, least=least, free=partial(forget, self.model))
+        most, least = self._rows_at_once(inputs[0]), min_rows_for_determinism(self.model, *inputs)
+        return in_chunks(replay, *inputs, max_rows=most, min_rows=least, release=partial(release_graphs, self.model))
 
     def _purified(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return images, radii, and losses before and after, all [batch, ...]."""
@@ -221,7 +221,7 @@ class SOAP:
         paths = max_paths(self.grid, step_size=self.step_size, steps=self.steps)
         rows = max(1, MAX_POINTS_AT_ONCE.get(x.device.type, len(x) * paths) // paths)
         if self.max_memory is not None:
-            need = 2 * bytes_kept(self._loss, x[:1]) * paths + 8 * len(self.grid) * x[0].numel() * x.element_size()
+            need = 2 * autograd_bytes(self._loss, x[:1]) * paths + 8 * len(self.grid) * x[0].numel() * x.element_size()
             if self.max_memory < need:
                 raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,} bytes.")
             rows = min(rows, self.max_memory // need)

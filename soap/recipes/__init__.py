@@ -1,29 +1,28 @@
-"""Recipes: one TOML file a model of the paper, by name or by path; `generative` has those without labels."""
+"""Recipes: one TOML file per model of the paper, by name or path; `generative` has those of generative models."""
 
 from importlib import resources
 from pathlib import Path
 
 from soap.errors import unknown
+from soap.purifiers.soap import label
 from soap.recipes import generative
-from soap.recipes.building import build
-from soap.recipes.generative import GenerativeRecipe
-from soap.recipes.making import make
-from soap.recipes.naming import defence
-from soap.recipes.reading import text_in
-from soap.recipes.recipe import Recipe, parse
-from soap.recipes.revision import noted, revised
+from soap.recipes.building import build, make
+from soap.recipes.recipe import GenerativeRecipe, Recipe, is_generative, parse, read_text, revised, with_comment
+
+NO_PURIFIER = "none"
+"""The name that result rows have for a classifier without a purifier."""
 
 
 def names() -> list[str]:
-    """The bundled recipes."""
+    """Return the names of the bundled recipes of classifiers."""
     folder = resources.files(__package__)
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
 def read(name: str | Path) -> Recipe:
-    """A bundled recipe by name, or any other by the path of its .toml file."""
+    """Read a bundled recipe by name, or any other by the path of its .toml file."""
     if str(name).endswith(".toml"):
-        return parse(text_in(Path(name)), str(name))
+        return parse(read_text(Path(name)), str(name))
     if str(name) not in names():
         raise unknown("recipe", str(name), names())
     file = resources.files(__package__) / f"{name}.toml"
@@ -31,15 +30,42 @@ def read(name: str | Path) -> Recipe:
 
 
 def find(name: str | Path) -> Recipe | GenerativeRecipe:
-    """A recipe of either sort, by name or by the path of its .toml file."""
+    """Read a recipe of a classifier or a generative model, by name or by the path of its .toml file."""
     if str(name) in generative.names():
         return generative.read(name)
     if not str(name).endswith(".toml"):
         if str(name) not in names():
             raise unknown("recipe", str(name), (*names(), *generative.names()))
         return read(name)
-    text = text_in(Path(name))
-    return generative.parse(text, str(name)) if generative.is_generative(text) else parse(text, str(name))
+    text = read_text(Path(name))
+    return generative.parse(text, str(name)) if is_generative(text) else parse(text, str(name))
 
 
-__all__ = ["Recipe", "build", "defence", "find", "generative", "make", "names", "noted", "parse", "read", "revised"]
+def purifier_label(recipe: Recipe, eps_pfy: str, gradient: str | None = None) -> str:
+    """Return the name that result rows have for the recipe's SOAP purifier with that choice of radius.
+
+    gradient: for label consistency, the gradient to purify by instead of the recipe's.
+    """
+    own = recipe.purifier
+    if eps_pfy == NO_PURIFIER or own is None:
+        return NO_PURIFIER
+    chosen = gradient or recipe.auxiliary.get("gradient", "paper")
+    further = [f"gradient={chosen!r}"] if recipe.task == "consistency" else []
+    return label(eps_pfy, tuple(sorted(set(own.grid))), own.step_size, own.steps, *further)
+
+
+__all__ = [
+    "NO_PURIFIER",
+    "GenerativeRecipe",
+    "Recipe",
+    "build",
+    "find",
+    "generative",
+    "make",
+    "names",
+    "parse",
+    "purifier_label",
+    "read",
+    "revised",
+    "with_comment",
+]

@@ -1,39 +1,121 @@
-"""From a recipe to a joint model with freshly drawn weights."""
+"""From a recipe to a joint model: untrained (`build`) or trained into a folder (`make`)."""
 
-from collections.abc import Callable, Mapping
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from soap import models
+from soap._files import atomic
+from soap._runtime import distributed
 from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import AuxiliaryTask, Consistency, JointModel, Reconstruction, Rotation
 from soap.auxiliary.rotation import TURNS
-from soap.errors import unknown
+from soap.data import Dataset
+from soap.errors import InputError, SoapError, unknown
 from soap.models import DECODERS, Network
-from soap.recipes.bounds import building
-from soap.recipes.calling import call_typed, check_types
-from soap.recipes.reading import plain
 from soap.recipes.recipe import Recipe
+from soap.recipes.typed_options import call_typed, check_types, python_values
+from soap.training import Progress, Trained, train
 
 
 def build(recipe: Recipe) -> JointModel:
-    """The recipe's network and task; weights depend on the recipe's seed alone."""
-    with preserved_random_state(), building(f"the {recipe.architecture} of {recipe.name}"):
+    """Return the recipe's network and task with initial weights, which depend only on the recipe's seed."""
+    with preserved_random_state(), build_errors(f"the {recipe.architecture} of {recipe.name}"):
         torch.manual_seed(recipe.training.seed)
         network = _network(recipe)
         task = None if recipe.task is None else _task(recipe.task, network, recipe.auxiliary)
     model = JointModel(network, task, purification=recipe.purifier, name=recipe.name)
-    model.recordable = True  # the networks and tasks of this package never wait for the host
-    # The layout of the weights, not their values: convolutions are faster so, on CPUs and GPUs alike, and a GPU then
-    # takes the same algorithm for every batch size.
+    model.recordable = True  # no network or task of this package waits for the host
+    # Convolutions are faster in this layout, and a GPU then uses the same algorithm for every batch size.
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+def make(
+    recipe: Recipe,
+    images: Dataset,
+    *,
+    out: Path,
+    device: torch.device,
+    precision: str = "fp32",
+    compiled: bool = False,
+    resume: bool = False,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Trained:
+    """Train the recipe's model on `images`; write the files of `soap.training.train` and recipe.toml to `out`.
+
+    The recipe's text and the precision are stored inside the weights.
+    """
+    with compile_errors(compiled):
+        done = train(
+            build(recipe),
+            images,
+            recipe.training,
+            out=out,
+            attack=recipe.adversarial,
+            device=device,
+            precision=precision,
+            compiled=compiled,
+            resume=resume,
+            metadata={"recipe": recipe.text, "precision": precision},
+            watch=watch,
+            stop=stop,
+        )
+    if distributed.processes().is_main:
+        atomic.write_text(out / "recipe.toml", recipe.text)
+    return done
+
+
+@contextmanager
+def build_errors(what: str) -> Iterator[None]:
+    """Turn torch's errors about impossible sizes into an `InputError` that names `what`."""
+    try:
+        yield
+    except SoapError:
+        raise
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{what} cannot be built ({reason:.200}); check its sizes.") from error
+
+
+@contextmanager
+def compile_errors(compiled: bool) -> Iterator[None]:
+    """Turn errors of torch.compile, e.g. for a missing compiler, into an `InputError` with advice."""
+    try:
+        yield
+    except Exception as error:
+        if compiled and type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+            reason = str(error).splitlines()[0]
+            raise InputError(f"torch.compile does not work here ({reason}); train without --compile.") from error
+        raise
+
+
+@contextmanager
+def parameter_limit(tensors: int) -> Iterator[None]:
+    """Raise `InputError` when a network with more than `tensors` parameter tensors is built in this thread."""
+    thread, count = threading.get_ident(), itertools.count(1)
+
+    def check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        if threading.get_ident() == thread and next(count) > tensors:
+            raise InputError(f"the network has more than {tensors} parameter tensors; check its number of blocks.")
+
+    hook = register_module_parameter_registration_hook(check)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 def _network(recipe: Recipe) -> Network:
-    name, options = recipe.architecture, {key: plain(value) for key, value in recipe.model.items()}
+    name, options = recipe.architecture, python_values(recipe.model)
     if name in models.ARCHITECTURES:
         check_types(models.ARCHITECTURES[name], options, f"option of the {name} architecture")
     return models.build(name, **options)
@@ -47,8 +129,7 @@ def _task(name: str, network: Network, options: Mapping[str, Any]) -> AuxiliaryT
     }
     if name not in makers:
         raise unknown("auxiliary task", name, makers)
-    settings = {key: plain(value) for key, value in options.items()}
-    task: AuxiliaryTask = call_typed(partial(makers[name], network), settings, "key in [auxiliary]")
+    task: AuxiliaryTask = call_typed(partial(makers[name], network), python_values(options), "key in [auxiliary]")
     return task
 
 

@@ -1,8 +1,8 @@
-"""Generative models by recipe: one TOML file each, in the folder of this module's name."""
+"""Generative models by recipe: one TOML file each, in the folder `generative`."""
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +16,10 @@ from soap.data import Dataset
 from soap.errors import unknown
 from soap.models import Generator
 from soap.purifiers import DefenseGAN, Purified
-from soap.recipes.bounds import building
-from soap.recipes.calling import call_typed
-from soap.recipes.generative_recipe import GenerativeRecipe, is_generative, noted, parse, revised
-from soap.recipes.making import compiling
-from soap.recipes.reading import text_in
+from soap.recipes.building import build_errors, compile_errors
+from soap.recipes.recipe import GenerativeRecipe, is_generative, read_text, revised, with_comment
+from soap.recipes.recipe import parse_generative as parse
+from soap.recipes.typed_options import call_typed
 from soap.shapes import Tensor
 from soap.training import GenerativeProgress, Objective, Trained, WganGp, train_generative
 
@@ -28,7 +27,7 @@ Purify = Callable[[Tensor], Purified]
 
 
 class Kind(NamedTuple):
-    """One kind of generative model: the network, what it is trained by, and the purifier that uses it."""
+    """One kind of generative model: its network, its training objective, and the purifier that uses it."""
 
     model: Callable[..., nn.Module]
     objective: Callable[..., Objective]
@@ -51,23 +50,23 @@ KINDS: dict[str, Callable[[], Kind]] = {"wgan": _wgan, "pixelcnn": _pixelcnn}
 
 
 def names() -> list[str]:
-    """The bundled recipes of generative models."""
+    """Return the names of the bundled recipes of generative models."""
     return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
 
 
 def read(name: str | Path) -> GenerativeRecipe:
-    """A bundled recipe by name, or any other by the path of its .toml file."""
+    """Read a bundled recipe by name, or any other by the path of its .toml file."""
     if str(name).endswith(".toml"):
-        return parse(text_in(Path(name)), str(name))
+        return parse(read_text(Path(name)), str(name))
     if str(name) not in names():
         raise unknown("recipe of a generative model", str(name), names())
     return parse((_folder() / f"{name}.toml").read_text(encoding="utf-8"), f"recipe {name}")
 
 
 def build(recipe: GenerativeRecipe) -> nn.Module:
-    """The recipe's network with freshly drawn weights, which depend on its seed alone.
+    """Return the recipe's network with initial weights, which depend only on its seed.
 
-    It carries the recipe's `name` and, as `purification`, the purifier's settings, which are checked here.
+    The network has the recipe's `name` and, as `purification`, the purifier's settings, which are checked here.
     """
     model = network(recipe)
     for key, value in {"name": recipe.name, "purification": recipe.purifier}.items():
@@ -77,23 +76,34 @@ def build(recipe: GenerativeRecipe) -> nn.Module:
 
 
 def network(recipe: GenerativeRecipe) -> nn.Module:
-    """The bare network of `build`."""
-    with preserved_random_state(), building(f"the {recipe.kind} of {recipe.name}"):
+    """Return the network of `build` without name and settings."""
+    with preserved_random_state(), build_errors(f"the {recipe.kind} of {recipe.name}"):
         torch.manual_seed(recipe.training.seed)
         model: nn.Module = call_typed(_kind(recipe).model, recipe.model, f"option of a {recipe.kind}")
-        # The layout of the weights, not their values: convolutions are faster so.
+        # Convolutions are faster in this layout.
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def purifier(recipe: GenerativeRecipe, model: nn.Module, **instead: Any) -> Purify:
-    """The purifier that uses the recipe's model, with its settings; `instead` are settings other than the recipe's."""
-    make = partial(_kind(recipe).purifier, model)
-    takes = inspect.signature(make).parameters
-    for name in instead:
-        if name not in takes:
-            raise unknown("purifier setting", name, takes)
-    made: Purify = call_typed(make, {**recipe.purifier, **instead}, "key in [purifier]")
+def purifier(recipe: GenerativeRecipe, model: nn.Module, **overrides: Any) -> Purify:
+    """Return the purifier that uses the recipe's model, with the recipe's settings and `overrides`."""
+    make_purifier = partial(_kind(recipe).purifier, model)
+    parameters = inspect.signature(make_purifier).parameters
+    for name in overrides:
+        if name not in parameters:
+            raise unknown("purifier setting", name, parameters)
+    made: Purify = call_typed(make_purifier, {**recipe.purifier, **overrides}, "key in [purifier]")
     return made
+
+
+def purifier_label(recipe: GenerativeRecipe) -> str:
+    """Return the name that result rows have for the purifier that uses a generative model."""
+    return _purifier_label(recipe.text)
+
+
+@cache  # building the network takes a fraction of a second
+def _purifier_label(text: str) -> str:
+    recipe = parse(text, "recipe")
+    return repr(purifier(recipe, build(recipe)))
 
 
 def make(
@@ -108,14 +118,14 @@ def make(
     watch: Callable[[GenerativeProgress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train the recipe's model on `images`; the folder gets what `train_generative` writes, and recipe.toml.
+    """Train the recipe's model on `images`; write the files of `train_generative` and recipe.toml to `out`.
 
-    The recipe's text and the precision are kept inside the weights.
+    The recipe's text and the precision are stored inside the weights.
     """
     model = build(recipe).to(device)
     maker = partial(_kind(recipe).objective, model, recipe.training)
     objective: Objective = call_typed(maker, recipe.objective, "key in [objective]")
-    with compiling(compiled):
+    with compile_errors(compiled):
         done = train_generative(
             objective,
             images,
@@ -151,9 +161,10 @@ __all__ = [
     "make",
     "names",
     "network",
-    "noted",
     "parse",
     "purifier",
+    "purifier_label",
     "read",
     "revised",
+    "with_comment",
 ]

@@ -1,4 +1,4 @@
-"""Purifiers by name, each ready to stand before a classifier."""
+"""Purifiers by name: SOAP, anti-adversary, Hedge, Defense-GAN and PixelDefend for a given classifier."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,33 +18,34 @@ from soap.recipes.generative import GenerativeRecipe
 SOAP_NAME = "soap"
 
 BY_CLASSIFIER: dict[str, Callable[..., Purifier]] = {SOAP_NAME: SOAP, "anti-adversary": AntiAdversary, "hedge": Hedge}
-"""Those that ask the classifier itself."""
+"""Purifiers that use the classifier itself."""
 
 
-class Way(NamedTuple):
-    """The kind of prior, a generative model, that a purifier uses, and the one it uses unless another is named."""
+class PriorUse(NamedTuple):
+    """The kind of prior (generative model) that a purifier uses, and its default prior."""
 
     kind: str
     prior: str
 
 
 BY_PRIOR = {
-    "defense-gan": Way(kind="wgan", prior="defense-gan-mnist"),
-    "pixeldefend": Way(kind="pixelcnn", prior="pixeldefend-cifar10"),
+    "defense-gan": PriorUse(kind="wgan", prior="defense-gan-mnist"),
+    "pixeldefend": PriorUse(kind="pixelcnn", prior="pixeldefend-cifar10"),
 }
 
 NAMES = (*BY_CLASSIFIER, *BY_PRIOR)
 
-DRAWS = ("hedge", "defense-gan")
-"""Those that begin at random, and so take a seed."""
+RANDOM = ("hedge", "defense-gan")
+"""Purifiers with a random start, which take a seed."""
 
 
-def before(
+def for_model(
     model: JointModel, name: str, settings: Mapping[str, Any], *, prior: str | Path | None = None, seed: int = 0
 ) -> Purifier:
-    """The purifier called `name`, to stand before `model`, on its device.
+    """Return the purifier called `name` for `model`, on the model's device.
 
-    settings: other than its own, e.g. {"eps": 8 / 255}. prior: the generative model's name or file, where it uses one.
+    settings: overrides of its defaults, e.g. {"eps": 8 / 255}. prior: name or file of the generative model, if it uses
+    one.
     """
     if name not in NAMES:
         raise unknown("purifier", name, NAMES)
@@ -53,13 +54,15 @@ def before(
         shape: Any = network.input_shape
         if tuple(shape) != tuple(model.input_shape):
             raise InputError(
-                f"{network.name} was trained for images {list(shape)}, but {model.name} takes "
+                f"{network.name} was trained on images {list(shape)}, but {model.name} expects "
                 f"{list(model.input_shape)}; choose a prior of that size."
             )
         return purify
     if prior is not None:
-        raise InputError(f"{name} uses no prior, got {prior}; leave it out, or purify by {' or '.join(BY_PRIOR)}.")
-    made: Purifier = call_with(partial(BY_CLASSIFIER[name], model), _given(name, settings, seed), f"setting of {name}")
+        raise InputError(f"{name} uses no prior, got {prior}; leave it out, or use {' or '.join(BY_PRIOR)}.")
+    made: Purifier = call_with(
+        partial(BY_CLASSIFIER[name], model), _with_seed(name, settings, seed), f"setting of {name}"
+    )
     return made
 
 
@@ -71,32 +74,32 @@ def by_prior(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> tuple[nn.Module, Purifier]:
-    """A generative model and the purifier called `name` that uses it; it needs no classifier. See `before`."""
+    """Return a generative model and the purifier called `name` that uses it, without a classifier; see `for_model`."""
     if name not in BY_PRIOR:
-        raise unknown("purifier by a generative model", name, BY_PRIOR)
-    given, way = _given(name, settings, seed), BY_PRIOR[name]
-    recipe = zoo.prior_recipe(prior or way.prior)
-    if recipe.kind != way.kind:
-        raise InputError(f"{recipe.name} is a {recipe.kind}, but {name} uses a {way.kind}; try {way_of(recipe)}.")
-    model = load_prior(prior or way.prior, device=device)
-    return model, generative.purifier(recipe, model, **given)
+        raise unknown("purifier with a generative model", name, BY_PRIOR)
+    options, use = _with_seed(name, settings, seed), BY_PRIOR[name]
+    recipe = zoo.prior_recipe(prior or use.prior)
+    if recipe.kind != use.kind:
+        raise InputError(f"{recipe.name} is a {recipe.kind}, but {name} uses a {use.kind}; try {purifier_of(recipe)}.")
+    model = load_prior(prior or use.prior, device=device)
+    return model, generative.purifier(recipe, model, **options)
 
 
 def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
-    """A trained generative model as `zoo.load_prior` has it, with a `training_note` that says how it was made."""
+    """Load a generative model as `zoo.load_prior` does, with a `training_note` on how it was trained."""
     model, recipe = zoo.load_prior(name, device=device), zoo.prior_recipe(name)
     note = f"{recipe.name}, {recipe.training.epochs} epochs, seed {recipe.training.seed}"
-    setattr(model, "training_note", note)  # noqa: B010  (mypy knows modules by their tensors)
+    setattr(model, "training_note", note)  # noqa: B010  (mypy does not know the attribute)
     return model
 
 
-def way_of(recipe: GenerativeRecipe) -> str:
-    """The name of the purifier that uses a recipe's model."""
-    return next(name for name, way in BY_PRIOR.items() if way.kind == recipe.kind)
+def purifier_of(recipe: GenerativeRecipe) -> str:
+    """Return the name of the purifier that uses a recipe's model."""
+    return next(name for name, use in BY_PRIOR.items() if use.kind == recipe.kind)
 
 
-def _given(name: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """The settings, and a seed for those that draw."""
+def _with_seed(name: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the settings, with a seed for purifiers with a random start."""
     if name != SOAP_NAME and isinstance(settings.get("eps"), str):
-        raise InputError(f"eps={settings['eps']!r} is a choice of SOAP's; {name} takes a number or has no radius.")
-    return {**({"seed": seed} if name in DRAWS else {}), **settings}
+        raise InputError(f"eps={settings['eps']!r} is an option of SOAP only; {name} takes a number or has no radius.")
+    return {**({"seed": seed} if name in RANDOM else {}), **settings}

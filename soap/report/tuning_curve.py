@@ -49,6 +49,6 @@ def save(tuning: Tuning, out: Path) -> list[Path]:
     tuning.save(paths[0])
     for kind, content in contents.items():
         paths.append(out / f"{NAME}.{kind}")
-        with atomic.replacing(paths[-1]) as temporary:
+        with atomic.replace_file(paths[-1]) as temporary:
             temporary.write_bytes(content)
     return paths

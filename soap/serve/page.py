@@ -72,7 +72,7 @@ def in_browser(folder: Path, subjects: Iterable[Subject]) -> dict[str, int]:
     path = folder / "vendor" / "manifest.json"
     if not path.is_file():
         return {}
-    with atomic.explained(path):
+    with atomic.file_errors(path):
         text = path.read_bytes()
     try:
         models = json.loads(text)["models"]

@@ -1,8 +1,9 @@
-"""A training run on disk: everything it needs to go on as if it had never stopped."""
+"""Checkpoints of a training run: a resumed run ends with the same weights as an uninterrupted one."""
 
 import hashlib
 import json
 import logging
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from soap.errors import FileError, InputError
 from soap.shapes import Tensor
 
 NAME, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
-"""The last checkpoint, and the one before it for the case that the last is damaged."""
+"""The last checkpoint, and the previous one in case the last is damaged."""
 
 LOG = logging.getLogger("soap")
 
+MAX_RECIPE_CHARS = 2**14
+"""Limit on an untrusted recipe, ten times the bundled ones: tomllib takes very long for many nested brackets."""
+
 MOMENTUM = "momentum"
-"""What SGD's momentum_buffer is called in the file; whatever else an optimiser keeps is called as it calls it."""
+"""Name of SGD's momentum_buffer in the file; other optimiser state keeps its own name."""
 
 
 def save(
@@ -33,34 +37,34 @@ def save(
     state: Mapping[str, Any],
     identity: Mapping[str, Any],
 ) -> None:
-    """Write weights, the optimisers' averages, `extra` tensors and `state`; `identity` says which run this is."""
+    """Write weights, optimiser state, `extra` tensors and `state`; `identity` holds the settings of the run."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for name, parameter, optimiser in _owned(model, optimisers):
         for slot, value in optimiser.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
                 tensors[f"{MOMENTUM if slot == 'momentum_buffer' else slot}.{name}"] = value
     tensors |= {f"extra.{name}": value for name, value in extra.items()}
-    content = json.dumps({**state, "identity": {**identity, **_circumstances(model)}})
+    content = json.dumps({**state, "identity": {**identity, **_environment(model)}})
     tensor_files.save_tensors(folder / NAME, tensors, {"state": content}, folder / PREVIOUS)
 
 
 def restore(
     folder: Path, model: nn.Module, *optimisers: torch.optim.Optimizer, identity: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Load model and optimisers; the extra tensors and the state come back. Another run's checkpoint is refused.
+    """Load model and optimisers; return the extra tensors and the state. Raise if the settings of the runs differ.
 
-    Where the last checkpoint is damaged the one before it is taken, and said so in the log.
+    If the last checkpoint is damaged, the previous one is used and a warning is logged.
     """
     path, (tensors, metadata), damage = _last_good(folder)
     try:
         state = json.loads(metadata["state"])
         theirs = dict(state.pop("identity"))
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise FileError(f"{path}: not a training checkpoint; want the folder of an earlier run.") from error
-    _refuse_another(path, theirs, json.loads(json.dumps({**identity, **_circumstances(model)})))
+        raise FileError(f"{path}: not a training checkpoint; expected the folder of an earlier run.") from error
+    _check_same_run(path, theirs, json.loads(json.dumps({**identity, **_environment(model)})))
     if damage is not None:
-        atomic.copy(path, folder / NAME)  # else the next save would keep the damaged one as the previous
-        LOG.warning("%s The run goes on from the checkpoint before it, of step %s.", damage, state.get("step"))
+        atomic.copy(path, folder / NAME)  # otherwise the next save keeps the damaged one as the previous
+        LOG.warning("%s Resuming from the previous checkpoint, of step %s.", damage, state.get("step"))
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "extra": {}}
     for name, value in tensors.items():
         kind, _, rest = name.partition(".")
@@ -74,12 +78,12 @@ def restore(
                     slot = "momentum_buffer" if kind == MOMENTUM else kind
                     optimiser.state[parameter][slot] = _placed(slot, kept[name], parameter, optimiser)
     except RuntimeError as error:
-        raise FileError(f"{path}: its tensors are not this model's ({str(error)[:200]}); train again.") from error
+        raise FileError(f"{path}: its tensors do not fit this model ({str(error)[:200]}); train again.") from error
     return extra, state
 
 
 def _last_good(folder: Path) -> tuple[Path, tuple[dict[str, Tensor], dict[str, str]], FileError | None]:
-    """The last checkpoint, else the one before it; its content; and what is wrong with the last."""
+    """Return the last readable checkpoint, its content, and the error of a damaged last one."""
     try:
         return folder / NAME, tensor_files.load_tensors(folder / NAME), None
     except FileError as problem:
@@ -88,32 +92,43 @@ def _last_good(folder: Path) -> tuple[Path, tuple[dict[str, Tensor], dict[str, s
         try:
             return folder / PREVIOUS, tensor_files.load_tensors(folder / PREVIOUS), problem
         except FileError as further:
-            raise FileError(f"{problem} Nor is the one before it whole: {further}") from further
+            raise FileError(f"{problem} The previous checkpoint is damaged, too: {further}") from further
 
 
-def _circumstances(model: nn.Module) -> dict[str, str | int]:
-    """What else must be the same for a run to go on as if it had never stopped."""
+def _environment(model: nn.Module) -> dict[str, str | int]:
+    """Return what else must be equal to resume: version, architecture and number of processes."""
     shapes = sorted(f"{name} {list(value.shape)}" for name, value in model.state_dict().items())
     architecture = hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16]
-    return {"version": __version__, "architecture": architecture, "processes": distributed.here().world}
+    return {"version": __version__, "architecture": architecture, "processes": distributed.processes().world_size}
 
 
-def _refuse_another(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise unless both runs are the same one; checkpoints of before know of no version and no architecture."""
-    theirs = {"processes": 1, **theirs}
+def _check_same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raise `InputError` if the settings differ; older checkpoints have no version, architecture and processes."""
+    theirs, ours = ({**one, "recipe": _recipe_content(one)} for one in ({"processes": 1, **theirs}, ours))
     unknown = {"version", "architecture"} - {*theirs}
     changed = sorted(key for key in {*theirs, *ours} - unknown if theirs.get(key) != ours.get(key))
     if changed:
         raise InputError(
             f"{path} belongs to another run: {', '.join(changed)} differ. Resume with the same recipe, data and "
-            "options, or train into another --out."
+            "options, or train into another folder (--out)."
         )
+
+
+def _recipe_content(identity: Mapping[str, Any]) -> Any:
+    """Return the recipe's values without its comments and formatting."""
+    text = identity.get("recipe")
+    if not isinstance(text, str) or len(text) > MAX_RECIPE_CHARS:
+        return text
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _owned(
     model: nn.Module, optimisers: tuple[torch.optim.Optimizer, ...]
 ) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer]]:
-    """Every parameter that is trained: its name in the model, itself, and its optimiser."""
+    """Yield every trained parameter: its name in the model, the parameter, and its optimiser."""
     owners = {id(p): optimiser for optimiser in optimisers for group in optimiser.param_groups for p in group["params"]}
     for name, parameter in model.named_parameters():
         if id(parameter) in owners:
@@ -121,9 +136,9 @@ def _owned(
 
 
 def _placed(slot: str, value: Tensor, parameter: nn.Parameter, optimiser: torch.optim.Optimizer) -> Tensor:
-    """What an optimiser keeps for a parameter, where and how it keeps it."""
+    """Return an optimiser's state tensor on the device and in the layout that the optimiser uses."""
     if slot != "step":
-        # In the parameter's own layout: the fused update takes no other.
+        # The fused optimiser needs the layout of the parameter.
         return torch.empty_like(parameter, requires_grad=False).copy_(value)
     on_device = optimiser.defaults.get("fused") or optimiser.defaults.get("capturable")
-    return value.to(parameter.device) if on_device else value  # Adam counts on the host unless told otherwise
+    return value.to(parameter.device) if on_device else value  # Adam counts steps on the host by default

@@ -1,4 +1,4 @@
-"""Joint training in one call, on arrays or a data set: a thin front of `train` for models of one's own."""
+"""`soap.fit`: joint training of a wrapped model in one call, on arrays or a data set."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,22 +11,22 @@ import torch
 from soap import validate
 from soap._files import tensor_files
 from soap.auxiliary import JointModel
-from soap.auxiliary.keeping import metadata
+from soap.auxiliary.serialization import metadata
 from soap.data import Dataset
 from soap.data.dataset import dataset
 from soap.errors import InputError
 from soap.shapes import Tensor
 from soap.training import checkpoint
-from soap.training.loop import Progress, train
-from soap.training.run import Trained
+from soap.training.joint import Progress, train
+from soap.training.loop import Trained
 from soap.training.schedule import Schedule
 
 Array = Tensor | npt.NDArray[Any]
 """A tensor or a numpy array."""
 
 
-class Further(TypedDict, total=False):
-    """What else a `Schedule` takes."""
+class ScheduleOptions(TypedDict, total=False):
+    """Further fields of `Schedule`."""
 
     batch: int
     momentum: float
@@ -49,47 +49,49 @@ def fit(
     resume: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
-    **further: Unpack[Further],
+    **further: Unpack[ScheduleOptions],
 ) -> Trained:
-    """Train or fine-tune classifier and auxiliary task together, in place, where the model's weights are.
+    """Train or fine-tune classifier and auxiliary task together, in place, on the device of the model's weights.
 
-    x, y: a `Dataset` alone, or inputs [n, ...] (bytes, or floats in [0, 1]) and class numbers [n]. out: the folder of
-    the run; `soap.auxiliary.restore(out / "last.safetensors", ...)` reads its weights. resume: go on with the run in
-    `out` that was stopped or killed, with the same arguments; it ends with the same weights as one that was not.
-    further: `batch`, `seed`, `holdout` and all else of `soap.training.Schedule`.
+    x, y: a `Dataset` alone, or inputs [n, ...] (bytes, or floats in [0, 1]) and class indices [n]. out: the folder of
+    the run; `soap.auxiliary.restore(out / "last.safetensors", ...)` loads its weights. resume: continue a run in `out`
+    that was stopped or killed, with the same arguments; it ends with the same weights as an uninterrupted run.
+    further: `batch`, `seed`, `holdout` and other fields of `soap.training.Schedule`.
     """
     schedule, out = Schedule(epochs=epochs, lr=lr, **further), Path(out)
     if isinstance(x, Dataset):
         if y is not None:
-            raise InputError("got a Dataset, which has its labels in it, and y; leave out y.")
+            raise InputError("got a Dataset, which contains labels, and y; leave out y.")
         data = x
     elif y is None:
-        raise InputError("got inputs without labels; give y, or a Dataset.")
+        raise InputError("got inputs without labels; pass y, or a Dataset.")
     else:
         data = as_dataset(x, y, classes=model.classes)
-    tensor_files.check_keepable(model.state_dict())
-    facts = metadata(model)
-    there = (out / checkpoint.NAME).exists()
-    if there and not resume:
-        raise InputError(f"{out} holds an earlier run; go on with it by resume=True, or choose another folder.")
-    if resume and not there:
-        raise InputError(f"{out} holds no checkpoint to go on from; leave out resume, or name the folder of the run.")
+    tensor_files.check_storable(model.state_dict())
+    settings = metadata(model)
+    exists = (out / checkpoint.NAME).exists()
+    if exists and not resume:
+        raise InputError(f"{out} contains an earlier run; continue it with resume=True, or choose another folder.")
+    if resume and not exists:
+        raise InputError(f"{out} contains no checkpoint to resume; leave out resume, or pass the folder of the run.")
     device = next(model.parameters()).device
-    return train(model, data, schedule, out=out, device=device, resume=resume, metadata=facts, watch=watch, stop=stop)
+    return train(
+        model, data, schedule, out=out, device=device, resume=resume, metadata=settings, watch=watch, stop=stop
+    )
 
 
 def as_dataset(x: Array, y: Array, *, classes: int, name: str = "arrays", split: str = "train") -> Dataset:
-    """Inputs [n, ...], bytes or floats in [0, 1], and class numbers [n] below `classes` as a `Dataset` on the CPU."""
-    values, labels = _plain(x), _plain(y)
+    """Return inputs [n, ...] (bytes, or floats in [0, 1]) and class indices [n] as a `Dataset` on the CPU."""
+    values, labels = _to_numpy(x), _to_numpy(y)
     if values.dtype != np.uint8:
         if not np.issubdtype(values.dtype, np.floating):
-            raise InputError(f"inputs are {values.dtype}, want bytes (uint8) or floats in [0, 1].")
+            raise InputError(f"inputs are {values.dtype}; expected bytes (uint8) or floats in [0, 1].")
         values = values.astype(np.float32)
         validate.inputs(torch.from_numpy(np.ascontiguousarray(values)))
     if not np.issubdtype(labels.dtype, np.integer):
-        raise InputError(f"labels are {labels.dtype}, want whole numbers: class numbers from 0 to {classes - 1}.")
+        raise InputError(f"labels are {labels.dtype}; expected integers: class indices from 0 to {classes - 1}.")
     return dataset(name, split, values, labels, [str(number) for number in range(classes)])
 
 
-def _plain(array: Array) -> npt.NDArray[Any]:
+def _to_numpy(array: Array) -> npt.NDArray[Any]:
     return array.detach().cpu().numpy() if isinstance(array, Tensor) else np.asarray(array)

@@ -1,190 +1,266 @@
-"""Joint training of every network of the paper: No Def, adversarial training, and the SOAP tasks."""
+"""The training loop shared by joint, adversarial and generative training: epochs, checkpoints, history, resume.
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+Every random draw depends only on (seed, step), so a run that is stopped and resumed ends with the same weights as an
+uninterrupted one. The data are on the device and no step waits for the host.
+
+Several processes take every step together and hold the same state; only the main process writes files.
+"""
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 
-from soap import validate
-from soap._runtime import devices
-from soap._runtime.isolation import isolated, preserved_random_state
-from soap.auxiliary import JointModel
-from soap.data import Dataset
-from soap.errors import InputError
+from soap._files import atomic, tensor_files
+from soap._runtime import distributed, seeding
+from soap.errors import SoapError
 from soap.shapes import Tensor
-from soap.training.run import SAVE_EVERY, Run, Standing, Trained
-from soap.training.schedule import Schedule
-from soap.training.stepping import NonFiniteError, Perturbs, Stepper
+from soap.training import checkpoint
 
-__all__ = ["Progress", "Trained", "train"]
+SAVE_INTERVAL_S = 10.0
+"""Least time between two checkpoints; a crash loses at most this and one epoch."""
 
-ADVICE = "Lower lr or raise warmup_epochs"
-"""Where a training diverges."""
+PROGRESS_INTERVAL_S = 0.5
+"""Least time between two progress reports within an epoch; each waits for the device."""
+
+STEPS_BETWEEN_EXCHANGES = 10
+"""Steps between two agreements of several processes on stopping and reporting, on a GPU: each waits for the device."""
+
+NONFINITE_FILE = "nonfinite.safetensors"
+"""Written by a run whose loss is NaN or infinite, to reproduce the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress(Standing):
-    """Where a run stands; losses and accuracy are means over the epoch so far."""
+class BaseProgress:
+    """Position and speed of a run."""
 
-    classification: float
-    auxiliary: float
-    accuracy: float
-    holdout: float | None
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    images_per_second: float
+    seconds_left: float
 
 
-def train(
-    model: JointModel,
-    data: Dataset,
-    schedule: Schedule,
-    *,
-    out: Path,
-    attack: Perturbs | None = None,
-    device: torch.device | None = None,
-    precision: str = "fp32",
-    compiled: bool = False,
-    resume: bool = False,
-    metadata: Mapping[str, str] | None = None,
-    watch: Callable[[Progress], None] = lambda progress: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Trained:
-    """Train `model` in place by `schedule`; weights, checkpoint and metrics go to `out`.
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """Result of a run; `finished` is false if it was stopped early."""
 
-    attack: adversarial training on its examples instead of the clean ones. metadata: kept in the weights'
-    files. Writes `checkpoint.safetensors` and `best.safetensors` after an epoch, but not more often than every ten
-    seconds, on a stop and at the end; `last.safetensors` at the end; and one line an epoch to `metrics.jsonl`
-    (TensorBoard too where it is installed). A loss that is no number ends the run before its update, and leaves
-    `nonfinite.safetensors` to reproduce it; on a GPU it is noticed within half a second or at the end of the epoch.
+    finished: bool
+    step: int
+    out: Path
+    history: list[dict[str, Any]]
+
+
+ProgressT = TypeVar("ProgressT", bound=BaseProgress)
+
+
+class TrainingLoop(ABC, Generic[ProgressT]):
+    """One training run over the images `x`, which are on the device; subclasses define a step and its metrics.
+
+    networks, optimisers: saved in checkpoints. metadata: written to the weights' files.
     """
-    run = _Run(model, data, schedule, out, attack, device or data.x.device, precision, compiled, metadata or {})
-    with preserved_random_state(), devices.cudnn_benchmark():
-        model.train()
-        done = run.go(resume, watch, stop)
-        model.eval()
-        return done
-
-
-class _Run(Run[Progress]):
-    """The state of one joint training run."""
 
     def __init__(
         self,
-        model: JointModel,
-        data: Dataset,
-        schedule: Schedule,
+        networks: nn.Module,
+        optimisers: Sequence[torch.optim.Optimizer],
+        x: Tensor,
+        *,
+        epochs: int,
+        batch: int,
+        seed: int,
         out: Path,
-        attack: Perturbs | None,
-        device: torch.device,
-        precision: str,
-        compiled: bool,
         metadata: Mapping[str, str],
     ) -> None:
-        if schedule.holdout >= len(data):
-            raise InputError(f"holdout is {schedule.holdout} but there are only {len(data)} training images.")
-        with devices.autocast(device, precision):  # a choice that cannot be had is refused before any work
-            validate.inputs(data.x[:1].to(device), model.to(device))
-        validate.labels(data.y, data.x, model.classes)
-        self.model, self.schedule, self.attack, self.precision = model, schedule, attack, precision
-        kept = len(data) - schedule.holdout
-        x, y = data.x[:kept].to(device), data.y[:kept].to(device)
-        self.held = (data.x[kept:].to(device), data.y[kept:].to(device))
-        self.stepper = Stepper(model, x, y, schedule, attack=attack, precision=precision, compiled=compiled)
-        super().__init__(
-            model,
-            [self.stepper.optimiser],
-            x,
-            epochs=schedule.epochs,
-            batch=schedule.batch,
-            seed=schedule.seed,
-            out=out,
-            metadata={**metadata, "data": data.sha256},
-            save_every=SAVE_EVERY,
-        )
-        self.best = math.inf
-        self.best_weights: dict[str, Tensor] = {}  # of epoch `best_epoch`, not yet written
-        self.best_epoch = 0
+        self.networks, self.optimisers, self.x = networks, optimisers, x
+        self.epochs, self.seed, self.out, self.metadata = epochs, seed, out, metadata
+        self.batch = min(batch, len(x))
+        self.group = distributed.processes()
+        self.group.shard(self.batch)  # raises before any work if the batch cannot be split
+        self.steps_per_epoch = len(x) // self.batch  # the incomplete last batch is left out; the order changes
+        self.total = epochs * self.steps_per_epoch
+        self.step = 0
+        self.history: list[dict[str, Any]] = []
+        self.saved_at = time.monotonic()
 
-    def advance(self, rows: Tensor, seed: int) -> None:
-        """One step on the images `rows`."""
-        rate = self.schedule.rate((self.step + 1) / self.steps_per_epoch - 1e-9)
-        try:
-            self.stepper(rows, seed=seed, rate=rate)
-        except NonFiniteError:
-            raise self.diverged(self.step, ADVICE) from None
+    @abstractmethod
+    def train_step(self, indices: Tensor, seed: int) -> None:
+        """Take step number `self.step` on the images `indices`; all random draws come from `seed`."""
 
-    def standing(self, at: Standing, *, whole_epoch: bool) -> Progress:
-        """Mean losses and accuracy; the held-out images are looked at after whole epochs."""
-        done = self.step - (at.epoch - 1) * self.steps_per_epoch
-        if skipped := self.stepper.skipped():
-            raise self.diverged(self.step - skipped, ADVICE)
-        classification, auxiliary, right = (self.stepper.sums / done).tolist()
-        holdout = self._holdout_accuracy() if whole_epoch else None
-        means = {"classification": classification, "auxiliary": auxiliary, "accuracy": right, "holdout": holdout}
-        progress = Progress(**asdict(at), **means)
-        if whole_epoch:
-            self._keep_if_best(progress)
-        return progress
+    @abstractmethod
+    def measure(self, position: BaseProgress, *, end_of_epoch: bool) -> ProgressT:
+        """Return the progress with mean metrics of the epoch so far; raise if the loss is NaN or infinite."""
 
-    def row(self, shown: Progress) -> dict[str, Any]:
-        """What the history says of an epoch."""
-        return {
-            "epoch": shown.epoch,
-            "lr": self.schedule.rate(shown.epoch - 0.5),
-            "classification": shown.classification,
-            "auxiliary": shown.auxiliary,
-            "accuracy": shown.accuracy,
-            "holdout": shown.holdout,
-            "images_per_second": round(shown.images_per_second, 1),
-        }
+    @abstractmethod
+    def history_row(self, progress: ProgressT) -> dict[str, Any]:
+        """Return the line of metrics.jsonl for an epoch."""
 
-    def begin_epoch(self) -> None:
-        """Forget the sums of the epoch that has ended."""
-        self.stepper.sums.zero_()
+    @abstractmethod
+    def reset_sums(self) -> None:
+        """Set the epoch's sums to zero."""
 
+    @abstractmethod
     def weights(self) -> Mapping[str, Tensor]:
-        """The model's."""
-        return self.model.state_dict()
+        """Return the weights for last.safetensors."""
 
+    @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must share with the run that resumes it."""
-        settings = {"schedule": asdict(self.schedule), "attack": repr(self.attack), "precision": self.precision}
-        return {**settings, **self.metadata}
+        """Return the settings that a checkpoint and the run that resumes it must share."""
 
+    @abstractmethod
     def sums(self) -> dict[str, Tensor]:
-        """Losses and accuracy added up so far."""
-        return {"sums": self.stepper.sums}
+        """Return the epoch's sums so far, for a checkpoint."""
+
+    @abstractmethod
+    def restore_sums(self, sums: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Restore the epoch's sums and further state from a checkpoint."""
 
     def state(self) -> dict[str, Any]:
-        """The score of the best epoch, too."""
-        return {**super().state(), "best": self.best}
+        """Return what a checkpoint stores besides tensors."""
+        return {"step": self.step, "history": self.history}
 
-    def take_up(self, sums: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.stepper.sums.copy_(sums["sums"])
-        self.best = state["best"]
+    def run(self, resume: bool, watch: Callable[[ProgressT], None], stop: Callable[[], bool]) -> Trained:
+        """Train all epochs, or the rest of them after the checkpoint, with exclusive use of the folder."""
+        with atomic.exclusive_folder(self.out) if self.group.is_main else nullcontext():
+            if resume:
+                self._load_checkpoint()
+            self.group.broadcast([*self.networks.state_dict().values()])
+            tensorboard = self._open_folder() if self.group.is_main else None
+            self._run_epochs(watch if self.group.is_main else _ignore, stop, tensorboard)
+        return Trained(finished=self.step == self.total, step=self.step, out=self.out, history=self.history)
 
-    def _keep_if_best(self, progress: Progress) -> None:
-        """The best epoch's weights are kept apart."""
-        score = progress.classification + self.model.alpha * progress.auxiliary
-        score = score if progress.holdout is None else -progress.holdout
-        if score < self.best:
-            self.best = score
-            self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-            self.best_epoch = progress.epoch
+    def _run_epochs(self, watch: Callable[[ProgressT], None], stop: Callable[[], bool], tensorboard: Any) -> None:
+        began, first_step, shown_at = time.monotonic(), self.step, time.monotonic()
+        while self.step < self.total:
+            epoch, batch_index = divmod(self.step, self.steps_per_epoch)
+            if batch_index == 0 or self.step == first_step:
+                order = self._order(epoch)
+            indices = order[batch_index * self.batch : (batch_index + 1) * self.batch]
+            self.train_step(indices, seeding.seed_for(self.seed, 1, self.step))
+            self.step += 1
+            speed = (self.step - first_step) / max(time.monotonic() - began, 1e-9)
+            end_of_epoch = batch_index + 1 == self.steps_per_epoch
+            if end_of_epoch:
+                watch(self._end_epoch(self._position(epoch, speed), tensorboard))
+                shown_at = time.monotonic()
+            elif self._agreed(time.monotonic() - shown_at > PROGRESS_INTERVAL_S):
+                watch(self.measure(self._position(epoch, speed), end_of_epoch=False))
+                shown_at = time.monotonic()
+            if self._agreed(stop()):
+                if not end_of_epoch:  # a diverged run must not be saved; the end of an epoch checks it already
+                    self.measure(self._position(epoch, speed), end_of_epoch=False)
+                self._save_checkpoint()
+                self.group.barrier()
+                break
 
-    def _holdout_accuracy(self) -> float | None:
-        x, y = self.held
-        if not len(x):
-            return None
-        with isolated(self.model), torch.no_grad():
-            right = torch.cat([self.model(part).argmax(1) for part in x.chunk(-(-len(x) // 1000))]) == y
-        return float(right.float().mean())
+    def _open_folder(self) -> Any:
+        """Remove half-written files of a killed run; return a TensorBoard writer or None."""
+        with atomic.file_errors(self.out):
+            atomic.remove_temporary_files(self.out)
+        return _tensorboard(self.out / "tensorboard")
 
-    def _save(self) -> None:
-        """The best weights first: a checkpoint that knows of them must find them."""
-        if self.best_weights:
-            self._save_weights("best", self.best_weights, self.best_epoch)
-            self.best_weights = {}
-        super()._save()
+    def _agreed(self, wanted: bool) -> bool:
+        """Return whether any process wants it; all processes ask at the same steps."""
+        if self.group.is_distributed and self.x.is_cuda and self.step % STEPS_BETWEEN_EXCHANGES:
+            return False
+        return self.group.any(wanted)
+
+    def nonfinite_error(self, step: int, advice: str) -> SoapError:
+        """Return the error for a NaN or infinite loss at `step` (from 0), and write a file that reproduces it.
+
+        The file holds the weights before the step and the step's random seed and images. Batch-norm statistics, which
+        training does not use, are included if they are finite.
+        """
+        epoch, batch_index = divmod(step, self.steps_per_epoch)
+        images = self._order(epoch)[batch_index * self.batch : (batch_index + 1) * self.batch].tolist()
+        seed = seeding.seed_for(self.seed, 1, step)
+        facts = {"step": step, "epoch": epoch + 1, "seed": seed, "images": images, "identity": self.identity()}
+        tensors = {name: value for name, value in self.networks.state_dict().items() if torch.isfinite(value).all()}
+        if self.group.is_main:
+            tensor_files.save_tensors(self.out / NONFINITE_FILE, tensors, {**self.metadata, "state": json.dumps(facts)})
+        self.group.barrier()  # a launcher ends all processes when one ends
+        shown = ", ".join(map(str, images[:8])) + (", ..." if len(images) > 8 else "")
+        return SoapError(
+            f"the loss of step {step + 1:,} (epoch {epoch + 1}, images {shown}) is NaN or infinite: training diverged "
+            f"and stopped before the update. {self.out / NONFINITE_FILE} holds the weights, seed and images of the "
+            f"step. {advice} in the recipe."
+        )
+
+    def _order(self, epoch: int) -> Tensor:
+        """Return the epoch's random order of the images, drawn on the CPU so that all devices have the same."""
+        generator = torch.Generator().manual_seed(seeding.seed_for(self.seed, 0, epoch))
+        return torch.randperm(len(self.x), generator=generator).to(self.x.device)
+
+    def _position(self, epoch: int, speed: float) -> BaseProgress:
+        return BaseProgress(
+            epoch=epoch + 1,
+            epochs=self.epochs,
+            step=self.step,
+            steps=self.total,
+            images_per_second=speed * self.batch,
+            seconds_left=(self.total - self.step) / speed,
+        )
+
+    def _end_epoch(self, position: BaseProgress, tensorboard: Any) -> ProgressT:
+        """Measure, write the history, and save."""
+        progress = self.measure(position, end_of_epoch=True)
+        row = self.history_row(progress)
+        self.history.append(row)
+        if self.group.is_main:
+            atomic.write_text(self.out / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in self.history))
+        if tensorboard is not None:
+            for name, value in row.items():
+                if isinstance(value, float):
+                    tensorboard.add_scalar(name, value, position.epoch)
+            tensorboard.flush()
+        self.reset_sums()
+        if self.step == self.total:  # before the checkpoint: a finished checkpoint must have its weights
+            self._save_weights("last", self.weights(), position.epoch)
+        if self.step == self.total or time.monotonic() - self.saved_at > SAVE_INTERVAL_S:
+            self._save_checkpoint()
+        return progress
+
+    def _save_weights(self, which: str, weights: Mapping[str, Tensor], epoch: int) -> None:
+        if self.group.is_main:
+            metadata = {**self.metadata, "epoch": str(epoch), "weights": which}
+            tensor_files.save_tensors(self.out / f"{which}.safetensors", weights, metadata)
+
+    def _save_checkpoint(self) -> None:
+        if self.group.is_main:
+            checkpoint.save(
+                self.out,
+                self.networks,
+                *self.optimisers,
+                extra=self.sums(),
+                state=self.state(),
+                identity=self.identity(),
+            )
+        self.saved_at = time.monotonic()
+
+    def _load_checkpoint(self) -> None:
+        """Read the checkpoint in all processes; the main one goes first because it may repair a damaged one."""
+        with self.group.main_first():
+            sums, state = checkpoint.restore(self.out, self.networks, *self.optimisers, identity=self.identity())
+        self.step, self.history = state["step"], state["history"]
+        self.restore_sums(sums, state)
+
+
+def _ignore(progress: BaseProgress) -> None:
+    """Report nothing: only the main process reports progress."""
+
+
+def _tensorboard(folder: Path) -> Any:
+    """Return a TensorBoard writer if the package is installed, else None."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))

@@ -1,4 +1,4 @@
-"""How long, how fast and on which augmented images to train."""
+"""Training schedules: epochs, learning rate and augmentation of classifiers (`Schedule`) and generative models."""
 
 import math
 from collections.abc import Callable
@@ -16,18 +16,17 @@ AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "flip": random_flip,
 }
 
-
 DECAYS = ("milestones", "cosine")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How long and how fast to train: SGD with momentum, the rate divided by 10 at the milestones.
+    """Schedule of SGD with momentum; the learning rate is divided by 10 at the milestones.
 
-    milestones: shares of the epochs. decay: "milestones", or "cosine" to let the rate fall smoothly to zero instead,
-    which suits schedules shorter than the paper's. warmup_epochs: the rate rises linearly from zero over them.
-    holdout: how many of the last training images are kept out to measure accuracy and choose the best epoch;
-    with none, the best epoch is that of least training loss. Test images are never looked at.
+    milestones: fractions of the epochs. decay: "milestones", or "cosine" to lower the rate smoothly to zero, which
+    suits schedules shorter than the paper's. warmup_epochs: the rate rises linearly from zero over them.
+    holdout: number of training images, the last ones, that are held out to measure accuracy and choose the best epoch;
+    with 0 the best epoch has the lowest training loss. Test images are never used.
     """
 
     epochs: int
@@ -55,12 +54,44 @@ class Schedule:
             validate.choice("augment", name, tuple(AUGMENTATIONS))
         for share in self.milestones:
             if not 0 < share < 1:
-                raise InputError(f"milestone {share!r} is not a share of the epochs; want a number between 0 and 1.")
+                raise InputError(f"milestone is {share!r}; expected a fraction of the epochs between 0 and 1.")
 
     def rate(self, epoch: float) -> float:
-        """The learning rate at a point of time measured in epochs."""
+        """Return the learning rate after `epoch` epochs."""
         warm = min(1.0, epoch / self.warmup_epochs) if self.warmup_epochs else 1.0
         if self.decay == "cosine":
             return self.lr * warm * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
         drops = sum(math.floor(epoch) >= max(1, round(share * self.epochs)) for share in self.milestones)
         return float(self.lr * warm * 0.1**drops)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerativeSchedule:
+    """Schedule of Adam with a running average of the weights, for models without labels.
+
+    lr: the largest rate; the objective lowers it as training proceeds. betas: Adam's. warmup_steps: the rate rises
+    linearly over them. average: decay of the running average per step; 0 keeps the last weights. augment: names as in
+    `Schedule`.
+    """
+
+    epochs: int
+    lr: float
+    batch: int = 64
+    betas: tuple[float, float] = (0.5, 0.9)
+    warmup_steps: int = 0
+    average: float = 0.999
+    augment: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        validate.at_least("epochs", self.epochs, 1)
+        validate.at_least("batch", self.batch, 1)
+        validate.positive("lr", self.lr)
+        validate.at_least("warmup_steps", self.warmup_steps, 0)
+        if not isinstance(self.betas, list | tuple) or len(self.betas) != 2:
+            raise InputError(f"betas is {self.betas!r}; expected Adam's two decay rates, e.g. [0.5, 0.9].")
+        for name, decay in (("beta", self.betas[0]), ("beta", self.betas[1]), ("average", self.average)):
+            if not 0 <= decay < 1:
+                raise InputError(f"{name} is {decay!r}; expected a decay rate in [0, 1).")
+        for name in self.augment:
+            validate.choice("augment", name, tuple(AUGMENTATIONS))

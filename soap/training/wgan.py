@@ -1,7 +1,7 @@
-"""A Wasserstein GAN with gradient penalty (Gulrajani et al. 2017): a generator against its critic.
+"""Objective of a Wasserstein GAN with gradient penalty (Gulrajani et al. 2017).
 
-The critic D learns to tell real images from generated ones, its gradient held near length 1 between the two; the
-generator G learns to please it. D's mean difference then estimates how far G's images are from the real ones.
+The critic D learns to score real images higher than generated ones, with gradients of norm near 1 between the two. The
+generator G learns to raise the scores of its images. D(real) - D(generated) estimates the Wasserstein distance.
 """
 
 import copy
@@ -16,11 +16,12 @@ from soap._runtime.isolation import preserved_random_state
 from soap.errors import InputError
 from soap.models.wgan import Critic, Generator
 from soap.shapes import Float, Tensor
-from soap.training.generative import GenerativeSchedule
+from soap.training.generative import update_average
+from soap.training.schedule import GenerativeSchedule
 
 
-class Pair(nn.Module):
-    """Generator and critic, the running average of the generator, and how many steps were taken."""
+class GanNetworks(nn.Module):
+    """Generator, critic, the running average of the generator, and the number of steps taken."""
 
     steps: Tensor
 
@@ -30,27 +31,16 @@ class Pair(nn.Module):
         self.average = copy.deepcopy(generator).requires_grad_(False)
         self.register_buffer("steps", torch.zeros((), device=next(generator.parameters()).device))
 
-    @torch.no_grad()
-    def follow(self, decay: float) -> None:
-        """Move the average, its batch norms' statistics too; faster at first, so that a short training does not lag."""
-        share = 1 - ((1 + self.steps) / (10 + self.steps)).clamp(max=decay)
-        pairs = zip(self.average.state_dict().values(), self.generator.state_dict().values(), strict=True)
-        for kept, new in pairs:
-            if kept.is_floating_point():
-                kept.lerp_(new, share.to(new.dtype))
-            else:  # how many batches a norm has seen
-                kept.copy_(new)
-
 
 class WganGp:
-    """The objective of a `Generator`: a step is `critic_steps` updates of the critic and one of the generator.
+    """Objective of a `Generator`: a step is `critic_steps` updates of the critic and one of the generator.
 
-    A step's batch is dealt out among the updates of the critic, so each sees images of its own. penalty: lambda, the
-    weight of (|grad D| - 1)^2. The rate rises over the warm-up and falls linearly to zero. Metrics: "distance", the
-    critic's estimate D(real) - D(generated), and "penalty", unweighted.
+    A step's batch is split among the updates of the critic. penalty: lambda, the weight of (|grad D| - 1)^2. The
+    learning rate rises over the warm-up and falls linearly to zero. Metrics: "distance", the estimate
+    D(real) - D(generated), and "penalty", unweighted.
     """
 
-    compilable = False  # the penalty differentiates a gradient, which torch.compile does not
+    compilable = False  # the penalty needs second derivatives, which torch.compile does not support
 
     def __init__(
         self, generator: Generator, schedule: GenerativeSchedule, *, critic_steps: int = 5, penalty: float = 10.0
@@ -59,14 +49,14 @@ class WganGp:
         validate.positive("penalty", penalty)
         if schedule.batch < critic_steps:
             raise InputError(
-                f"batch is {schedule.batch}, want at least critic_steps ({critic_steps}): one image an update."
+                f"batch is {schedule.batch}; expected at least critic_steps ({critic_steps}): one image per update."
             )
         with preserved_random_state():
             torch.manual_seed(seeding.seed_for(schedule.seed, 2))
             critic = Critic(width=generator.width, inputs=generator.input_shape)
-        # The layout of the weights, not their values: convolutions are faster so.
+        # Convolutions are faster in this layout.
         critic.to(next(generator.parameters()).device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.networks = Pair(generator, critic)
+        self.networks = GanNetworks(generator, critic)
         self.schedule, self.critic_steps, self.penalty = schedule, critic_steps, penalty
         self.optimisers: Sequence[torch.optim.Adam] = [
             torch.optim.Adam(network.parameters(), lr=schedule.lr, betas=schedule.betas, fused=True)
@@ -74,41 +64,43 @@ class WganGp:
         ]
 
     def step(self, x: Float[Tensor, "batch c h w"], generator: torch.Generator, progress: float) -> dict[str, Tensor]:
-        """All updates on one batch of real images; nothing waits for the device."""
+        """Update critic and generator on one batch of real images, without waiting for the device."""
         if len(x) < self.critic_steps:
-            raise InputError(f"got {len(x)} images a step, want at least {self.critic_steps}: one an update of D.")
+            raise InputError(
+                f"got {len(x)} images in a step; expected at least {self.critic_steps}: one per critic update."
+            )
         schedule, networks = self.schedule, self.networks
         warm = ((networks.steps + 1) / max(1, schedule.warmup_steps)).clamp(max=1)
         for optimiser in self.optimisers:
             optimiser.param_groups[0]["lr"] = warm * (schedule.lr * (1 - progress))
-        told = torch.stack([self._teach_critic(real, generator) for real in x.tensor_split(self.critic_steps)])
-        self._teach_generator(-(-len(x) // self.critic_steps), generator)
-        networks.follow(schedule.average)
+        metrics = torch.stack([self._update_critic(real, generator) for real in x.tensor_split(self.critic_steps)])
+        self._update_generator(-(-len(x) // self.critic_steps), generator)
+        update_average(networks.average, networks.generator, networks.steps, schedule.average)
         networks.steps += 1
-        distance, penalty = told.mean(0)
+        distance, penalty = metrics.mean(0)
         return {"distance": distance, "penalty": penalty}
 
     def product(self) -> Generator:
-        """The averaged generator in evaluation mode."""
+        """Return the averaged generator in evaluation mode."""
         return self.networks.average.eval()
 
-    def _teach_critic(self, real: Tensor, generator: torch.Generator) -> Tensor:
-        """One update of D; the estimated distance and the penalty."""
+    def _update_critic(self, real: Tensor, generator: torch.Generator) -> Tensor:
+        """Update D once; return the estimated distance and the penalty."""
         critic = self.networks.critic
         with torch.no_grad():
             fake = self.networks.generator(self._draw(len(real), generator)).to(real.dtype)
-        numbers = critic(torch.cat([real, fake])).float()
-        distance = numbers[: len(real)].mean() - numbers[len(real) :].mean()
+        scores = critic(torch.cat([real, fake])).float()
+        distance = scores[: len(real)].mean() - scores[len(real) :].mean()
         share = torch.rand(len(real), 1, 1, 1, generator=generator, device=real.device)
         penalty = gradient_penalty(critic, torch.lerp(fake, real, share))
         self._update(self.optimisers[0], self.penalty * penalty - distance)
         return torch.stack([distance.detach().float(), penalty.detach().float()])
 
-    def _teach_generator(self, count: int, generator: torch.Generator) -> None:
-        """One update of G, against a critic that takes no gradients meanwhile."""
+    def _update_generator(self, count: int, generator: torch.Generator) -> None:
+        """Update G once against the frozen critic."""
         critic = self.networks.critic.requires_grad_(False)
-        numbers = critic(self.networks.generator(self._draw(count, generator))).float()
-        self._update(self.optimisers[1], -numbers.mean())
+        scores = critic(self.networks.generator(self._draw(count, generator))).float()
+        self._update(self.optimisers[1], -scores.mean())
         critic.requires_grad_(True)
 
     def _draw(self, count: int, generator: torch.Generator) -> Tensor:
@@ -119,12 +111,12 @@ class WganGp:
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         optimiser.step()
-        torch.clear_autocast_cache()  # in bf16 it would hand out the weights as they were before the update
+        torch.clear_autocast_cache()  # in bf16 it holds the weights from before the update
 
 
 def gradient_penalty(critic: nn.Module, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, ""]:
-    """The mean over rows of (|grad D(x)| - 1)^2, differentiable in D's parameters."""
+    """Return the mean over samples of (|grad D(x)| - 1)^2, differentiable in D's parameters."""
     x = x.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
-    lengths: Tensor = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
-    return (lengths - 1).square().mean()
+    norms: Tensor = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+    return (norms - 1).square().mean()

@@ -190,11 +190,11 @@ def test_bad_seeds_and_labels_raise() -> None:
         SETTINGS.fit(Target(), SEEDS[:19])
     with pytest.raises(InputError, match="divide by 255"):
         SETTINGS.fit(Target(), SEEDS * 255)
-    with pytest.raises(InputError, match="want float logits"):
+    with pytest.raises(InputError, match="expected float logits"):
         SETTINGS.fit(lambda x: Target()(x).argmax(1), SEEDS)
     with pytest.raises(InputError, match="predicts class 7 but the substitute has 2 classes"):
         SETTINGS.train(lambda x: torch.full((len(x),), 7), SEEDS)
-    with pytest.raises(InputError, match="one class a row"):
+    with pytest.raises(InputError, match="one class per sample"):
         SETTINGS.train(lambda x: torch.zeros(len(x)), SEEDS)
     with pytest.raises(InputError, match="got 1 image to start from, expected at least 2"):
         SETTINGS.train(lambda x: torch.zeros(len(x), dtype=torch.long), SEEDS[:1])

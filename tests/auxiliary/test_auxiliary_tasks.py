@@ -1,4 +1,4 @@
-"""Each auxiliary task against its formula written out by hand, image by image."""
+"""Each auxiliary task against its formula, computed image by image."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from soap.errors import InputError
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_rows_loss_does_not_depend_on_its_batch_mates(task):
+def test_loss_of_a_sample_does_not_depend_on_the_rest_of_the_batch(task):
     model = tiny_model(task, dtype=torch.float64)
     x = noise_images(5, dtype=torch.float64)
     together = model.auxiliary.loss(model, x)
@@ -59,7 +59,7 @@ def test_rotation_trains_classifier_and_head_on_all_four_noisy_turns():
     torch.testing.assert_close(got.auxiliary, F.cross_entropy(model.auxiliary.head(z), turns))
 
 
-def test_the_second_view_is_the_flipped_central_crop_resized():
+def test_second_view_is_the_flipped_central_crop_resized():
     x = noise_images(2, side=32)
     view = second_view(x)
     for i in range(32):
@@ -72,8 +72,8 @@ def test_the_second_view_is_the_flipped_central_crop_resized():
 
 
 @pytest.mark.parametrize(("small", "large"), [(28, 32), (14, 16), (7, 8), (5, 11), (8, 8), (9, 6)])
-def test_the_two_adjoints_of_nearest_resizing(small, large):
-    """The true one sends output j to input floor(j n / m); PyTorch 1.4.0's gave input i those from floor(i m / n)."""
+def test_true_and_floor_indexed_adjoints_of_nearest_resizing(small, large):
+    """True: output j goes to input floor(j n / m). PyTorch 1.4.0: input i collects outputs from floor(i m / n)."""
     gradient = torch.randn(1, 1, large, large, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def backward(resize):
@@ -94,7 +94,7 @@ def test_the_two_adjoints_of_nearest_resizing(small, large):
     torch.testing.assert_close(backward(nearest_floor_indexed), displaced)
 
 
-def test_the_three_gradients_of_consistency_share_the_value_but_not_the_gradient():
+def test_gradient_modes_of_consistency_have_equal_values_and_different_gradients():
     model = tiny_model("consistency", side=16, dtype=torch.float64)
     x = noise_images(2, side=16, dtype=torch.float64)
     values, gradients = {}, {}
@@ -146,6 +146,6 @@ def test_random_views_are_crops_of_24_to_31_pixels_flipped_half_the_time():
     assert 70 < flips < 130
 
 
-def test_an_unknown_gradient_is_refused():
+def test_unknown_gradient_raises():
     with pytest.raises(InputError, match="'paper', 'stop', 'exact'"):
         Consistency(gradient="sotp")

@@ -7,7 +7,7 @@ import render_performance as tool
 import torch
 
 from soap import recipes
-from soap._runtime.cuda_graphs import REPEATABLE
+from soap._runtime.cuda_graphs import MIN_ROWS_DETERMINISTIC
 from soap.bench import Rates, append, load_subject
 from soap.bench.purify import bench_purify
 from soap.bench.row import SCHEMA
@@ -84,7 +84,7 @@ def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured, tmp_pat
 
 
 def test_the_paddings_that_the_library_has_are_those_that_were_measured_to_hold():
-    rows = [row for row in tool.committed_paddings() if row["padded"] in (None, REPEATABLE)]
+    rows = [row for row in tool.committed_paddings() if row["padded"] in (None, MIN_ROWS_DETERMINISTIC)]
     assert {row["purifier"] for row in rows} == {"soap", "hedge", "anti-adversary", "defense-gan"}
     assert [found for row in rows for found in row["found"].values() if found["other"]] == []
     text = tool.paddings(tool.committed_paddings())

@@ -17,7 +17,7 @@ from soap.bench.agreement import attacked_alike, purified_alike, same_pixels
 from soap.bench.plain_deepfool import deepfool
 from soap.bench.plain_training import PlainTraining
 
-_spec = importlib.util.spec_from_file_location("plain_reading", Path(__file__).parents[1] / "purify" / "plain.py")
+_spec = importlib.util.spec_from_file_location("plain_reading", Path(__file__).parents[1] / "purifiers" / "plain.py")
 reading = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(reading)
 

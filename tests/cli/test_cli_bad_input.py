@@ -66,7 +66,7 @@ TRAIN = "train {} --data mnist-mini --limit 128 --epochs 1"
 
 CASES = [
     # pictures
-    (f"predict {MODEL} missing.png", 1, "missing.png: there is no such file"),
+    (f"predict {MODEL} missing.png", 1, "missing.png: no such file"),
     (f"predict {MODEL} cut.png", 1, "cut.png: not a whole image file"),
     (f"predict {MODEL} text.png", 1, "text.png: not a whole image file"),
     (f"predict {MODEL} deep.png", 2, "deep.png has colour mode I;16"),
@@ -74,14 +74,14 @@ CASES = [
     (f"predict {MODEL} empty", 2, "empty holds no image"),
     (f"predict {MODEL} nan.npz", 2, "nan.npz: the input has 1568 NaN or infinite values"),
     (f"predict {MODEL} bytes.npz", 2, "it looks like 0..255, divide by 255"),
-    (f"predict {MODEL} negative.npz", 2, "span [-1, -1], want [0, 1]"),
+    (f"predict {MODEL} negative.npz", 2, "span [-1, -1], expected [0, 1]"),
     (f"predict {MODEL} shape.npz", 2, "shape.npz: got a batch of shape [2, 3, 32, 32]"),
     (f"predict {MODEL} none.npz", 2, "empty batch"),
     (f"predict {MODEL} whole.npz", 2, "x is int64, want uint8"),
     (f"predict {MODEL} unlabelled.npz", 2, "unlabelled.npz: holds y; want the images as 'x'"),
     (f"predict {MODEL} labels.npz", 2, "labels span 0..10"),
     (f"predict {MODEL} float-labels.npz", 2, "y is float64"),
-    (f"predict {MODEL} short-labels.npz", 2, "shape [2], one class a row"),
+    (f"predict {MODEL} short-labels.npz", 2, "shape [2], one class per sample"),
     (f"predict {MODEL} objects.npz", 1, "objects.npz: not a whole .npz of plain numbers"),
     (f"predict {MODEL} cut.npz", 1, "cut.npz: not a whole .npz"),
     (f"predict {MODEL} good.png missing.png", 1, "missing.png"),
@@ -90,16 +90,16 @@ CASES = [
     # models
     ("predict mnist-cnn good.png", 2, "unknown model 'mnist-cnn'; did you mean mnist-cnn-dr"),
     ("predict cifar10-wide-resnet28-lc good.png", 2, "train them with `soap train cifar10-wide-resnet28-lc`"),
-    ("predict missing.safetensors good.png", 1, "missing.safetensors: there is no such file"),
-    ("predict cut.safetensors good.png", 1, "cut.safetensors: not a whole safetensors file"),
-    ("predict text.safetensors good.png", 1, "text.safetensors: not a whole safetensors file"),
-    ("predict bare.safetensors good.png", 1, "holds no recipe"),
+    ("predict missing.safetensors good.png", 1, "missing.safetensors: no such file"),
+    ("predict cut.safetensors good.png", 1, "cut.safetensors: not a complete safetensors file"),
+    ("predict text.safetensors good.png", 1, "text.safetensors: not a complete safetensors file"),
+    ("predict bare.safetensors good.png", 1, "contains no recipe"),
     ("predict wrong.safetensors good.png", 1, "weights and recipe do not belong together"),
     ("models mnist-fcn", 2, "did you mean mnist-fcn-dr"),
-    ("models cut.safetensors", 1, "not a whole safetensors file"),
+    ("models cut.safetensors", 1, "not a complete safetensors file"),
     # attacks and purifiers
     (f"{ATTACK} --attack pdg --out out", 2, "unknown attack 'pdg'; did you mean pgd or df?"),
-    (f"{ATTACK} --eps -0.1 --out out", 2, "eps is -0.1, want a number of at least 0"),
+    (f"{ATTACK} --eps -0.1 --out out", 2, "eps is -0.1, expected a number of at least 0"),
     (f"{ATTACK} --eps nan --out out", 2, "eps is nan"),
     (f"{ATTACK} --steps 0 --out out", 2, "steps is 0"),
     (f"{ATTACK} --attack fgsm --steps 3 --out out", 2, "--steps is a setting of pgd alone"),
@@ -115,7 +115,7 @@ CASES = [
     (f"{EVALUATE} --eps-pfy 1/x", 2, "--eps-pfy is '1/x'"),
     (f"{EVALUATE} --split tset", 2, "unknown split 'tset'; did you mean test"),
     (f"{EVALUATE} --results good.png/rows.jsonl", 1, "good.png is a file, want a folder"),
-    (f"{EVALUATE} --results empty", 1, "empty: it is a folder, want a file"),
+    (f"{EVALUATE} --results empty", 1, "empty: it is a folder, expected a file"),
     (f"{EVALUATE} --results lines.jsonl", 1, "lines.jsonl, line 1"),
     (f"{EVALUATE} --save-adversarial good.png", 1, "good.png is a file, want a folder"),
     (f"evaluate {MODEL} --data mnist-mni", 2, "unknown data set 'mnist-mni'; did you mean mnist-mini"),
@@ -125,11 +125,11 @@ CASES = [
     (f"evaluate {MODEL} --data cut.npz", 1, "cut.npz"),
     # training
     ("train mnist-fcn", 2, "unknown recipe 'mnist-fcn'; did you mean mnist-fcn-"),
-    (TRAIN.format("missing.toml"), 1, "missing.toml: there is no such file"),
+    (TRAIN.format("missing.toml"), 1, "missing.toml: no such file"),
     (TRAIN.format("misspelt.toml"), 2, "unknown key in [training] 'epoch'; did you mean epochs"),
     (TRAIN.format("broken.toml"), 2, "broken.toml: not valid TOML"),
     (TRAIN.format("dropout.toml"), 2, "dropuot"),
-    (TRAIN.format(MODEL) + " --precision fp16", 2, "precision is 'fp16', want one of 'fp32', 'bf16'"),
+    (TRAIN.format(MODEL) + " --precision fp16", 2, "precision is 'fp16', expected one of 'fp32', 'bf16'"),
     (TRAIN.format(MODEL) + " --precision bf16 --device cpu", 2, "precision 'bf16' is for GPUs"),
     (TRAIN.format(MODEL) + " --out good.png", 1, "good.png is a file, want a folder"),
     (TRAIN.format(MODEL) + " --epochs 0", 2, "--epochs"),
@@ -155,7 +155,7 @@ def test_debug_shows_where_it_happened(run, mess):
     done = run("predict", MODEL, "missing.png", "--debug")
     assert done.code == 1
     assert "Traceback (most recent call last)" in done.err
-    assert done.err.endswith("error: missing.png: there is no such file or folder; check the path.\n")
+    assert done.err.endswith("error: missing.png: no such file or folder; check the path.\n")
 
 
 def test_a_folder_without_permission_is_found_before_the_work(run, mess, monkeypatch):

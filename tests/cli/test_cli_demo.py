@@ -92,7 +92,7 @@ def test_an_out_that_is_a_folder(tmp_path, idle):
     done = call(*FEW, "--out", tmp_path)
     assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
-    assert "it is a folder, want a file" in done.stderr
+    assert "it is a folder, expected a file" in done.stderr
     assert not [*tmp_path.iterdir()]
 
 

@@ -163,13 +163,13 @@ EVALUATE = f"evaluate {MODEL} --data mnist-mini --limit 4 --attack none"
         (f"{EVALUATE} --purifier hedgehog", "unknown purifier 'hedgehog'; did you mean hedge"),
         (f"{EVALUATE} --purifier hedge --prior gan.safetensors", "hedge uses no prior, got gan.safetensors"),
         (f"{EVALUATE} --prior gan.safetensors", "--prior is the generative model of --purifier"),
-        (f"{EVALUATE} --purifier hedge --eps-pfy min-aux", "eps='min-aux' is a choice of SOAP's"),
+        (f"{EVALUATE} --purifier hedge --eps-pfy min-aux", "eps='min-aux' is an option of SOAP only"),
         (f"{EVALUATE} --purifier hedge --eps-pfy -1", "eps is -1.0"),
         (f"{EVALUATE} --purifier anti-adversary --eps-pfy 0.1", "unknown setting of anti-adversary 'eps'"),
         (f"{EVALUATE} --purifier defense-gan --prior pixels.safetensors", "grey is a pixelcnn, but defense-gan uses"),
         (
             f"{EVALUATE} --purifier pixeldefend --prior small.safetensors",
-            "grey was trained for images [1, 8, 8], but mnist-fcn-dr takes [1, 28, 28]",
+            "grey was trained on images [1, 8, 8], but mnist-fcn-dr expects [1, 28, 28]",
         ),
         (
             f"{EVALUATE.replace(MODEL, WITHOUT_TASK)} --purifier soap",

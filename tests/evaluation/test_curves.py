@@ -136,7 +136,7 @@ def test_a_damaged_file_is_named(tmp_path, how):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FileError, match=r"none\.npz: there is no such file"):
+    with pytest.raises(FileError, match=r"none\.npz: no such file"):
         gathered.read(tmp_path / "none.npz", RadiusCurve)
 
 

@@ -220,7 +220,7 @@ def test_cost_is_one_purification_and_two_backward_passes_per_step():
 
 BAD = [
     (lambda m: Unrolled(m, lambda x: x), r"expected one with step_size, steps, bounds, loss\(x\).*straight-through"),
-    (lambda m: Unrolled(m, soap.SOAP(m), scale=0.0), "scale is 0.0, want a number above 0"),
+    (lambda m: Unrolled(m, soap.SOAP(m), scale=0.0), "scale is 0.0, expected a number above 0"),
     (lambda m: Unrolled(m, soap.SOAP(m), scale=float("nan")), "scale is nan"),
     (
         lambda m: Unrolled(m, soap.SOAP(m, "oracle")).logits_and_gradient(noise_images(2), squares),

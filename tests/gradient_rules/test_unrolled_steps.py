@@ -12,7 +12,7 @@ from soap.auxiliary import Consistency, JointModel, Purification, Rotation
 from soap.auxiliary.consistency import second_view
 from soap.gradient_rules import Unrolled, logits_and_gradient
 from soap.models import Network
-from soap.models.norm import Norm, RectifiedNorm
+from soap.models.batch_norm import Norm, RectifiedNorm
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 

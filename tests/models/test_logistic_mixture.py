@@ -1,4 +1,4 @@
-"""The discretised logistic mixture against a plain reading of its definition, bin by bin."""
+"""The discretised logistic mixture against a plain implementation of its definition."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def expit(x: float) -> float:
 
 
 def plain_bin(level: int, mean: float, log_scale: float, levels: int) -> float:
-    """The mass of one logistic in one bin, edges to infinity, from the side where it does not cancel."""
+    """Return the mass of one logistic in one bin, computed on the side without cancellation."""
     low = -np.inf if level == 0 else 2 * level / levels - 1
     high = np.inf if level == levels - 1 else 2 * (level + 1) / levels - 1
     a, b = (low - mean) / np.exp(log_scale), (high - mean) / np.exp(log_scale)
@@ -32,7 +32,7 @@ def plain_bin(level: int, mean: float, log_scale: float, levels: int) -> float:
 
 
 def plain_log_prob(raw: np.ndarray, pixel: tuple[int, ...], *, mixtures: int, levels: int) -> float:
-    """log sum_k w_k prod_c P_k(x_c | x_<c), number by number."""
+    """log sum_k w_k prod_c P_k(x_c | x_<c), in plain Python."""
     c, m = len(pixel), mixtures
     weights = np.exp(raw[:m]) / np.exp(raw[:m]).sum()
     means, scales = raw[m : m + m * c].reshape(m, c), raw[m + m * c : m + 2 * m * c].reshape(m, c)
@@ -59,7 +59,9 @@ def plain_log_prob(raw: np.ndarray, pixel: tuple[int, ...], *, mixtures: int, le
     levels=st.sampled_from([2, 3, 16, 256]),
     data=st.data(),
 )
-def test_log_prob_is_the_definition(seed: int, channels: int, mixtures: int, levels: int, data: st.DataObject) -> None:
+def test_log_prob_equals_the_definition(
+    seed: int, channels: int, mixtures: int, levels: int, data: st.DataObject
+) -> None:
     raw = drawn(seed, channels=channels, mixtures=mixtures)
     level = st.sampled_from([0, levels - 1]) | st.integers(0, levels - 1)
     pixels = [tuple(data.draw(level) for _ in range(channels)) for _ in raw]
@@ -72,7 +74,7 @@ def test_log_prob_is_the_definition(seed: int, channels: int, mixtures: int, lev
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_every_channel_given_those_before_sums_to_one(channels: int, dtype: torch.dtype) -> None:
+def test_conditional_probabilities_of_each_channel_sum_to_one(channels: int, dtype: torch.dtype) -> None:
     raw = drawn(5, channels=channels, mixtures=10, batch=8, spread=3.0).to(dtype)
     mixture = LogisticMixture.from_network(raw, channels=channels, mixtures=10, levels=256)
     values = centred(torch.arange(256), 256, dtype).expand(8, 256)
@@ -82,12 +84,12 @@ def test_every_channel_given_those_before_sums_to_one(channels: int, dtype: torc
         joint = (weights + mixture.component(channel, values, before)).logsumexp(1)
         given_before = joint - weights.logsumexp(1)
         torch.testing.assert_close(given_before.exp().sum(1), torch.ones(8, dtype=dtype))
-        taken = torch.arange(8)[:, None] * 30  # some value, to go on with
+        taken = torch.arange(8)[:, None] * 30  # any value for the next channels
         weights = weights + mixture.component(channel, values.gather(1, taken), before)
         before = torch.cat([before, values.gather(1, taken)[:, None]], 1)
 
 
-def test_all_pixels_of_three_coupled_channels_sum_to_one() -> None:
+def test_probabilities_of_three_coupled_channels_sum_to_one() -> None:
     raw = drawn(6, channels=3, mixtures=3, batch=1, spread=2.0)
     pixels = torch.tensor(list(itertools.product(range(4), repeat=3)))
     mixture = LogisticMixture.from_network(raw.expand(len(pixels), -1, -1), channels=3, mixtures=3, levels=4)
@@ -95,7 +97,7 @@ def test_all_pixels_of_three_coupled_channels_sum_to_one() -> None:
     torch.testing.assert_close(total, torch.tensor(1.0, dtype=torch.float64))
 
 
-def test_far_from_every_mean_it_stays_finite_and_teaches() -> None:
+def test_log_prob_far_from_every_mean_is_finite_and_has_a_gradient() -> None:
     """In single precision, at the narrowest scale and a hundred times the image's range away, where a difference of
     sigmoids is zero."""
     raw = torch.zeros(3, parameters_per_pixel(1, 1), 1)
@@ -107,16 +109,16 @@ def test_far_from_every_mean_it_stays_finite_and_teaches() -> None:
     (gradient,) = torch.autograd.grad(got.sum(), raw)
     assert torch.isfinite(got).all()
     assert torch.isfinite(gradient).all()
-    assert gradient[0, 1] < 0 < gradient[2, 1]  # the means are called back
+    assert gradient[0, 1] < 0 < gradient[2, 1]  # the gradient moves the means towards the pixel
 
 
-def test_levels_are_exact_in_half_precision() -> None:
+def test_centred_levels_are_exact_in_half_precision() -> None:
     values = centred(torch.arange(256), 256, torch.float64)
     assert torch.equal(values.to(torch.bfloat16).double(), values)
     assert torch.equal(values, (2 * torch.arange(256).double() + 1) / 256 - 1)
 
 
-def test_likelihoods_of_half_precision_outputs_are_in_single() -> None:
+def test_likelihoods_of_half_precision_outputs_are_in_single_precision() -> None:
     raw = drawn(7, channels=3, mixtures=2).to(torch.bfloat16)
     mixture = LogisticMixture.from_network(raw, channels=3, mixtures=2, levels=256)
     assert mixture.log_prob(torch.zeros(2, 3, 1)).dtype == torch.float32

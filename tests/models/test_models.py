@@ -7,7 +7,7 @@ from torch import nn
 import soap
 from soap.models import ARCHITECTURES, Normalise, build, conv_decoder, dense_decoder
 
-# Counted by hand from the printed tables, with the settled readings of REPRODUCTION: name -> parameters of f and g.
+# Counted by hand from the printed tables, as read in REPRODUCTION: name -> parameters of f and g.
 PARAMETERS = {
     "fcn": 784 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10,
     "cnn": (9 * 32 + 32) + (32 * 64 * 9 + 64) + 2 * 64 + (64 * 49 * 128 + 128) + 2 * 128 + (128 * 10 + 10),
@@ -55,7 +55,7 @@ def kinds(module: nn.Module) -> list[str]:
     return [type(part).__name__ for part in module.modules() if not list(part.children())]
 
 
-def test_the_printed_layers_of_fcn_and_cnn():
+def test_fcn_and_cnn_have_the_layers_of_table_7():
     fcn = build("fcn")
     assert kinds(fcn.encoder) == ["Flatten", "Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout"]
     assert kinds(fcn.classifier) == ["Linear"]
@@ -64,7 +64,7 @@ def test_the_printed_layers_of_fcn_and_cnn():
     assert kinds(cnn.classifier) == ["Flatten", "Linear", "ReLU", "BatchNorm1d", "Linear"]
 
 
-def test_wide_blocks_stride_on_the_second_convolution_and_drop_out():
+def test_wide_block_has_dropout_and_stride_on_the_second_convolution():
     blocks = [m for m in build("wide-resnet28", widen=1).encoder.modules() if type(m).__name__ == "WideBlock"]
     assert len(blocks) == 12
     strides = [[c.stride[0] for c in block.residual if isinstance(c, nn.Conv2d)] for block in blocks]
@@ -72,7 +72,7 @@ def test_wide_blocks_stride_on_the_second_convolution_and_drop_out():
     assert all(m.p == 0.3 for block in blocks for m in block.modules() if isinstance(m, nn.Dropout))
 
 
-def test_normalisation_is_the_first_layer_of_colour_networks():
+def test_cifar_networks_normalise_in_their_first_layer():
     for name in ("resnet18", "wide-resnet28"):
         first = next(iter(build(name).encoder))
         assert isinstance(first, Normalise)
@@ -89,7 +89,7 @@ def test_decoders_return_images():
     assert out.max() <= 1
 
 
-def test_other_sizes_channels_and_classes():
+def test_networks_accept_other_sizes_channels_and_classes():
     for name, shape in (("fcn", (3, 5, 7)), ("cnn", (3, 30, 22)), ("resnet18", (3, 48, 40))):
         network = build(name, inputs=shape, classes=3)
         z = network.encoder.eval()(torch.rand(2, *shape))
@@ -97,7 +97,7 @@ def test_other_sizes_channels_and_classes():
         assert network.classifier.eval()(z).shape == (2, 3)
 
 
-def test_unknown_names_and_options_say_what_is_known():
+def test_unknown_name_or_option_suggests_known_ones():
     with pytest.raises(soap.InputError, match="did you mean resnet18"):
         build("resnet-18")
     with pytest.raises(soap.InputError, match="dropuot"):

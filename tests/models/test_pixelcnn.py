@@ -1,4 +1,4 @@
-"""The autoregressive model: it never looks ahead, its likelihood is one, and slices give what the whole gives."""
+"""PixelCNN: causality, a normalised likelihood, and generation pixel by pixel equal to the whole-image pass."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from soap.errors import InputError
 from soap.models.causal import GatedBlock
 from soap.models.logistic_mixture import LogisticMixture
-from soap.models.pixel_walk import PixelChoice, fill
+from soap.models.pixel_generation import PixelChoice, generate_pixels
 from soap.models.pixelcnn import PixelCNN
 from soap.purifiers.pixel_defend import PixelDefend
 from soap.recipes import generative
@@ -23,7 +23,7 @@ from soap.shapes import Tensor
 
 
 def small(*, seed: int = 0, **options: Any) -> PixelCNN:
-    """A small model in double precision whose weights all matter: none is zero and branches are not small."""
+    """Return a small model in double precision with no zero weights and no small residual branches."""
     settings = {"channels": 4, "blocks": 2, "mixtures": 2, **options}
     model = PixelCNN(**settings).double().eval()
     generator = torch.Generator().manual_seed(seed)
@@ -39,7 +39,7 @@ def pictures(batch: int, shape: tuple[int, ...], *, seed: int = 0, levels: int =
 
 
 def dependence(model: PixelCNN) -> Tensor:
-    """[pixels, pixels]: whether the mixture at the second depends on the image at the first, both in raster order."""
+    """[pixels, pixels]: whether the mixture at the second pixel depends on the first pixel, in raster order."""
     _, height, width = model.input_shape
     x = pictures(1, model.input_shape)
     changed = x.repeat(height * width, 1, 1, 1)
@@ -55,13 +55,13 @@ def dependence(model: PixelCNN) -> Tensor:
     channels=st.integers(1, 5),
     blocks=st.integers(1, 3),
 )
-def test_no_pixel_looks_ahead(shape: tuple[int, int, int], channels: int, blocks: int) -> None:
+def test_no_pixel_depends_on_itself_or_later_pixels(shape: tuple[int, int, int], channels: int, blocks: int) -> None:
     model = small(inputs=shape, channels=channels, blocks=blocks)
-    assert not dependence(model).tril().any()  # neither on itself nor on any after
+    assert not dependence(model).tril().any()  # upper triangle only
 
 
-def test_every_pixel_sees_all_before_it_within_reach() -> None:
-    """Two blocks see 2 * 2 + 2 rows up; a tall and a wide image show the reach, a small one that there is no hole."""
+def test_every_pixel_depends_on_all_earlier_pixels_within_reach() -> None:
+    """Two blocks see 2 * 2 + 2 rows up; tall and wide images show the reach, a small image shows no gap."""
     seen = dependence(small(inputs=(1, 6, 5), channels=6))
     assert torch.equal(seen, torch.ones(30, 30, dtype=torch.bool).triu(1))
     column = dependence(small(inputs=(1, 9, 1), channels=6))
@@ -71,7 +71,7 @@ def test_every_pixel_sees_all_before_it_within_reach() -> None:
 
 
 @pytest.mark.parametrize(("shape", "levels"), [((1, 2, 2), 3), ((1, 1, 1), 256), ((2, 1, 2), 3), ((3, 1, 1), 4)])
-def test_all_images_sum_to_one(shape: tuple[int, int, int], levels: int) -> None:
+def test_probabilities_of_all_images_sum_to_one(shape: tuple[int, int, int], levels: int) -> None:
     model = small(inputs=shape, levels=levels)
     every = torch.tensor(list(itertools.product(range(levels), repeat=math.prod(shape)))).reshape(-1, *shape)
     with torch.no_grad():
@@ -79,8 +79,8 @@ def test_all_images_sum_to_one(shape: tuple[int, int, int], levels: int) -> None
     torch.testing.assert_close(total, torch.tensor(1.0, dtype=torch.float64))
 
 
-def test_bits_per_dim_of_a_model_that_knows_nothing() -> None:
-    """One enormous logistic cut in two levels gives each the half: one bit a dimension."""
+def test_uniform_model_of_two_levels_has_one_bit_per_dim() -> None:
+    """One very wide logistic over two levels gives each level probability 1/2."""
     model = PixelCNN(inputs=(3, 2, 5), channels=2, blocks=1, mixtures=1, levels=2).double()
     with torch.no_grad():
         for parameter in model.head.parameters():
@@ -91,7 +91,7 @@ def test_bits_per_dim_of_a_model_that_knows_nothing() -> None:
     torch.testing.assert_close(nats, torch.full((4,), -30 * math.log(2), dtype=torch.float64))
 
 
-def test_an_image_is_taken_at_its_nearest_levels() -> None:
+def test_images_are_rounded_to_the_nearest_levels() -> None:
     model, x = small(inputs=(3, 3, 4)), pictures(2, (3, 3, 4))
     kept = x.clone()
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_an_image_is_taken_at_its_nearest_levels() -> None:
 
 @settings(max_examples=10)
 @given(shape=st.tuples(st.sampled_from([1, 3]), st.integers(1, 5), st.integers(1, 5)), blocks=st.integers(1, 3))
-def test_pixel_by_pixel_gives_what_the_whole_image_gives(shape: tuple[int, int, int], blocks: int) -> None:
+def test_generation_pixel_by_pixel_equals_the_whole_image_pass(shape: tuple[int, int, int], blocks: int) -> None:
     model, x = small(inputs=shape, blocks=blocks), pictures(3, shape)
     levels = model.levels_of(x)
     with torch.no_grad():
@@ -117,32 +117,38 @@ def test_pixel_by_pixel_gives_what_the_whole_image_gives(shape: tuple[int, int, 
 
         return at
 
-    assert torch.equal(fill(model, follow, levels.permute(0, 2, 3, 1), name="follow"), levels)
+    assert torch.equal(generate_pixels(model, follow, levels.permute(0, 2, 3, 1), name="follow"), levels)
     for place, mixture in zip(np.ndindex(shape[1:]), visited, strict=True):
         for name in ("log_weights", "means", "log_scales", "coupling"):
             torch.testing.assert_close(getattr(mixture, name)[..., 0], getattr(whole, name)[..., *place])
 
 
-def test_a_walk_computes_every_activation_once() -> None:
-    """One position of every convolution a pixel, whatever the image's size: not a forward pass a pixel. Two products
-    give x beside -x, and so are taken twice."""
+def test_generation_computes_every_activation_once() -> None:
+    """The cost of a pixel is one position of every convolution, not a forward pass.
+
+    Two products return x and -x, so they count twice.
+    """
     model, given = small(inputs=(1, 4, 6), channels=5), torch.zeros(3, 4, 6, 1, dtype=torch.int64)
 
     def product(sums: Any, a: tuple[int, ...], b: tuple[int, ...], **_: Any) -> int:
         return 2 * math.prod(a) * b[-1]
 
-    in_place = dict.fromkeys([torch.ops.aten.addmm_, torch.ops.aten.baddbmm_], product)  # unknown to the counter
-    with FlopCounterMode(display=False, custom_mapping=in_place) as walk:
-        fill(model, lambda row: lambda place, mixture: row[:, place], given, name="zeros")
+    in_place = dict.fromkeys(
+        [torch.ops.aten.addmm_, torch.ops.aten.baddbmm_], product
+    )  # the counter does not know these
+    with FlopCounterMode(display=False, custom_mapping=in_place) as generation:
+        generate_pixels(model, lambda row: lambda place, mixture: row[:, place], given, name="zeros")
     with FlopCounterMode(display=False) as whole, torch.no_grad():
         model.raw(torch.zeros(3, 1, 4, 6, dtype=torch.float64))
     twice = model.enter_left.weight.numel() + 2 * 5 * 2 * 5  # two blocks, of 2 * 5 channels in and 5 out
-    assert walk.get_total_flops() == whole.get_total_flops() + 2 * given.numel() * twice
+    assert generation.get_total_flops() == whole.get_total_flops() + 2 * given.numel() * twice
 
 
-def test_a_pixel_takes_few_kernels() -> None:
-    """Counted between rows of two widths: what is there once a row drops out. A block is two products, two ELUs and a
-    gated sum of two."""
+def test_generating_a_pixel_takes_few_kernels() -> None:
+    """The difference between two widths removes the cost of a row.
+
+    A block has two products, two ELUs and a gated sum of two kernels.
+    """
 
     class Counting(TorchDispatchMode):
         def __init__(self) -> None:
@@ -166,7 +172,7 @@ def test_a_pixel_takes_few_kernels() -> None:
     assert a_pixel[1] <= 60
 
 
-def test_dropout_is_for_training_alone() -> None:
+def test_dropout_is_active_in_training_mode_only() -> None:
     model, x = small(inputs=(1, 4, 4), dropout=0.5), pictures(2, (1, 4, 4))
     with torch.no_grad():
         assert torch.equal(model.raw(x), model.raw(x))
@@ -174,8 +180,8 @@ def test_dropout_is_for_training_alone() -> None:
         assert not torch.equal(model.raw(x), model.raw(x))
 
 
-def test_fresh_weights() -> None:
-    """Of unit variance, but for the ends of the residual branches and the head; the means part the levels evenly."""
+def test_initial_weights() -> None:
+    """Unit variance except at the ends of residual branches and in the head; means are evenly spread."""
     torch.manual_seed(0)
     model = PixelCNN(channels=32, blocks=4, mixtures=3, inputs=(1, 8, 8))
     for block in (*model.above, *model.left):
@@ -187,8 +193,8 @@ def test_fresh_weights() -> None:
     )
 
 
-def test_the_recipes_model_fits_its_file() -> None:
-    """16 MB at two bytes a number."""
+def test_model_of_the_recipe_fits_in_16_mb() -> None:
+    """At two bytes a parameter."""
     recipe = generative.read("pixeldefend-cifar10")
     model = generative.build(recipe)
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -202,7 +208,7 @@ def test_the_recipes_model_fits_its_file() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"inputs": (32, 32)}, r"want the shape of an image: \(channels, height, width\)"),
+        ({"inputs": (32, 32)}, r"expected the shape of an image: \(channels, height, width\)"),
         ({"inputs": (3, 0, 32)}, "each of inputs is 0"),
         ({"channels": 0}, "channels is 0"),
         ({"blocks": 0}, "blocks is 0"),
@@ -212,13 +218,13 @@ def test_the_recipes_model_fits_its_file() -> None:
         ({"dropout": -0.1}, "dropout is -0.1"),
     ],
 )
-def test_bad_options(options: dict[str, Any], told: str) -> None:
+def test_bad_option_raises_an_error_that_names_it(options: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         PixelCNN(**options)
 
 
 @pytest.mark.gpu
-def test_half_precision_is_near_single() -> None:
+def test_half_precision_is_close_to_single() -> None:
     model = PixelCNN(inputs=(3, 16, 16), channels=32, blocks=3).cuda()
     x = pictures(4, (3, 16, 16)).float().cuda()
     with torch.no_grad():

@@ -43,7 +43,9 @@ def test_one_go_trains_and_measures_and_a_second_does_nothing(tmp_path):
     for cell in wanted:
         assert len(cell.found_in(done.rows)) == 1
     assert {row.provenance.training for row in done.rows} == {"1 epochs, seed 0, fp32"}
-    assert "epochs = 1  # changed for this run; it was 2" in (tmp_path / "runs/tiny-dr/recipe.toml").read_text()
+    assert (
+        "# Changed for this run: epochs = 1; the recipe has 2." in (tmp_path / "runs/tiny-dr/recipe.toml").read_text()
+    )
     assert [at.number for at in seen] == sorted(at.number for at in seen)
     assert (seen[-1].number, seen[-1].jobs) == (6, 6)
     assert "1/6 tiny-dr: train for 1 epochs; " in str(seen[0])
@@ -79,7 +81,7 @@ def test_a_stop_anywhere_and_a_second_run_give_the_rows_of_one_go(tmp_path):
 def test_a_training_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     wanted = cells("none")
     whole = go(tmp_path / "whole", wanted)
-    monkeypatch.setattr(loop, "SAVE_EVERY", -1.0)  # a checkpoint an epoch
+    monkeypatch.setattr(loop, "SAVE_INTERVAL_S", -1.0)  # a checkpoint every epoch
     losses, calls = Reconstruction.losses, []
 
     def counted(self, *given):

@@ -100,7 +100,7 @@ def test_bundled_weights_are_taken_and_those_of_a_trial_refused(tmp_path, monkey
     assert (again.jobs, again.done, len(again.rows), folder.exists()) == (1, 1, 2, False)
     tensors, metadata = tensor_files.load_tensors(tmp_path / "zoo/tiny-prior.safetensors")
     (tmp_path / "zoo/tiny-prior.safetensors").unlink()
-    text = metadata["recipe"].replace("lr = 1e-3", "lr = 1e-2")
+    text = metadata["recipe"].replace("lr = 0.001", "lr = 0.01")
     tensor_files.save_tensors(folder / WEIGHTS, tensors, {**metadata, "recipe": text})
     with pytest.raises(InputError, match=r"was not trained by the recipe tiny-prior .* move its folder away"):
         go(tmp_path, [BEHIND], results=tmp_path / "third.jsonl")

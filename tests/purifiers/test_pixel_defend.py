@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from soap._runtime import cuda_graphs
 from soap.defence import Defence
 from soap.errors import InputError
-from soap.models.likeliest import Candidates, most_likely
-from soap.models.logistic_mixture import LogisticMixture, centred, parameters_per_pixel
+from soap.models.logistic_mixture import Candidates, LogisticMixture, centred, most_likely, parameters_per_pixel
 from soap.models.pixelcnn import PixelCNN
 from soap.purifiers.pixel_defend import PixelDefend
 from soap.shapes import Tensor
@@ -139,13 +138,13 @@ def test_max_memory_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) 
 
     model, x = small((1, 4, 3)), pictures(5, (1, 4, 3))
     walked: list[int] = []
-    fill = pixel_defend.fill
+    generate = pixel_defend.generate_pixels
 
     def counting(model: PixelCNN, choose: Any, given: Tensor, *, name: str) -> Tensor:
         walked.append(len(given))
-        return fill(model, choose, given, name=name)
+        return generate(model, choose, given, name=name)
 
-    monkeypatch.setattr(pixel_defend, "fill", counting)
+    monkeypatch.setattr(pixel_defend, "generate_pixels", counting)
     whole = PixelDefend(model)(x)
     parts = PixelDefend(model, max_memory=25_000)(x)
     assert walked[0] == 5
@@ -226,7 +225,7 @@ def test_defence_passes_gradients_straight_through() -> None:
         (torch.zeros(0, 1, 4, 4), "empty batch"),
         (torch.zeros(1, 1, 4, 4, dtype=torch.uint8), "divide 8-bit images by 255"),
         (torch.full((1, 1, 4, 4), torch.nan), "NaN"),
-        (torch.full((1, 1, 4, 4), 1.5), r"want \[0, 1\]"),
+        (torch.full((1, 1, 4, 4), 1.5), r"expected \[0, 1\]"),
         (torch.zeros(1, 1, 4, 4, dtype=torch.float64), "the model's parameters are torch.float32"),
     ],
 )
@@ -280,5 +279,6 @@ def test_replay_does_not_change_the_result() -> None:
         got, want = PixelDefend(model)(images), PixelDefend(plain)(images)
         assert torch.equal(got.x, want.x)
         torch.testing.assert_close(got.loss_after, want.loss_after)
-    assert len(cuda_graphs._shelves[model].recordings) == 1  # one recording of a row serves all rows and both sizes
-    assert plain not in cuda_graphs._shelves
+    # One recording of a row serves all rows and both sizes.
+    assert len(cuda_graphs._graphs_by_module[model].recordings) == 1
+    assert plain not in cuda_graphs._graphs_by_module

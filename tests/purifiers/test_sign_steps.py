@@ -235,7 +235,7 @@ BAD = [
     (lambda m, x: Hedge(m)(x[:0]), "empty batch"),
     (lambda m, x: Hedge(m).path(x[0, 0, 0]), "add a batch dimension"),
     (lambda m, x: Hedge(Softmax())(x), "returned probabilities"),
-    (lambda m, x: AntiAdversary(nn.Identity())(x), r"want float logits of shape \[2, classes\]"),
+    (lambda m, x: AntiAdversary(nn.Identity())(x), r"expected float logits of shape \[2, classes\]"),
     (lambda m, x: Hedge(Blind())(x), "carries no gradient"),
     (lambda m, x: AntiAdversary(lambda x: x), "expected an nn.Module from images to logits"),
     (lambda m, x: AntiAdversary(m, step_size=0.0), "step_size is 0.0"),

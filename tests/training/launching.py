@@ -1,4 +1,4 @@
-"""Start several processes the way users do, on a port that is free."""
+"""Start two processes with a launcher, as users do, on a free port."""
 
 import os
 import socket
@@ -17,13 +17,13 @@ LAUNCHERS = {
 }  # fmt: skip
 
 
-PATIENCE = 300
-"""Seconds after which a hang is a failure."""
+TIMEOUT_S = 300
+"""A test that takes longer hangs."""
 
 
 @contextmanager
 def launched(launcher: str, *what: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Two processes of `what`, in `folder`, with no data but the bundled; they end with the block at the latest."""
+    """Run two processes of `what` in `folder`, with bundled data only; they are ended with the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -40,5 +40,5 @@ def launched(launcher: str, *what: str, folder: Path) -> Iterator[subprocess.Pop
             yield process
         finally:
             if process.poll() is None:
-                process.terminate()  # a launcher ends its processes first
-                process.communicate(timeout=PATIENCE)
+                process.terminate()  # the launcher ends its processes first
+                process.communicate(timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Checkpoints: the last two are kept, a damaged one is passed over and said so, what differs is refused by name."""
+"""Checkpoints: the last two are kept, a damaged one is skipped with a warning, another run's is refused."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from soap.training import checkpoint, train
 
 
 def stopped(out, *steps):
-    """A run that was stopped after so many steps, and again after so many more."""
+    """Start a run and stop it after so many steps; resume and stop it again for each further count."""
     for number, count in enumerate(steps):
         train(tiny_model(), images(), SCHEDULE, out=out, resume=number > 0, stop=StopAfter(count))
 
@@ -30,23 +30,23 @@ def whole(tmp_path):
     return weights(model)
 
 
-def test_the_last_two_are_kept(tmp_path):
+def test_last_two_checkpoints_are_kept(tmp_path):
     stopped(tmp_path, 2, 3, 1)
     assert step_of(tmp_path / checkpoint.NAME) == 6
     assert step_of(tmp_path / checkpoint.PREVIOUS) == 5
 
 
 @pytest.mark.parametrize("damage", [lambda c: c[:-7], lambda c: c[:-50] + bytes([c[-50] ^ 1]) + c[-49:], lambda c: b""])
-def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(tmp_path, caplog, whole, damage):
+def test_damaged_checkpoint_is_skipped_and_the_run_ends_with_the_same_weights(tmp_path, caplog, whole, damage):
     out = tmp_path / "run"
     stopped(out, 5, 3)
     path = out / checkpoint.NAME
     path.write_bytes(damage(path.read_bytes()))
     model = tiny_model(seed=9)
-    # A crash before the next save must not leave the damaged one as the only other.
+    # A crash before the next save must not leave only the damaged checkpoint.
     assert train(model, images(), SCHEDULE, out=out, resume=True, stop=StopAfter(1)).step == 6
-    assert "checkpoint.safetensors: not a whole safetensors file" in caplog.messages[0]
-    assert "goes on from the checkpoint before it, of step 5" in caplog.messages[0]
+    assert "checkpoint.safetensors: not a complete safetensors file" in caplog.messages[0]
+    assert "previous checkpoint, of step 5" in caplog.messages[0]
     assert (step_of(path), step_of(out / checkpoint.PREVIOUS)) == (6, 5)
     caplog.clear()
     assert train(model, images(), SCHEDULE, out=out, resume=True).finished
@@ -54,7 +54,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(tmp_path,
     assert weights(model) == whole
 
 
-def test_two_damaged_checkpoints_are_both_named(tmp_path):
+def test_error_names_both_damaged_checkpoints(tmp_path):
     stopped(tmp_path, 2, 3)
     for name in (checkpoint.NAME, checkpoint.PREVIOUS):
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:100])
@@ -62,7 +62,7 @@ def test_two_damaged_checkpoints_are_both_named(tmp_path):
         train(tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True)
 
 
-def test_a_run_of_another_version_data_or_architecture_is_refused_by_name(tmp_path, monkeypatch):
+def test_checkpoint_of_another_version_data_or_architecture_is_refused(tmp_path, monkeypatch):
     stopped(tmp_path, 2)
     go = {"data": images(), "schedule": SCHEDULE, "out": tmp_path, "resume": True}
     before = (tmp_path / checkpoint.NAME).read_bytes()
@@ -78,7 +78,7 @@ def test_a_run_of_another_version_data_or_architecture_is_refused_by_name(tmp_pa
     assert (tmp_path / checkpoint.NAME).read_bytes() == before
 
 
-def test_checkpoints_of_before_know_of_no_version_and_still_load(tmp_path, whole):
+def test_older_checkpoint_without_version_resumes(tmp_path, whole):
     out = tmp_path / "run"
     stopped(out, 5)
     tensors, metadata = tensor_files.load_tensors(out / checkpoint.NAME)
@@ -90,8 +90,17 @@ def test_checkpoints_of_before_know_of_no_version_and_still_load(tmp_path, whole
     assert weights(model) == whole
 
 
-def test_a_checkpoint_that_is_none_is_a_file_error(tmp_path):
+def test_file_that_is_not_a_checkpoint_is_a_file_error(tmp_path):
     for metadata in ({}, {"state": "[]"}, {"state": '{"identity": 3}'}, {"state": "{"}):
         tensor_files.save_tensors(tmp_path / checkpoint.NAME, {"w": torch.ones(1)}, metadata)
         with pytest.raises(soap.FileError, match="not a training checkpoint"):
             train(tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True)
+
+
+def test_recipes_are_compared_by_value_not_by_comments(tmp_path):
+    recipe = {"recipe": "# first\nlr = 1"}
+    train(tiny_model(), images(), SCHEDULE, out=tmp_path, metadata=recipe, stop=StopAfter(2))
+    with pytest.raises(soap.InputError, match="another run: recipe differ"):
+        train(tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True, metadata={"recipe": "lr = 2"})
+    done = train(tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True, metadata={"recipe": "lr = 1  # other"})
+    assert done.finished

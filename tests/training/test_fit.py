@@ -1,4 +1,4 @@
-"""Fitting in one call: the same as `train`, from arrays or a data set, resumable, kept for `restore`."""
+"""`fit`: equal to `train`, from arrays or a data set, resumable, and readable by `restore`."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def network() -> nn.Module:
 
 
 def data(n: int = 34) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random images whose class is told by their brightest quarter."""
+    """Return random images; the class is the brightest quarter."""
     x = noise_images(n, seed=5)
     quarters = torch.stack([q.mean((1, 2, 3)) for half in x.chunk(2, 2) for q in half.chunk(2, 3)], 1)
     return x, quarters.argmax(1)
@@ -36,7 +36,7 @@ def weights(model: nn.Module) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
 
 
-def test_it_is_train_with_the_same_schedule(tmp_path):
+def test_fit_equals_train_with_the_same_schedule(tmp_path):
     x, y = data()
     plain, front = tiny_model(), tiny_model()
     train(plain, as_dataset(x, y, classes=4), Schedule(**SHORT, seed=3), out=tmp_path / "plain")
@@ -45,7 +45,7 @@ def test_it_is_train_with_the_same_schedule(tmp_path):
     assert weights(front) == weights(plain)
 
 
-def test_bytes_floats_tensors_and_data_sets_are_one(tmp_path):
+def test_bytes_floats_tensors_and_data_sets_give_the_same_weights(tmp_path):
     x, y = data()
     levels = (x * 255).round().byte()
     kinds = {
@@ -63,19 +63,19 @@ def test_bytes_floats_tensors_and_data_sets_are_one(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["consistency", "rotation", "reconstruction"])
-def test_it_learns_the_users_own_module_and_the_file_restores_it(tmp_path, task):
+def test_fit_trains_the_wrapped_module_and_restore_loads_it(tmp_path, task):
     x, y = data(200)
     mine = network()
     model = wrap(mine, task, shape=(1, 8, 8), alpha=1.0)
     done = fit(model, x, y, out=tmp_path, epochs=12, lr=0.05, batch=16)
     assert done.history[-1]["classification"] < done.history[0]["classification"]
-    assert torch.equal(mine(x), model(x))  # it is the same network
+    assert torch.equal(mine(x), model(x))  # the same module
     again = restore(tmp_path / "last.safetensors", network())
     assert weights(again) == weights(model)
     assert torch.equal(again.auxiliary.loss(again, x), model.auxiliary.loss(model, x))
 
 
-def test_frozen_parameters_stay(tmp_path):
+def test_frozen_parameters_do_not_change(tmp_path):
     mine = network()
     mine[1].weight.requires_grad_(False)
     before = mine[1].weight.clone()
@@ -83,29 +83,29 @@ def test_frozen_parameters_stay(tmp_path):
     assert torch.equal(mine[1].weight, before)
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path):
+def test_stopped_run_resumes_to_the_same_weights(tmp_path):
     whole = wrap(network(), "reconstruction", shape=(1, 8, 8))
     fit(whole, *data(), out=tmp_path / "whole", **SHORT)
     calls: list[int] = []
     first = wrap(network(), "reconstruction", shape=(1, 8, 8))
     done = fit(first, *data(), out=tmp_path / "cut", **SHORT, stop=lambda: calls.append(1) or len(calls) >= 3)
     assert not done.finished
-    with pytest.raises(InputError, match="holds an earlier run; go on with it by resume=True"):
+    with pytest.raises(InputError, match="contains an earlier run; continue it with resume=True"):
         fit(wrap(network(), "reconstruction", shape=(1, 8, 8)), *data(), out=tmp_path / "cut", **SHORT)
     resumed = wrap(network(), "reconstruction", shape=(1, 8, 8), seed=7)
     assert fit(resumed, *data(), out=tmp_path / "cut", **SHORT, resume=True).finished
     assert weights(resumed) == weights(whole)
-    with pytest.raises(InputError, match="holds no checkpoint"):
+    with pytest.raises(InputError, match="contains no checkpoint"):
         fit(resumed, *data(), out=tmp_path / "other", **SHORT, resume=True)
 
 
 X, Y = data(6)
 BAD = [
-    ((X, None), {}, "give y, or a Dataset"),
+    ((X, None), {}, "pass y, or a Dataset"),
     ((as_dataset(X, Y, classes=4), Y), {}, "leave out y"),
     ((X * 255, Y), {}, "divide by 255"),
-    ((X.long(), Y), {}, "want bytes"),
-    ((X, Y.float()), {}, "want whole numbers"),
+    ((X.long(), Y), {}, "expected bytes"),
+    ((X, Y.float()), {}, "expected integers"),
     ((X, Y + 1), {}, "labels run from"),
     ((X[:3], Y), {}, "one label for each"),
     ((X.flatten(1), Y), {}, "this model takes"),
@@ -117,7 +117,7 @@ BAD = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("given", "changes", "words"), BAD, ids=[words for *_, words in BAD])
-def test_bad_input_is_told_and_nothing_is_written(tmp_path, given, changes, words):
+def test_bad_input_raises_and_writes_nothing(tmp_path, given, changes, words):
     model = tiny_model()
     before = weights(model)
     with pytest.raises(InputError, match=words):
@@ -126,13 +126,13 @@ def test_bad_input_is_told_and_nothing_is_written(tmp_path, given, changes, word
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_without_a_task_is_refused(tmp_path):
+def test_model_without_a_task_is_refused(tmp_path):
     with pytest.raises(InputError, match="without an auxiliary task"):
         fit(soap.load("mnist-fcn-no-def"), soap.data.load("mnist-mini").take(10), out=tmp_path, epochs=1)
 
 
 class Masked(nn.Module):
-    """A network with a buffer of minus infinity, as attention has."""
+    """A network with a buffer of minus infinity, like an attention mask."""
 
     def __init__(self, persistent: bool) -> None:
         super().__init__()
@@ -143,8 +143,8 @@ class Masked(nn.Module):
         return self.inner(x)
 
 
-def test_what_no_file_could_keep_is_told_before_the_training(tmp_path):
-    """The training ended well, and nobody could read its weights."""
+def test_model_that_cannot_be_saved_is_refused_before_training(tmp_path):
+    """Such a training once finished, and its weights could not be read."""
     x, y = data()
     with pytest.raises(InputError, match=r"mask' of the model has NaN or infinite values.*persistent=False"):
         fit(wrap(Masked(True), "reconstruction", shape=(1, 8, 8)), x, y, out=tmp_path / "a", **SHORT)
@@ -154,12 +154,12 @@ def test_what_no_file_could_keep_is_told_before_the_training(tmp_path):
     assert torch.equal(restore(str(tmp_path / "b" / "last.safetensors"), Masked(False))(x), model.eval()(x))
 
 
-def test_two_trainings_do_not_share_a_folder(tmp_path):
-    """The second wrote over the first one's weights, and both said that theirs were there."""
+def test_second_training_in_the_same_folder_is_refused(tmp_path):
+    """The second training once overwrote the weights of the first."""
     x, y = data()
 
     def second(progress):
-        with pytest.raises(soap.FileError, match="another process is at work in it; wait for its end, or choose"):
+        with pytest.raises(soap.FileError, match="another process uses this folder; wait until it ends, or choose"):
             train(tiny_model(), as_dataset(x, y, classes=4), Schedule(**SHORT, seed=1), out=tmp_path)
 
     done = train(tiny_model(), as_dataset(x, y, classes=4), Schedule(**SHORT), out=tmp_path, watch=second)

@@ -1,4 +1,4 @@
-"""Label-free training: reproducible, resumable at any step to the bit, honest about what it keeps."""
+"""Generative training: reproducible, resumable at any step bit for bit, and the files it writes."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ def wgan(seed: int = 0, schedule: GenerativeSchedule = SCHEDULE) -> WganGp:
 
 
 class MeanImage:
-    """The least objective: one image that comes to the mean of all, by SGD; dropout draws from the global state."""
+    """A minimal objective: SGD moves one image to the mean image; dropout draws from the global state."""
 
     class Network(nn.Module):
         def __init__(self, start: float) -> None:
@@ -61,7 +61,7 @@ class MeanImage:
 
 
 class StopAfter:
-    """Asks to stop after so many steps, as Ctrl-C would."""
+    """Stop condition that is true after so many steps, like Ctrl-C."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -75,12 +75,12 @@ def weights(objective: Objective) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in objective.networks.state_dict().items()}
 
 
-def told(history: list[dict[str, object]]) -> list[dict[str, object]]:
+def without_speed(history: list[dict[str, object]]) -> list[dict[str, object]]:
     return [{**row, "images_per_second": 0} for row in history]
 
 
 @pytest.mark.parametrize("make", [wgan, lambda seed=0: MeanImage(start=seed)], ids=["wgan", "mean image"])
-def test_a_run_stopped_at_any_step_resumes_as_if_it_had_not(make, tmp_path):
+def test_run_stopped_at_any_step_resumes_to_the_same_weights(make, tmp_path):
     whole = make()
     full = train_generative(whole, images(), SCHEDULE, out=tmp_path / "whole")
     assert full.finished
@@ -91,17 +91,17 @@ def test_a_run_stopped_at_any_step_resumes_as_if_it_had_not(make, tmp_path):
         first = train_generative(make(), images(), SCHEDULE, out=out, stop=StopAfter(steps))
         assert not first.finished
         assert not (out / "last.safetensors").exists()
-        resumed = make(seed=9)  # other weights: all of them must come from the checkpoint
+        resumed = make(seed=9)  # different weights: all must come from the checkpoint
         done = train_generative(resumed, images(), SCHEDULE, out=out, resume=True)
         assert done.finished
         assert weights(resumed) == weights(whole), f"stopped after {steps} steps"
-        assert told(done.history) == told(full.history)
+        assert without_speed(done.history) == without_speed(full.history)
         tensors, metadata = tensor_files.load_tensors(out / "last.safetensors")
         assert metadata == kept[1]
         assert all(torch.equal(tensors[name], kept[0][name]) for name in kept[0])
 
 
-def test_one_seed_gives_one_set_of_weights(tmp_path):
+def test_same_seed_gives_the_same_weights(tmp_path):
     runs = []
     for number, seed in enumerate((0, 0, 1)):
         schedule = dataclasses.replace(SCHEDULE, seed=seed)
@@ -111,7 +111,7 @@ def test_one_seed_gives_one_set_of_weights(tmp_path):
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_the_product_is_kept_alone_with_its_metadata(tmp_path):
+def test_weights_file_holds_only_the_product_and_its_metadata(tmp_path):
     objective = wgan()
     done = train_generative(objective, images(), SCHEDULE, out=tmp_path, metadata={"recipe": "text"})
     tensors, metadata = tensor_files.load_tensors(tmp_path / "last.safetensors")
@@ -125,7 +125,7 @@ def test_the_product_is_kept_alone_with_its_metadata(tmp_path):
     assert not any(network.training for network in objective.networks.modules())
 
 
-def test_a_run_comes_to_the_mean_image_and_tells_its_mean_errors(tmp_path):
+def test_run_converges_to_the_mean_image_and_reports_errors(tmp_path):
     objective, data = MeanImage(lr=0.2), images(32)
     schedule = dataclasses.replace(SCHEDULE, epochs=25, augment=())
     done = train_generative(objective, data, schedule, out=tmp_path)
@@ -134,7 +134,7 @@ def test_a_run_comes_to_the_mean_image_and_tells_its_mean_errors(tmp_path):
     assert objective.seen == pytest.approx([k / 50 for k in range(50)])
 
 
-def test_metrics_are_means_over_the_epochs_steps(tmp_path):
+def test_metrics_are_means_over_the_steps_of_an_epoch(tmp_path):
     class Counting(MeanImage):
         def step(self, x, generator, progress):
             super().step(x, generator, progress)
@@ -144,35 +144,35 @@ def test_metrics_are_means_over_the_epochs_steps(tmp_path):
     assert [row["count"] for row in done.history] == [1.5, 3.5, 5.5]
 
 
-def test_global_random_state_is_left_alone_and_images_too(tmp_path):
+def test_global_random_state_and_images_are_unchanged(tmp_path):
     before, data = torch.get_rng_state(), images()
     train_generative(wgan(), data, SCHEDULE, out=tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(data.x, images().x)
 
 
-def test_progress_tells_where_the_run_stands(tmp_path):
+def test_progress_reports_epoch_step_and_metrics(tmp_path):
     seen: list[GenerativeProgress] = []
     train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path, watch=seen.append)
-    ends = [(p.epoch, p.epochs, p.step, p.steps) for p in seen if p.step % 2 == 0]  # a slow machine tells more
+    ends = [(p.epoch, p.epochs, p.step, p.steps) for p in seen if p.step % 2 == 0]  # a slow machine reports more often
     assert ends == [(1, 3, 2, 6), (2, 3, 4, 6), (3, 3, 6, 6)]
     assert seen[-1].seconds_left == 0
     assert list(seen[0].metrics) == ["error"]
 
 
-def test_short_epochs_are_not_all_saved_but_the_end_is(tmp_path, monkeypatch):
+def test_checkpoints_are_written_at_intervals_and_at_the_end(tmp_path, monkeypatch):
     saved = []
     keep = tensor_files.save_tensors
     monkeypatch.setattr(tensor_files, "save_tensors", lambda path, *rest: (saved.append(path.name), keep(path, *rest)))
     train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path / "short")
     assert saved == ["last.safetensors", "checkpoint.safetensors"]
     saved.clear()
-    monkeypatch.setattr("soap.training.generative.SAVE_EVERY", -1.0)
+    monkeypatch.setattr("soap.training.loop.SAVE_INTERVAL_S", -1.0)
     train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path / "long")
     assert saved.count("checkpoint.safetensors") == SCHEDULE.epochs
 
 
-def test_adams_state_survives_in_the_layout_of_its_weights(tmp_path):
+def test_adam_state_is_restored_in_the_layout_of_the_weights(tmp_path):
     train_generative(wgan(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(3))
     tensors, metadata = tensor_files.load_tensors(tmp_path / checkpoint.NAME)
     again = wgan(seed=4)
@@ -189,7 +189,7 @@ def test_adams_state_survives_in_the_layout_of_its_weights(tmp_path):
             assert state["step"].item() == (3 if name.startswith("generator.") else 6)
 
 
-def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path):
+def test_checkpoint_of_another_run_is_refused(tmp_path):
     train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
     with pytest.raises(soap.InputError, match="belongs to another run: schedule differ"):
         train_generative(MeanImage(), images(), dataclasses.replace(SCHEDULE, lr=0.1), out=tmp_path, resume=True)
@@ -198,25 +198,25 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path):
 
 
 def test_missing_and_corrupt_checkpoints_are_file_errors(tmp_path):
-    with pytest.raises(soap.FileError, match=r"checkpoint\.safetensors: there is no such file"):
+    with pytest.raises(soap.FileError, match=r"checkpoint\.safetensors: no such file"):
         train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path / "nowhere", resume=True)
     train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
     path = tmp_path / checkpoint.NAME
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+    with pytest.raises(soap.FileError, match="not a complete safetensors file"):
         train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path, resume=True)
 
 
-def test_diverging_training_says_so(tmp_path):
+def test_diverging_training_raises_with_advice(tmp_path):
     with pytest.raises(soap.SoapError, match="Lower lr or raise warmup_steps"):
         train_generative(MeanImage(lr=1e30), images(), SCHEDULE, out=tmp_path)
 
 
-def test_what_cannot_be_had_is_refused_before_any_work(tmp_path):
+def test_unsupported_options_are_refused_before_any_work(tmp_path):
     out = tmp_path / "out"
     with pytest.raises(soap.InputError, match="'bf16' is for GPUs"):
         train_generative(wgan(), images(), SCHEDULE, out=out, precision="bf16")
-    with pytest.raises(soap.InputError, match="WganGp cannot be compiled"):
+    with pytest.raises(soap.InputError, match="WganGp does not support"):
         train_generative(wgan(), images(), SCHEDULE, out=out, compiled=True)
     large = dataclasses.replace(images(), x=noise_images(35, side=12))
     with pytest.raises(soap.InputError, match=r"this model takes \[batch, 1, 8, 8\]"):
@@ -226,8 +226,8 @@ def test_what_cannot_be_had_is_refused_before_any_work(tmp_path):
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own, on some versions
-def test_compiled_training_comes_to_the_same(tmp_path, monkeypatch):
-    """With the backend that needs no C++ compiler; the default one is run on the GPU."""
+def test_compiled_training_gives_the_same_errors(tmp_path, monkeypatch):
+    """Uses the backend that needs no C++ compiler; the default backend is tested on the GPU."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     eager = train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path / "eager").history
     compiled = train_generative(MeanImage(), images(), SCHEDULE, out=tmp_path / "compiled", compiled=True).history
@@ -261,6 +261,6 @@ BAD = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("change", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_schedules_are_refused(change, message):
+def test_bad_schedule_raises(change, message):
     with pytest.raises(soap.InputError, match=message):
         dataclasses.replace(SCHEDULE, **change)

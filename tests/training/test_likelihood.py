@@ -1,23 +1,21 @@
-"""Maximum likelihood: a known entropy is reached, one step is Adam's, and the average follows."""
+"""Maximum likelihood: training reaches a known entropy; one step equals Adam and a running average."""
 
 import copy
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 
 from soap.models.pixelcnn import PixelCNN
 from soap.shapes import Tensor
+from soap.training import GenerativeSchedule
 from soap.training.likelihood import Likelihood
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.95, 0.9995)
-    warmup_steps: int = 4
-    average: float = 0.9995
+def schedule(**changes: Any) -> GenerativeSchedule:
+    settings = {"lr": 1e-3, "betas": (0.95, 0.9995), "warmup_steps": 4, "average": 0.9995, **changes}
+    return GenerativeSchedule(epochs=1, **settings)
 
 
 def model(**options: float) -> PixelCNN:
@@ -38,16 +36,18 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_it_learns_a_known_distribution() -> None:
-    """The first pixel is bright four times in five, the second agrees with it nine times in ten: the entropy is the
-    least a model can reach, and below it a likelihood would not be one."""
+def test_training_reaches_the_entropy_of_a_known_distribution() -> None:
+    """The first pixel is bright with probability 0.8 and the second equals it with probability 0.9.
+
+    The entropy is the lower bound of any normalised likelihood.
+    """
 
     def entropy(p: float) -> float:
         return -(p * math.log2(p) + (1 - p) * math.log2(1 - p))
 
     torch.manual_seed(0)
     objective = Likelihood(
-        PixelCNN(inputs=(1, 1, 2), channels=8, blocks=1, mixtures=1, levels=2), Pace(lr=0.03, warmup_steps=10)
+        PixelCNN(inputs=(1, 1, 2), channels=8, blocks=1, mixtures=1, levels=2), schedule(lr=0.03, warmup_steps=10)
     )
     generator = torch.Generator().manual_seed(0)
     for step in range(150):
@@ -64,8 +64,8 @@ def test_it_learns_a_known_distribution() -> None:
     assert least <= bits < least + 0.02
 
 
-def test_a_step_is_adams_and_the_average_follows() -> None:
-    network, pace = model(), Pace(average=0.3)
+def test_step_equals_adam_and_updates_the_average() -> None:
+    network, pace = model(), schedule(average=0.3)
     plain = copy.deepcopy(network)
     optimiser = torch.optim.Adam(plain.parameters(), betas=pace.betas, foreach=False)
     objective = Likelihood(network, pace)
@@ -85,14 +85,14 @@ def test_a_step_is_adams_and_the_average_follows() -> None:
         torch.testing.assert_close(weights(objective.product()), average, rtol=1e-4, atol=1e-5)
 
 
-def test_the_rate_after_warming_up() -> None:
-    objective = Likelihood(model(), Pace(warmup_steps=0))
+def test_learning_rate_after_warm_up() -> None:
+    objective = Likelihood(model(), schedule(warmup_steps=0))
     objective.step(pictures(), torch.Generator(), 1 / 3)
     assert float(objective.optimisers[0].param_groups[0]["lr"]) == pytest.approx(1e-3 * 0.75)
 
 
-def test_the_product_is_for_use() -> None:
-    objective = Likelihood(model(dropout=0.5), Pace())
+def test_product_is_frozen_and_in_evaluation_mode() -> None:
+    objective = Likelihood(model(dropout=0.5), schedule())
     objective.step(pictures(), torch.Generator(), 0.0)
     objective.networks.train()
     product = objective.product()
@@ -100,37 +100,36 @@ def test_the_product_is_for_use() -> None:
     assert not any(parameter.requires_grad for parameter in product.parameters())
 
 
-def test_stopped_and_resumed_it_ends_the_same() -> None:
-    """From what a checkpoint holds: the networks' tensors and the optimiser's state. Dropout follows the seed of a
-    step, as in the loop."""
+def test_resumed_objective_ends_with_the_same_weights() -> None:
+    """The networks' tensors and the optimiser's state suffice. The seed of each step is set, as in the loop."""
 
     def steps(objective: Likelihood, which: range) -> None:
         for step in which:
             torch.manual_seed(step)
             objective.step(pictures(seed=step), torch.Generator().manual_seed(step), step / 6)
 
-    whole = Likelihood(model(dropout=0.2), Pace())
+    whole = Likelihood(model(dropout=0.2), schedule())
     steps(whole, range(6))
-    first = Likelihood(model(dropout=0.2), Pace())
+    first = Likelihood(model(dropout=0.2), schedule())
     steps(first, range(3))
     held = copy.deepcopy(first.networks.state_dict()), copy.deepcopy(first.optimisers[0].state_dict())
-    second = Likelihood(model(dropout=0.2), Pace())
+    second = Likelihood(model(dropout=0.2), schedule())
     second.networks.load_state_dict(held[0])
     second.optimisers[0].load_state_dict(held[1])
     steps(second, range(3, 6))
     assert same(weights(whole.networks), weights(second.networks))
 
 
-def test_it_leaves_images_and_random_state_alone() -> None:
-    x, objective, state = pictures(), Likelihood(model(), Pace()), torch.get_rng_state()
+def test_step_does_not_change_images_or_random_state() -> None:
+    x, objective, state = pictures(), Likelihood(model(), schedule()), torch.get_rng_state()
     objective.step(x, torch.Generator(), 0.0)
     assert torch.equal(x, pictures())
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_in_half_precision() -> None:
-    objective = Likelihood(model(channels=16).cuda(), Pace(lr=0.01, warmup_steps=2))
+def test_training_in_half_precision_on_a_gpu() -> None:
+    objective = Likelihood(model(channels=16).cuda(), schedule(lr=0.01, warmup_steps=2))
     generator, x = torch.Generator("cuda").manual_seed(0), pictures(32).cuda()
     bits = []
     for step in range(30):

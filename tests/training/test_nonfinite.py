@@ -1,4 +1,4 @@
-"""A loss that is no number stops the run before its update, and leaves all that reproduces it."""
+"""A NaN or infinite loss stops the run before its update and writes a file that reproduces it."""
 
 import json
 import math
@@ -14,16 +14,16 @@ from soap._runtime import seeding
 from soap.auxiliary import JointModel
 from soap.models import Network
 from soap.training import checkpoint, train
-from soap.training.run import NONFINITE
-from soap.training.stepping import NonFiniteError, Stepper
+from soap.training.joint_step import JointStep, NonFiniteError
+from soap.training.loop import NONFINITE_FILE
 
 BAD_STEP = 6
 
 
 class Poison:
-    """An attack that spoils the batch of one step, told by the images in it."""
+    """An attack that fills the batch of one step, recognised by its first image, with `value`."""
 
-    recordable = True  # so that on a GPU the bad step is one of a recording
+    recordable = True  # so that the bad step is replayed from a CUDA graph
 
     def __init__(self, x: torch.Tensor, value: float) -> None:
         self.x, self.value = x, value
@@ -32,12 +32,12 @@ class Poison:
         return "Poison"
 
     def perturb(self, model, x, y):
-        """The batch, or one that is no number."""
+        """Return the batch, or `value` everywhere."""
         return torch.where((x[:1] == self.x).all(), torch.full_like(x, self.value), x)
 
 
 def plain_model() -> JointModel:
-    """A classifier without a random part but its weights."""
+    """Return a classifier whose only randomness is in its initial weights."""
     parts = tiny_model(seed=3)
     network = Network(encoder=parts.encoder, classifier=parts.classifier, inputs=(1, 8, 8), features=(16,), classes=4)
     model = JointModel(network)
@@ -45,30 +45,30 @@ def plain_model() -> JointModel:
     return model
 
 
-def rows_of(step: int) -> list[int]:
-    """The images of a step, as the run draws them."""
+def images_of(step: int) -> list[int]:
+    """Return the images of a step in the order that the run draws."""
     generator = torch.Generator().manual_seed(seeding.seed_for(0, 0, step // 4))
     return torch.randperm(34, generator=generator).tolist()[step % 4 * 8 :][:8]
 
 
 def go(model, out, device="cpu", **options):
     data, schedule = images(), soap.training.Schedule(epochs=3, lr=0.05, batch=8)
-    poison = Poison(data.x[rows_of(BAD_STEP)[0]].to(device), math.nan)
+    poison = Poison(data.x[images_of(BAD_STEP)[0]].to(device), math.nan)
     return train(model, data, schedule, out=out, attack=poison, device=torch.device(device), **options)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_the_run_stops_before_the_update_and_tells_step_images_and_weights(tmp_path, device):
+def test_run_stops_before_the_update_and_saves_step_images_and_weights(tmp_path, device):
     model, good = plain_model(), plain_model()
     assert go(good, tmp_path / "good", device, stop=StopAfter(BAD_STEP)).step == BAD_STEP
-    with pytest.raises(soap.SoapError, match=rf"the loss of step {BAD_STEP + 1} \(epoch 2, images {rows_of(6)[0]}, "):
+    with pytest.raises(soap.SoapError, match=rf"the loss of step {BAD_STEP + 1} \(epoch 2, images {images_of(6)[0]}, "):
         go(model, tmp_path / "bad", device)
-    # On a GPU the order of sums may differ from run to run.
+    # On a GPU the order of summation varies between runs.
     for name, value in good.named_parameters():
         torch.testing.assert_close(dict(model.named_parameters())[name], value, rtol=1e-4, atol=1e-6)
-    tensors, metadata = tensor_files.load_tensors(tmp_path / "bad" / NONFINITE)
+    tensors, metadata = tensor_files.load_tensors(tmp_path / "bad" / NONFINITE_FILE)
     state = json.loads(metadata["state"])
-    assert (state["step"], state["epoch"], state["images"]) == (BAD_STEP, 2, rows_of(BAD_STEP))
+    assert (state["step"], state["epoch"], state["images"]) == (BAD_STEP, 2, images_of(BAD_STEP))
     assert state["seed"] == seeding.seed_for(0, 1, BAD_STEP)
     assert {name for name, _ in model.named_parameters()} <= {*tensors}
     for name, value in model.named_parameters():
@@ -76,21 +76,21 @@ def test_the_run_stops_before_the_update_and_tells_step_images_and_weights(tmp_p
     assert not (tmp_path / "bad" / checkpoint.NAME).exists()
 
 
-def test_the_dump_reproduces_the_loss(tmp_path):
+def test_written_file_reproduces_the_loss(tmp_path):
     with pytest.raises(soap.SoapError, match="stopped before the update"):
         go(plain_model(), tmp_path)
-    tensors, metadata = tensor_files.load_tensors(tmp_path / NONFINITE)
+    tensors, metadata = tensor_files.load_tensors(tmp_path / NONFINITE_FILE)
     state, data, again = json.loads(metadata["state"]), images(), plain_model()
     again.load_state_dict(tensors, strict=False)
     poison = Poison(data.x[state["images"][0]], math.nan)
     schedule = soap.training.Schedule(epochs=3, lr=0.05, batch=8)
-    stepper = Stepper(again.train(), data.x, data.y, schedule, attack=poison, precision="fp32", compiled=False)
+    step = JointStep(again.train(), data.x, data.y, schedule, attack=poison, precision="fp32", compiled=False)
     with pytest.raises(NonFiniteError):
-        stepper(torch.tensor(state["images"]), seed=state["seed"], rate=0.05)
-    assert stepper.skipped() == 1
+        step(torch.tensor(state["images"]), seed=state["seed"], rate=0.05)
+    assert step.skipped() == 1
 
 
-def test_an_infinite_gradient_of_a_finite_loss_stops_the_run_as_well(tmp_path):
+def test_infinite_gradient_of_a_finite_loss_stops_the_run(tmp_path):
     class Steep(torch.autograd.Function):
         @staticmethod
         def forward(context, x):
@@ -110,7 +110,7 @@ def test_an_infinite_gradient_of_a_finite_loss_stops_the_run_as_well(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_run_that_diverged_is_never_saved_not_even_by_a_stop(tmp_path, device):
+def test_diverged_run_is_not_saved_when_stopped(tmp_path, device):
     with pytest.raises(soap.SoapError, match="the loss of step 7 "):
         go(plain_model(), tmp_path, device, stop=StopAfter(BAD_STEP + 1))
     assert not (tmp_path / checkpoint.NAME).exists()

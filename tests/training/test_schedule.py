@@ -1,4 +1,4 @@
-"""The schedule: how long and how fast to train."""
+"""Learning-rate schedules."""
 
 import dataclasses
 import math
@@ -11,21 +11,21 @@ from soap.training import Schedule
 SCHEDULE = Schedule(epochs=3, lr=0.05, batch=8)
 
 
-def test_the_schedule_warms_up_and_drops():
+def test_rate_warms_up_and_drops_at_milestones():
     schedule = Schedule(epochs=200, lr=0.1, milestones=(0.5, 0.75), warmup_epochs=2)
     rates = {0.0: 0.0, 1.0: 0.05, 2.0: 0.1, 99.9: 0.1, 100.0: 0.01, 149.9: 0.01, 150.0: 0.001, 199.9: 0.001}
     for epoch, rate in rates.items():
         assert schedule.rate(epoch) == pytest.approx(rate)
 
 
-def test_no_drop_comes_before_the_first_epoch_is_over():
-    """A training of one epoch went at a tenth of its rate from the start."""
+def test_rate_does_not_drop_in_the_first_epoch():
+    """A training of one epoch once had a tenth of its rate from the start."""
     assert Schedule(epochs=1, lr=0.1).rate(0.5) == pytest.approx(0.1)
     assert Schedule(epochs=2, lr=0.1, milestones=(0.2,)).rate(0.9) == pytest.approx(0.1)
     assert Schedule(epochs=2, lr=0.1, milestones=(0.2,)).rate(1.0) == pytest.approx(0.01)
 
 
-def test_the_rate_falls_along_a_half_cosine():
+def test_cosine_rate_falls_along_a_half_cosine():
     schedule = Schedule(epochs=10, lr=0.4, decay="cosine", warmup_epochs=2, milestones=(0.5,))
     for epoch, rate in {0: 0.0, 1: 0.2 * (1 + math.cos(0.1 * math.pi)) / 2, 5: 0.2, 10: 0.0}.items():
         assert schedule.rate(epoch) == pytest.approx(rate)
@@ -40,7 +40,7 @@ BAD = [
     ({"lr": 0.0}, "lr is 0.0"),
     ({"batch": 0}, "batch is 0"),
     ({"augment": ("flop",)}, "augment is 'flop'"),
-    ({"milestones": (50.0,)}, "milestone 50.0"),
+    ({"milestones": (50.0,)}, "milestone is 50.0"),
     ({"momentum": -1.0}, "momentum is -1.0"),
     ({"warmup_epochs": float("nan")}, "warmup_epochs is nan"),
     ({"holdout": -1}, "holdout is -1"),
@@ -48,6 +48,6 @@ BAD = [
 
 
 @pytest.mark.parametrize(("change", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_schedules_are_refused(change, message):
+def test_bad_schedule_raises(change, message):
     with pytest.raises(soap.InputError, match=message):
         dataclasses.replace(SCHEDULE, **change)

@@ -1,4 +1,4 @@
-"""Joint training: reproducible, resumable at any step, honest about what it keeps."""
+"""Joint training: reproducible, resumable at any step, and the files it writes."""
 
 import dataclasses
 import functools
@@ -21,14 +21,14 @@ SCHEDULE = Schedule(epochs=3, lr=0.05, batch=8, milestones=(0.5,), warmup_epochs
 
 
 def images(n: int = 34) -> Dataset:
-    """Random images whose class is told by their brightest quarter."""
+    """Return random images; the class is the brightest quarter."""
     x = noise_images(n, seed=5)
     quarters = torch.stack([q.mean((1, 2, 3)) for half in x.chunk(2, 2) for q in half.chunk(2, 3)], 1)
     return Dataset(name="quarters", split="train", x=x, y=quarters.argmax(1), classes=tuple("abcd"), sha256="0" * 64)
 
 
 class StopAfter:
-    """Asks to stop after so many steps, as Ctrl-C would."""
+    """Stop condition that is true after so many steps, like Ctrl-C."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -43,7 +43,7 @@ def weights(model: JointModel) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_one_seed_gives_one_set_of_weights(task, tmp_path):
+def test_same_seed_gives_the_same_weights(task, tmp_path):
     runs = []
     for number in range(2):
         model = tiny_model(task)
@@ -56,7 +56,7 @@ def test_one_seed_gives_one_set_of_weights(task, tmp_path):
 
 
 @pytest.mark.parametrize("attack", [None, soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2, start="random")])
-def test_a_run_stopped_at_any_step_resumes_as_if_it_had_not(attack, tmp_path):
+def test_run_stopped_at_any_step_resumes_to_the_same_weights(attack, tmp_path):
     whole = tiny_model()
     full = train(whole, images(), SCHEDULE, out=tmp_path / "whole", attack=attack)
     assert full.finished
@@ -83,7 +83,7 @@ def test_training_learns_both_tasks(tmp_path):
     assert last["holdout"] > 0.5
 
 
-def test_weights_carry_their_metadata_and_are_those_of_the_model(tmp_path):
+def test_weights_file_holds_the_model_and_its_metadata(tmp_path):
     model = tiny_model()
     train(model, images(), SCHEDULE, out=tmp_path, metadata={"recipe": "text"})
     tensors, metadata = tensor_files.load_tensors(tmp_path / "last.safetensors")
@@ -94,7 +94,7 @@ def test_weights_carry_their_metadata_and_are_those_of_the_model(tmp_path):
     assert tensor_files.load_tensors(tmp_path / "best.safetensors")[1]["epoch"] == str(best["epoch"])
 
 
-def test_best_is_chosen_on_the_holdout_where_there_is_one(tmp_path):
+def test_best_epoch_is_chosen_on_the_holdout(tmp_path):
     done = train(tiny_model(), images(100), dataclasses.replace(SCHEDULE, holdout=30, epochs=6), out=tmp_path)
     accuracies = [row["holdout"] for row in done.history]
     assert tensor_files.load_tensors(tmp_path / "best.safetensors")[1]["epoch"] == str(
@@ -102,7 +102,7 @@ def test_best_is_chosen_on_the_holdout_where_there_is_one(tmp_path):
     )
 
 
-def test_adversarial_training_sees_the_attacked_images(tmp_path):
+def test_adversarial_training_uses_the_attacked_images(tmp_path):
     seen = []
 
     class Blank:
@@ -118,7 +118,7 @@ def test_adversarial_training_sees_the_attacked_images(tmp_path):
     assert weights(blank) == weights(plain)
 
 
-def test_networks_without_a_task_train_on_classification_alone(tmp_path):
+def test_network_without_a_task_trains_on_classification_only(tmp_path):
     source = tiny_model()
     parts = Network(encoder=source.encoder, classifier=source.classifier, inputs=(1, 8, 8), features=(16,), classes=4)
     done = train(JointModel(parts), images(), SCHEDULE, out=tmp_path)
@@ -126,13 +126,13 @@ def test_networks_without_a_task_train_on_classification_alone(tmp_path):
     assert done.history[-1]["classification"] < done.history[0]["classification"]
 
 
-def test_global_random_state_is_left_alone(tmp_path):
+def test_global_random_state_is_unchanged(tmp_path):
     before = torch.get_rng_state()
     train(tiny_model(), images(), SCHEDULE, out=tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_progress_tells_where_the_run_stands(tmp_path):
+def test_progress_reports_epoch_step_and_speed(tmp_path):
     seen: list[Progress] = []
     train(tiny_model(), images(), SCHEDULE, out=tmp_path, watch=seen.append)
     assert [(p.epoch, p.step) for p in seen] == [(1, 4), (2, 8), (3, 12)]
@@ -140,7 +140,7 @@ def test_progress_tells_where_the_run_stands(tmp_path):
     assert seen[0].images_per_second > 0
 
 
-def test_bf16_is_refused_off_the_gpu(tmp_path):
+def test_bf16_is_refused_on_the_cpu(tmp_path):
     with pytest.raises(soap.InputError, match="'bf16' is for GPUs"):
         train(tiny_model(), images(), SCHEDULE, out=tmp_path / "out", precision="bf16")
     assert not (tmp_path / "out").exists()
@@ -149,7 +149,7 @@ def test_bf16_is_refused_off_the_gpu(tmp_path):
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own, on some versions
 def test_compiled_training_gives_the_same_losses(tmp_path, monkeypatch):
-    """With the backend that needs no C++ compiler; the default one is run on the GPU."""
+    """Uses the backend that needs no C++ compiler; the default backend is tested on the GPU."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     eager = train(tiny_model(), images(), SCHEDULE, out=tmp_path / "eager").history
     compiled = train(tiny_model(), images(), SCHEDULE, out=tmp_path / "compiled", compiled=True).history
@@ -157,7 +157,7 @@ def test_compiled_training_gives_the_same_losses(tmp_path, monkeypatch):
         assert a["classification"] == pytest.approx(b["classification"], rel=0.2)
 
 
-def test_short_epochs_are_not_all_saved_but_a_stop_and_the_end_are(tmp_path, monkeypatch):
+def test_checkpoints_are_written_at_intervals_on_stop_and_at_the_end(tmp_path, monkeypatch):
     saved = []
     keep = tensor_files.save_tensors
     monkeypatch.setattr(tensor_files, "save_tensors", lambda path, *rest: (saved.append(path.name), keep(path, *rest)))
@@ -167,7 +167,7 @@ def test_short_epochs_are_not_all_saved_but_a_stop_and_the_end_are(tmp_path, mon
     train(tiny_model(), images(), SCHEDULE, out=tmp_path / "stopped", stop=StopAfter(6))
     assert saved == ["best.safetensors", "checkpoint.safetensors"]
     saved.clear()
-    monkeypatch.setattr("soap.training.loop.SAVE_EVERY", -1.0)
+    monkeypatch.setattr("soap.training.loop.SAVE_INTERVAL_S", -1.0)
     train(tiny_model(), images(), SCHEDULE, out=tmp_path / "long")
     assert saved.count("checkpoint.safetensors") == SCHEDULE.epochs
 
@@ -175,8 +175,8 @@ def test_short_epochs_are_not_all_saved_but_a_stop_and_the_end_are(tmp_path, mon
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("attack", [soap.attacks.FGSM(eps=0.1), soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)])
-def test_adversarial_training_is_recorded_on_the_gpu(attack, precision, tmp_path):
-    """The attack once made a random generator that it did not use, which no recording survives."""
+def test_adversarial_training_runs_as_cuda_graph(attack, precision, tmp_path):
+    """The attack once created an unused random generator, which breaks CUDA graph recording."""
     model = tiny_model()
     model.recordable = True
     schedule = dataclasses.replace(SCHEDULE, epochs=4)
@@ -196,8 +196,8 @@ def test_training_runs_on_the_gpu(tmp_path, recordable):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_channels_last_network_resumes(device, tmp_path):
-    """Momentum once came back in another memory layout than its weights, which the fused update of GPUs refuses."""
+def test_channels_last_network_resumes(device, tmp_path):
+    """Momentum was once restored in a different memory layout, which the fused optimiser refuses."""
     x = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     y, names = torch.arange(16) % 10, tuple("abcdefghij")
     data = Dataset(name="noise", split="train", x=x, y=y, classes=names, sha256="0" * 64)
@@ -216,7 +216,7 @@ def test_a_channels_last_network_resumes(device, tmp_path):
     assert go(again, resume=True).finished
 
 
-def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path):
+def test_checkpoint_of_another_run_is_refused(tmp_path):
     train(tiny_model(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
     other = dataclasses.replace(SCHEDULE, lr=0.1)
     with pytest.raises(soap.InputError, match="belongs to another run: schedule differ"):
@@ -226,21 +226,21 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path):
 
 
 def test_missing_and_corrupt_checkpoints_are_file_errors(tmp_path):
-    with pytest.raises(soap.FileError, match=r"checkpoint\.safetensors: there is no such file"):
+    with pytest.raises(soap.FileError, match=r"checkpoint\.safetensors: no such file"):
         train(tiny_model(), images(), SCHEDULE, out=tmp_path / "nowhere", resume=True)
     train(tiny_model(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(soap.FileError, match="not a whole safetensors file"):
+    with pytest.raises(soap.FileError, match="not a complete safetensors file"):
         train(tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True)
 
 
-def test_diverging_training_says_so(tmp_path):
+def test_diverging_training_raises_with_advice(tmp_path):
     with pytest.raises(soap.SoapError, match="Lower lr or raise warmup_epochs"):
         train(tiny_model(), images(), Schedule(epochs=3, lr=1e30, batch=8), out=tmp_path)
 
 
-def test_an_unwritable_folder_is_a_file_error_and_leaves_the_file(tmp_path):
+def test_folder_that_is_a_file_is_a_file_error_and_the_file_stays(tmp_path):
     taken = tmp_path / "taken"
     taken.write_text("mine")
     with pytest.raises(soap.FileError, match="taken"):
@@ -248,7 +248,7 @@ def test_an_unwritable_folder_is_a_file_error_and_leaves_the_file(tmp_path):
     assert taken.read_text() == "mine"
 
 
-def test_data_that_do_not_fit_the_model_are_refused_before_training(tmp_path):
+def test_data_that_does_not_fit_the_model_is_refused_before_training(tmp_path):
     model = tiny_model()
     before = state_of(model)
     small = dataclasses.replace(images(), x=noise_images(34, side=6))

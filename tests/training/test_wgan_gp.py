@@ -1,4 +1,4 @@
-"""The WGAN-GP objective: its penalty in closed form, its updates, and a toy that it learns."""
+"""The WGAN-GP objective: its penalty in closed form, its updates, and a toy problem."""
 
 import math
 from dataclasses import replace
@@ -24,18 +24,18 @@ def tiny_generator(seed: int = 0) -> Generator:
 
 
 def batch(step: int, count: int = 40) -> torch.Tensor:
-    """Bright on the left and dark on the right, with a little noise."""
+    """Return images that are bright on the left and dark on the right, with a little noise."""
     draws = torch.Generator().manual_seed(1000 + step)
     pattern = torch.tensor([0.9, 0.1]).repeat_interleave(4).expand(*SHAPE)
     return (pattern + 0.05 * torch.randn(count, *SHAPE, generator=draws)).clamp(0, 1)
 
 
 def take(objective: WganGp, steps: int) -> list[dict[str, float]]:
-    told = []
+    rows = []
     for k in range(steps):
         metrics = objective.step(batch(k), torch.Generator().manual_seed(k), k / steps)
-        told.append({name: value.item() for name, value in metrics.items()})
-    return told
+        rows.append({name: value.item() for name, value in metrics.items()})
+    return rows
 
 
 def flat(network: nn.Module) -> torch.Tensor:
@@ -43,7 +43,7 @@ def flat(network: nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
-def test_the_penalty_of_a_linear_critic_is_that_of_its_slope(scale):
+def test_penalty_of_a_linear_critic_depends_on_its_weight_norm(scale):
     critic = nn.Sequential(nn.Flatten(), nn.Linear(6, 1), nn.Flatten(0)).double()
     with torch.no_grad():
         critic[1].weight.copy_(scale * torch.arange(1.0, 7.0))
@@ -55,7 +55,7 @@ def test_the_penalty_of_a_linear_critic_is_that_of_its_slope(scale):
     assert torch.allclose(slope, 2 * (length - 1) * critic[1].weight / length)
 
 
-def test_the_penalty_of_a_quadratic_critic_is_the_mean_over_rows():
+def test_penalty_of_a_quadratic_critic_is_the_mean_over_samples():
     x = torch.tensor([[[[3.0, 4.0]]], [[[0.0, 0.0]]], [[[0.6, 0.8]]]])
     penalty = gradient_penalty(_HalfSquare(), x)  # |grad| = |x| = 5, 0, 1
     assert penalty.item() == pytest.approx((16 + 1 + 0) / 3)
@@ -66,11 +66,11 @@ class _HalfSquare(nn.Module):
         return x.square().flatten(1).sum(1) / 2
 
 
-def test_a_toy_is_learnt_and_the_critic_says_so():
+def test_toy_problem_is_learnt_and_the_distance_falls():
     objective = WganGp(tiny_generator(), replace(SCHEDULE, lr=0.02), critic_steps=2)
-    told = take(objective, 80)
-    peak = max(row["distance"] for row in told)
-    assert told[-1]["distance"] < 0.5 * peak
+    rows = take(objective, 80)
+    peak = max(row["distance"] for row in rows)
+    assert rows[-1]["distance"] < 0.5 * peak
     z = torch.randn(200, 4, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         before, after = (network.eval()(z) for network in (tiny_generator(), objective.product()))
@@ -78,7 +78,7 @@ def test_a_toy_is_learnt_and_the_critic_says_so():
     assert (after.mean(0) - pattern).abs().mean() < 0.25 * (before.mean(0) - pattern).abs().mean()
 
 
-def test_steps_depend_on_their_generator_alone():
+def test_steps_depend_only_on_their_random_generator():
     one, two = (WganGp(tiny_generator(), SCHEDULE) for _ in range(2))
     before = torch.get_rng_state()
     assert take(one, 3) == take(two, 3)
@@ -86,7 +86,7 @@ def test_steps_depend_on_their_generator_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_step_trains_both_and_leaves_the_critic_ready_to_learn():
+def test_step_updates_generator_and_critic_and_unfreezes_the_critic():
     objective = WganGp(tiny_generator(), SCHEDULE)
     networks = objective.networks
     old = {name: flat(getattr(networks, name)) for name in ("generator", "critic")}
@@ -99,14 +99,14 @@ def test_a_step_trains_both_and_leaves_the_critic_ready_to_learn():
 
 
 @pytest.mark.parametrize(("critic_steps", "updates"), [(1, 3), (5, 15)])
-def test_the_critic_is_updated_so_many_times_a_step(critic_steps, updates):
+def test_critic_is_updated_critic_steps_times_per_step(critic_steps, updates):
     objective = WganGp(tiny_generator(), SCHEDULE, critic_steps=critic_steps)
     take(objective, 3)
     counts = [next(iter(optimiser.state.values()))["step"].item() for optimiser in objective.optimisers]
     assert counts == [updates, 3]
 
 
-def test_the_average_follows_the_generator_norms_included():
+def test_average_includes_batch_norm_statistics():
     first = {name: value.clone() for name, value in tiny_generator().state_dict().items()}
     objective = WganGp(tiny_generator(), SCHEDULE)
     take(objective, 1)
@@ -118,7 +118,7 @@ def test_the_average_follows_the_generator_norms_included():
     assert not objective.product().training
 
 
-def test_the_rate_rises_over_the_warm_up_and_falls_to_zero():
+def test_learning_rate_rises_over_the_warm_up_and_falls_to_zero():
     schedule = GenerativeSchedule(epochs=1, lr=0.01, batch=40, warmup_steps=4)
     objective = WganGp(tiny_generator(), schedule)
     rates = []
@@ -133,12 +133,15 @@ def test_the_rate_rises_over_the_warm_up_and_falls_to_zero():
 BAD = [
     (lambda: WganGp(tiny_generator(), SCHEDULE, critic_steps=0), "critic_steps is 0"),
     (lambda: WganGp(tiny_generator(), SCHEDULE, penalty=0.0), "penalty is 0.0"),
-    (lambda: WganGp(tiny_generator(), SCHEDULE, critic_steps=41), r"batch is 40, want at least critic_steps \(41\)"),
-    (lambda: WganGp(tiny_generator(), SCHEDULE).step(batch(0, 4), torch.Generator(), 0.0), "got 4 images a step"),
+    (
+        lambda: WganGp(tiny_generator(), SCHEDULE, critic_steps=41),
+        r"batch is 40; expected at least critic_steps \(41\)",
+    ),
+    (lambda: WganGp(tiny_generator(), SCHEDULE).step(batch(0, 4), torch.Generator(), 0.0), "got 4 images in a step"),
 ]
 
 
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_settings_are_one_clear_error(call, message):
+def test_bad_setting_raises_an_error_that_names_it(call, message):
     with pytest.raises(soap.InputError, match=message):
         call()

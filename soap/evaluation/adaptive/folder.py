@@ -32,7 +32,7 @@ CONTINUED = "continued"
 MAKERS = ("version", "commit", "torch", "python", "device")
 """Of a provenance, what made the figures."""
 
-_COMMENT = json.dumps({checksums.FIELD: checksums.BLANK}).encode()
+_COMMENT = json.dumps({checksums.CHECKSUM_FIELD: checksums.ZERO_CHECKSUM}).encode()
 """The comment at the end of an archive, which holds its checksum."""
 
 
@@ -61,7 +61,7 @@ class RunFolder:
     def plan(self) -> dict[str, Any]:
         """What run.json holds."""
         path = self.path / PLAN
-        content = checksums.read(path, "name the folder of a run of `soap evaluate --suite`")
+        content = checksums.read_json(path, "name the folder of a run of `soap evaluate --suite`")
         if content.get("schema") != SCHEMA:
             raise FileError(
                 f"{path}: it is not a plan of schema {SCHEMA}; name the folder of a run of `soap evaluate --suite`."
@@ -71,9 +71,9 @@ class RunFolder:
     def begin(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Write the plan, or check that the one here is the same but for who, when and where; the one that counts."""
         for place in (self.path, *self.path.glob("*/"), *self.path.glob("attempts/*/")):
-            atomic.remove_unfinished(place)
+            atomic.remove_temporary_files(place)
         if not (self.path / PLAN).exists():
-            checksums.write(self.path / PLAN, {"schema": SCHEMA, **plan}, sort_keys=True)
+            checksums.write_json(self.path / PLAN, {"schema": SCHEMA, **plan}, sort_keys=True)
         there = self.plan()
         for key, wanted in json.loads(json.dumps(plan)).items():
             if key != "provenance" and there.get(key) != wanted:
@@ -96,7 +96,7 @@ class RunFolder:
         path = self._batch_path(attempt, number)
         if not path.exists():
             return None
-        with atomic.explained(path):
+        with atomic.file_errors(path):
             content = path.read_bytes()
         try:
             _check_archive(content)
@@ -114,19 +114,19 @@ class RunFolder:
         )
         with zipfile.ZipFile(memory, "a") as archive:
             archive.comment = _COMMENT
-        with atomic.replacing(self._batch_path(attempt, number)) as temporary:
-            temporary.write_bytes(checksums.filled(memory.getvalue()))
+        with atomic.replace_file(self._batch_path(attempt, number)) as temporary:
+            temporary.write_bytes(checksums.with_checksum(memory.getvalue()))
 
     def fact(self, name: str) -> dict[str, Any] | None:
         """What a probe found; None where it was not made."""
         path = self.path / "facts" / f"{name}.json"
         if not path.exists():
             return None
-        return checksums.read(path, "remove it and run the suite again")
+        return checksums.read_json(path, "remove it and run the suite again")
 
     def note(self, name: str, found: Mapping[str, Any]) -> None:
         """Write what a probe found."""
-        checksums.write(self.path / "facts" / f"{name}.json", found, allow_nan=False)
+        checksums.write_json(self.path / "facts" / f"{name}.json", found, allow_nan=False)
 
     def _batch_path(self, attempt: int | None, number: int) -> Path:
         folder = "clean" if attempt is None else f"attempts/{attempt:02d}"
@@ -137,7 +137,7 @@ def _check_archive(content: bytes) -> None:
     """Raise unless the archive is as it was written; those of before, without a comment, are left to their CRCs."""
     if content[-22:-18] == b"PK\x05\x06" and content.endswith(b"\0\0"):
         return
-    checksums.check(content, json.loads(content[-len(_COMMENT) :]))
+    checksums.verify(content, json.loads(content[-len(_COMMENT) :]))
 
 
 def _short(value: Any) -> str:

@@ -34,7 +34,7 @@ def seal(folder: RunFolder) -> None:
     """Write the seal of a finished run; one that is there already stays as it is."""
     path = folder.path / SEAL
     if not path.exists():
-        checksums.write(path, fingerprints(folder))
+        checksums.write_json(path, fingerprints(folder))
 
 
 def seal_of(folder: RunFolder) -> Mapping[str, str] | None:
@@ -42,7 +42,7 @@ def seal_of(folder: RunFolder) -> Mapping[str, str] | None:
     path = folder.path / SEAL
     if not path.exists():
         return None
-    return checksums.read(path, "remove it and run the suite again")
+    return checksums.read_json(path, "remove it and run the suite again")
 
 
 def _fingerprint(batch: Attacked) -> str:

@@ -59,7 +59,7 @@ def draw(name: str, material: Material, out: Path, *, palette: Palette = LIGHT) 
     paths = []
     for kind, content in contents.items():
         path = out / f"{name}.{kind}"
-        with atomic.replacing(path) as temporary:
+        with atomic.replace_file(path) as temporary:
             temporary.write_bytes(content)
         paths.append(path)
     return paths

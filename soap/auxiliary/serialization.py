@@ -1,0 +1,116 @@
+"""Save a wrapped model as weights and settings, and restore it with the same module; files contain no code."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from operator import index
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from soap._files import tensor_files
+from soap.auxiliary.consistency import Consistency
+from soap.auxiliary.joint import AuxiliaryTask, JointModel, Purification
+from soap.auxiliary.wrapping import TASKS, wrap
+from soap.errors import FileError, InputError
+
+METADATA_KEY = "adopted"
+"""Key of the settings in the file; older versions wrote the same key."""
+
+MAX_INPUT_VALUES = 3 * 1024 * 1024
+"""Limit on the input shape of an untrusted file: `wrap` allocates two inputs of that shape."""
+
+
+def save(path: str | Path, model: JointModel) -> None:
+    """Write the weights and settings of a model as one safetensors file."""
+    tensor_files.check_storable(model.state_dict())
+    tensor_files.save_tensors(Path(path), model.state_dict(), metadata(model))
+
+
+def metadata(model: JointModel) -> dict[str, str]:
+    """Return the file's metadata: task, input shape, purifier settings and name."""
+    task, settings = model.auxiliary, model.purification
+    about: dict[str, Any] = {
+        "name": model.name,
+        "shape": list(model.input_shape),
+        "task": next((name for name, kind in TASKS.items() if type(task) is kind), None),
+        "options": {key: getattr(task, key) for key in ("alpha", "noise", "gradient") if hasattr(task, key)},
+        "purification": None if settings is None else asdict(settings),
+    }
+    return {METADATA_KEY: json.dumps(about, sort_keys=True)}
+
+
+def restore(
+    path: str | Path,
+    classifier: nn.Module,
+    task: AuxiliaryTask | None = None,
+    *,
+    encoder: nn.Module | None = None,
+    head: nn.Module | None = None,
+) -> JointModel:
+    """Load a joint model written by `save` or `soap.fit`, in evaluation mode.
+
+    classifier, encoder, head: the same modules as passed to `wrap`; the file's weights are loaded into them.
+    task: required if the model was wrapped with your own `AuxiliaryTask`.
+    """
+    path = Path(path)
+    tensors, facts = tensor_files.load_tensors(path)
+    try:
+        about = json.loads(facts[METADATA_KEY])
+        shape, name, known = tuple(map(index, about["shape"])), str(about["name"]), about["task"]
+        given: dict[str, Any] = about["options"]
+        gradient = given.pop("gradient", None)
+        options: dict[str, Any] = {key: _finite(given[key]) for key in ("alpha", "noise") if key in given}
+        purification = _purification(about["purification"])
+        if {*given} != {*options}:
+            raise ValueError(f"options {', '.join(given)}")
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        expected = "expected a file of soap.auxiliary.save or soap.fit"
+        raise FileError(f"{path}: not a wrapped model; {expected}.") from error
+    if math.prod(shape) > MAX_INPUT_VALUES:
+        raise FileError(
+            f"{path}: the input shape {list(shape)!r:.80} has more than {MAX_INPUT_VALUES:,} values; if you trust the "
+            "file, call soap.wrap with your shape and load the file's tensors into it."
+        )
+    if task is None and known is None:
+        raise InputError(
+            f"{path}: {name} was wrapped with its own task, which is code and not in the file; pass it as task=..."
+        )
+    if task is None and gradient is not None:
+        task, options = Consistency(**options, gradient=gradient), {}
+    model = wrap(
+        classifier,
+        known if task is None else task,
+        shape=shape,
+        encoder=encoder,
+        head=head,
+        purification=purification,
+        name=name,
+        **({} if task is not None else options),
+    )
+    fresh = model.state_dict()
+    for key in sorted({*fresh, *tensors}):
+        got, want = (list(part[key].shape) if key in part else "nothing" for part in (tensors, fresh))
+        if got != want:
+            raise FileError(
+                f"{path}: tensor {key!r} is {got}, expected {want}: the file belongs to another module. Pass "
+                "the same classifier, encoder and head as to soap.wrap."
+            )
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def _purification(settings: Mapping[str, Any] | None) -> Purification | None:
+    if settings is None:
+        return None
+    grid = tuple(map(_finite, settings["grid"]))
+    return Purification(step_size=_finite(settings["step_size"]), steps=index(settings["steps"]), grid=grid)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not a finite number")
+    return number

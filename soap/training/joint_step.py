@@ -1,0 +1,172 @@
+"""One step of joint training, entirely on the device: gather, augment, attack, losses, backward, update.
+
+Nothing waits for the host. On a GPU the step is recorded as a CUDA graph after a few plain steps and then replayed,
+because the speed of small networks is limited by kernel launches.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from soap._runtime import devices, distributed, seeding
+from soap._runtime.isolation import frozen
+from soap.auxiliary import JointLosses, JointModel, accuracy
+from soap.shapes import Tensor
+from soap.training.schedule import AUGMENTATIONS, Schedule
+
+STEPS_BEFORE_RECORDING = 3
+"""Plain steps that load kernels, compile if requested, and create the momentum buffers."""
+
+
+class NonFiniteError(Exception):
+    """The loss or gradient of a step is NaN or infinite; the weights are unchanged by the step."""
+
+
+@runtime_checkable
+class PerturbsImages(Protocol):
+    """An attack as used by adversarial training."""
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Return adversarial examples of a batch."""
+
+
+class JointStep:
+    """Trains `model` on the images `x` with labels `y`, which are on the device; one call is one step.
+
+    `sums` accumulates classification loss, auxiliary loss and accuracy on the device.
+
+    A NaN or infinite loss or gradient causes no update. On the CPU the step raises `NonFiniteError`. On a GPU, where
+    nothing waits for the host, this and all later steps leave weights and momentum unchanged, and `skipped` returns
+    their number. Batch-norm statistics have seen the batch by then.
+
+    With several processes each takes its part of the batch, with the same random numbers per sample as in a single
+    process (except for dropout and the attack's draws), and applies the mean of all gradients. Batch norms normalise
+    over the process's own part; their running statistics are averaged over the processes.
+    """
+
+    def __init__(
+        self,
+        model: JointModel,
+        x: Tensor,
+        y: Tensor,
+        schedule: Schedule,
+        *,
+        attack: PerturbsImages | None,
+        precision: str,
+        compiled: bool,
+    ) -> None:
+        self.model, self.x, self.y = model, x, y
+        self.schedule, self.attack, self.precision = schedule, attack, precision
+        self.device = x.device
+        self.group = distributed.processes()
+        self._statistics = [
+            value
+            for module in model.modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+            for value in module.buffers(recurse=False)
+            if value.is_floating_point()
+        ]
+        on_gpu = x.is_cuda
+        # A CUDA graph reads its learning rate from device memory, which needs the fused optimiser.
+        self.rate = torch.tensor(schedule.lr, device=x.device) if on_gpu else schedule.lr
+        self.optimiser = torch.optim.SGD(
+            model.parameters(),
+            lr=self.rate,
+            momentum=schedule.momentum,
+            weight_decay=schedule.weight_decay,
+            fused=on_gpu,
+        )
+        self.losses = torch.compile(self._losses) if compiled else self._losses
+        self.generator = torch.Generator(x.device)
+        self.sums = torch.zeros(3, device=x.device)
+        self._steps_called, self._steps_made = 0, torch.zeros((), dtype=torch.int64, device=x.device)
+        self._diverged = torch.zeros((), device=x.device)  # 1 after the first NaN or infinite loss
+        self._plain_steps_left = STEPS_BEFORE_RECORDING
+        recordable = on_gpu and model.recordable and (attack is None or getattr(attack, "recordable", False))
+        recordable = recordable and not self.group.is_distributed  # a replay cannot report a lost process
+        self._stream = torch.cuda.Stream(x.device) if recordable else None  # type: ignore[no-untyped-call]
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._indices: Tensor | None = None
+
+    def __call__(self, indices: Tensor, *, seed: int, rate: float) -> None:
+        """Take one step on the images `indices` with random `seed` and learning rate `rate`."""
+        self._steps_called += 1
+        self.generator.manual_seed(seed)
+        # Dropout draws from the global state.
+        torch.manual_seed(seed if self.group.is_main else seeding.seed_for(seed, self.group.rank))
+        if isinstance(self.rate, Tensor):
+            self.rate.fill_(rate)
+        else:
+            self.optimiser.param_groups[0]["lr"] = rate
+        if self._stream is None:
+            self._step(indices)
+        elif self._graph is not None and self._indices is not None:
+            self._indices.copy_(indices)
+            self._graph.replay()
+        else:
+            self._step_on(self._stream, indices)
+
+    def skipped(self) -> int:
+        """Return how many of the last steps made no update after a NaN or infinite loss; waits for the device."""
+        return self._steps_called - int(self._steps_made)
+
+    def _step_on(self, stream: torch.cuda.Stream, indices: Tensor) -> None:
+        """Take a plain step on the recording stream, or record the CUDA graph and replay it once."""
+        stream.wait_stream(torch.cuda.current_stream())
+        if self._plain_steps_left > 0:
+            self._plain_steps_left -= 1
+            with torch.cuda.stream(stream):
+                self._step(indices)
+            torch.cuda.current_stream().wait_stream(stream)
+            return
+        self._indices = indices.clone()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            self._step(self._indices)
+        self._graph = graph
+        graph.replay()
+
+    def _step(self, indices: Tensor) -> None:
+        x, y = self.x[indices], self.y[indices]
+        for name in self.schedule.augment:
+            x = AUGMENTATIONS[name](x, self.generator)
+        if self.group.is_distributed:
+            part = self.group.shard(len(x))
+            x, y = x[part], y[part]
+        with devices.autocast(self.device, self.precision):
+            if self.attack is not None:
+                with frozen(self.model):
+                    x = self.attack.perturb(self.model, x, y)
+            with distributed.shared_batch(self.group, len(x)):
+                losses = self.losses(x, y)
+        loss = losses.classification + self.model.alpha * losses.auxiliary
+        self.optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        means = torch.stack([part.detach().float() for part in losses])
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        loss = loss.detach()
+        if self.group.is_distributed:
+            self.group.average([*gradients, loss, means, *self._statistics])
+        self._guard(loss, gradients)
+        self.optimiser.step()
+        self.sums += means
+
+    def _guard(self, loss: Tensor, gradients: list[Tensor]) -> None:
+        """Prevent the update if the loss or gradient is NaN or infinite."""
+        finite = torch.isfinite(loss + torch.nn.utils.get_total_norm(gradients))
+        if not loss.is_cuda:
+            if not finite:
+                raise NonFiniteError
+        else:
+            self._diverged += (1 - self._diverged) * ~finite
+            self.optimiser.found_inf = self._diverged  # type: ignore[attr-defined]  # read by the fused optimiser
+        self._steps_made += self._diverged == 0
+
+    def _losses(self, x: Tensor, y: Tensor) -> JointLosses:
+        if self.model.purifiable:
+            return self.model.auxiliary.losses(self.model, x, y, self.generator)
+        logits = self.model(x)
+        return JointLosses(F.cross_entropy(logits, y), logits.new_zeros(()), accuracy(logits, y))

@@ -1,0 +1,74 @@
+"""Commands under both launchers: a stopped training, a failure, an evaluation."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launching import TIMEOUT_S, launched
+
+from soap._files.tensor_files import load_tensors
+from soap.cli import main
+from soap.training import checkpoint
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGTERM")
+
+
+def test_torchrun_trains_and_sigterm_stops_all_and_saves_once(tmp_path, capsys):
+    command = ("train", "mnist-fcn-dr", "--data", "mnist-mini", "--epochs", "2000", "--out", "run", "--device", "cpu")
+    with launched("torchrun", "-m", "soap", *command, folder=tmp_path) as process:
+        wait_for(tmp_path / "run" / "metrics.jsonl", process)
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode != 0
+    assert out.count("stopped at step") == 1, errors
+    assert errors.count("A checkpoint is saved") == 1, errors
+    assert "error:" not in errors.replace("ChildFailedError:", ""), errors
+    _, metadata = load_tensors(tmp_path / "run" / checkpoint.NAME)
+    state = json.loads(metadata["state"])
+    assert out.split("stopped at step ")[1].split()[0] == f"{state['step']:,}"
+    assert state["identity"]["processes"] == 2
+    assert not (tmp_path / "run" / checkpoint.PREVIOUS).exists()  # saved once
+    assert not list((tmp_path / "run").glob(".*"))  # no temporary files
+    assert main([*command[:7], str(tmp_path / "run"), "--device", "cpu", "--resume"]) == 2
+    assert "processes differ" in capsys.readouterr().err
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until the file exists."""
+    end = time.monotonic() + TIMEOUT_S
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_failure_of_one_process_ends_all(tmp_path):
+    cases = (str(Path(__file__).parent / "process_cases.py"), str(tmp_path / "run"), "fail")
+    with launched("torchrun", *cases, folder=tmp_path) as process:
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode != 0
+    assert "ArithmeticError: the last process fails" in errors
+    assert not (tmp_path / "run" / "last.safetensors").exists()
+    assert not (tmp_path / "run" / "seen-0.json").exists()
+
+
+def test_accelerate_launch_evaluates_and_one_process_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SOAP_COMMIT", "test")
+    asked = ("evaluate", "mnist-fcn-dr", "--data", "mnist-mini", "--limit", "23", "--batch", "10", "--attack", "fgsm")
+    common = ("--json", "--device", "cpu")
+    with launched("accelerate", "-m", "soap", *asked, *common, folder=tmp_path) as process:
+        out, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, errors
+    assert errors.count("Rows are in") == 1, errors
+    found = json.loads(out)  # one object, printed by one process
+    assert main([*asked, *common, "--results", str(tmp_path / "alone.jsonl")]) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    figures = ("key", "n", "correct", "accuracy", "measures", "settings", "defence")
+    assert [[row[name] for name in figures] for row in found["rows"]] == [
+        [row[name] for name in figures] for row in wanted["rows"]
+    ]
+    assert len((tmp_path / "runs" / "results.jsonl").read_text().splitlines()) == len(found["rows"]) == 2
