@@ -1,9 +1,9 @@
-"""Attack a defended network with AutoAttack, by its package: `pip install "soap-defense[autoattack]"`.
+"""Attack a Defence with the package of AutoAttack: `pip install pyautoattack==0.2.0`.
 
     python examples/attack_with_autoattack.py
 
-The network's gradient takes the purifier for the identity (BPDA). AutoAttack was not made for defences that optimise
-at inference and gives an upper bound on robustness only; `soap evaluate --suite full` attacks the purifier, too.
+The gradient of a Defence passes straight through the purifier (BPDA). AutoAttack was not designed for defences that
+optimise at inference, so its result is an upper bound on robustness; `soap evaluate --suite full` attacks the purifier.
 """
 
 import pyautoattack
@@ -12,13 +12,13 @@ import soap
 
 
 def main(n: int = 50, eps: float = 0.2, attacks: tuple[str, ...] = ("apgd-ce", "square")) -> dict[str, float]:
-    """Accuracy of the network behind its purifier, clean and under AutoAttack."""
+    """Return the accuracy of the defence, on clean images and under AutoAttack."""
     model, digits = soap.load("mnist-fcn-dr"), soap.data.load("mnist-mini").take(n)
-    robust = soap.Defence(model, soap.SOAP(model))
-    attack = pyautoattack.AutoAttack(robust, eps=eps, version="custom", attacks=list(attacks), seed=0)
+    defence = soap.Defence(model, soap.SOAP(model))
+    attack = pyautoattack.AutoAttack(defence, eps=eps, version="custom", attacks=list(attacks), seed=0)
     x_adv, _ = attack.run_standard_evaluation(digits.x, digits.y, batch_size=n)
-    right = {name: robust(x).argmax(1) == digits.y for name, x in (("clean", digits.x), ("attacked", x_adv))}
-    return {name: hits.float().mean().item() for name, hits in right.items()}
+    correct = {name: defence(x).argmax(1) == digits.y for name, x in (("clean", digits.x), ("attacked", x_adv))}
+    return {name: hits.float().mean().item() for name, hits in correct.items()}
 
 
 if __name__ == "__main__":

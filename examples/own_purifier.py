@@ -1,9 +1,9 @@
-"""Evaluate a defence of your own: a network, and a function from images to images that stands before it.
+"""Evaluate your own defence: a classifier, and a function from images to images before it.
 
     python examples/own_purifier.py
 
-The suite attacks as one who knows the function, and 19 checks doubt what is left. A purifier that also has a method
-`path(x)`, its iterates [T + 1, batch, ...], is attacked along its path, too.
+The suite attacks the function with gradient rules, and 19 checks test whether the result can be trusted. A purifier
+with a method `path(x)`, its iterates [T + 1, batch, ...], is also attacked along its iterates.
 """
 
 from pathlib import Path
@@ -16,11 +16,11 @@ from soap.evaluation.adaptive import Target, Threat, evaluate, headline
 
 
 def smooth(x: Tensor) -> Tensor:
-    return (x + avg_pool2d(x, 3, stride=1, padding=1)) / 2  # half way to the mean of each pixel's neighbours
+    return (x + avg_pool2d(x, 3, stride=1, padding=1)) / 2  # half way to the mean of the 3 x 3 neighbourhood
 
 
 def main(n: int = 100, suite: str = "full", out: Path = Path("runs/own-purifier"), **effort: int) -> str:
-    """One line: the worst case with its interval, and what it is worth."""
+    """Return one line: the worst-case accuracy with its interval, and the verdict of the checks."""
     network = soap.load("mnist-fcn-no-def")  # any nn.Module from images to logits
     digits = soap.data.load("mnist-mini").take(n)
     target = Target.of_parts(network, smooth, name="smoothing")

@@ -1,8 +1,8 @@
-"""The one projected-gradient loop: an attack ascends it, a purifier descends it.
+"""The projected-gradient loop: attacks ascend a loss with it, purifiers descend one.
 
-Algorithm 1 (PGD) and Algorithm 2 (purification) of the paper are the same walk: take the gradient of a
-per-example loss with respect to the input, step along it, project onto a ball around the origin, then onto
-the legal range of inputs. The loss comes in as a callable; what it means is the caller's business.
+Algorithm 1 (PGD) and Algorithm 2 (purification) of the paper are the same procedure: compute the gradient of a
+per-sample loss with respect to the input, step along it, project onto a ball around the original input, then clip to
+the range of valid inputs. The caller passes the loss.
 """
 
 from collections.abc import Callable
@@ -14,28 +14,39 @@ from soap.errors import InputError
 from soap.shapes import Float, Tensor
 
 Loss = Callable[[Tensor], Tensor]
-"""x [batch, ...] -> one loss a row [batch]; rows must not influence each other."""
+"""x [batch, ...] -> one loss per sample [batch]. Samples must not influence each other."""
 
 Bounds = tuple[float, float]
-"""Smallest and largest legal value of an input coordinate."""
+"""Smallest and largest valid value of an input."""
 
 UNIT: Bounds = (0.0, 1.0)
 
+Move = Callable[[int, Tensor, Tensor], Tensor]
+"""(step number t = 1 ... T, points x_{t-1}, gradients at them) -> points x_t."""
 
-def slope(loss: Loss, x: Float[Tensor, "batch *shape"]) -> tuple[Float[Tensor, "batch"], Float[Tensor, "batch *shape"]]:
-    """The loss of every row and its gradient with respect to `x`; parameters get no gradient.
+Observe = Callable[[Tensor, Tensor], object]
+"""(points, losses at them), called before each step; the result is ignored."""
 
-    One forward and one backward pass. Works under `torch.no_grad` and `torch.inference_mode` too.
+Stop = Callable[[Tensor, Tensor], bool]
+"""(points, losses at them) -> whether to stop before the next step."""
+
+
+def loss_and_gradient(
+    loss: Loss, x: Float[Tensor, "batch *shape"]
+) -> tuple[Float[Tensor, "batch"], Float[Tensor, "batch *shape"]]:
+    """Return the loss of every sample and its gradient with respect to `x`; parameters get no gradient.
+
+    One forward and one backward pass. Works under `torch.no_grad` and `torch.inference_mode`, too.
     """
-    return pull_back(loss, x, torch.ones_like)
+    return output_and_gradient(loss, x, torch.ones_like)
 
 
-def pull_back(
+def output_and_gradient(
     function: Callable[[Tensor], Tensor], x: Float[Tensor, "batch *shape"], upstream: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Float[Tensor, "batch *shape"]]:
-    """`function(x)`, and the gradient in `x` of a loss whose gradient in `function(x)` is `upstream(function(x))`."""
+    """Return `function(x)` and the gradient in `x` of a loss whose gradient in the output is `upstream(output)`."""
     with torch.inference_mode(False), torch.enable_grad():
-        # clone: a tensor made under inference_mode cannot be recorded by autograd.
+        # clone: autograd cannot record a tensor made in inference mode.
         point = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
         out = function(point)
         above = upstream(out.detach())
@@ -43,12 +54,37 @@ def pull_back(
     if gradient is None:
         raise InputError(
             "the loss carries no gradient to its input: the model detaches it or runs under no_grad. "
-            "Attack and purify a model whose output is differentiable in its input."
+            "Use a model whose output is differentiable in its input."
         )
     return out.detach(), gradient
 
 
-def advance(
+def gradient_steps(
+    loss: Loss,
+    start: Float[Tensor, "batch *shape"],
+    move: Move,
+    *,
+    steps: int,
+    observe: Observe | None = None,
+    stop: Stop | None = None,
+) -> Float[Tensor, "..."]:
+    """Take up to `steps` gradient steps from `start` and return the last points.
+
+    Each step computes losses and gradients at the points, calls `observe` and `stop`, and moves the points. `observe`
+    sees x_0 ... x_{T-1}; the function returns x_T. Nothing here waits for a GPU, except a `stop` that reads a value.
+    """
+    x = start
+    for t in range(1, steps + 1):
+        losses, gradient = loss_and_gradient(loss, x)
+        if observe is not None:
+            observe(x, losses)
+        if stop is not None and stop(x, losses):
+            break
+        x = move(t, x, gradient)
+    return x
+
+
+def projected_step(
     x: Float[Tensor, "batch *shape"],
     gradient: Float[Tensor, "batch *shape"],
     *,
@@ -57,12 +93,12 @@ def advance(
     step_size: float,
     bounds: Bounds = UNIT,
 ) -> Float[Tensor, "batch *shape"]:
-    """One step along `gradient` (descent: a negative `step_size`), kept in the ball and in the bounds."""
+    """Take one step along `gradient` (against it for a negative `step_size`), kept in the ball and in the bounds."""
     delta = ball.project(x + step_size * ball.steepest(gradient) - origin)
     return (origin + delta).clamp(*bounds)
 
 
-def ascend(
+def projected_gradient(
     loss: Loss,
     origin: Float[Tensor, "batch *shape"],
     *,
@@ -72,28 +108,62 @@ def ascend(
     start: Float[Tensor, "batch *shape"] | None = None,
     bounds: Bounds = UNIT,
     keep_best: bool = False,
+    observe: Observe | None = None,
+    stop: Stop | None = None,
 ) -> Float[Tensor, "batch *shape"]:
-    """Walk `steps` projected steps uphill from `start` (default: `origin`) inside the ball around `origin`.
+    """Take `steps` projected steps from `start` (default: `origin`) inside the ball around `origin`.
 
-    `keep_best` returns the visited point of highest loss instead of the last one, at the cost of one more
-    forward pass for the last point. Steps downhill are steps uphill on the negated loss.
+    A positive `step_size` ascends the loss, a negative one descends it. `keep_best` returns the visited point of
+    highest loss instead of the last point, for one more forward pass at the last point.
     """
     x = origin if start is None else start
     best, highest = x, x.new_full((len(x),), -torch.inf)
-    for _ in range(steps):
-        losses, gradient = slope(loss, x)
+
+    def watch(point: Tensor, losses: Tensor) -> None:
+        nonlocal best, highest
         if keep_best:
-            best, highest = _better(x, losses, best, highest)
-        x = advance(x, gradient, origin=origin, ball=ball, step_size=step_size, bounds=bounds)
+            best, highest = _higher(point, losses, best, highest)
+        if observe is not None:
+            observe(point, losses)
+
+    def move(t: int, point: Tensor, gradient: Tensor) -> Tensor:
+        return projected_step(point, gradient, origin=origin, ball=ball, step_size=step_size, bounds=bounds)
+
+    x = gradient_steps(loss, x, move, steps=steps, observe=watch, stop=stop)
     if not keep_best:
         return x
     with torch.no_grad():
-        best, _ = _better(x, loss(x), best, highest)
+        best, _ = _higher(x, loss(x), best, highest)
     return best
 
 
-def _better(x: Tensor, losses: Tensor, best: Tensor, highest: Tensor) -> tuple[Tensor, Tensor]:
-    """Row by row, the point of higher loss."""
+def iterates(
+    loss: Loss,
+    origin: Float[Tensor, "batch *shape"],
+    *,
+    ball: Ball,
+    step_size: float,
+    steps: int,
+    start: Float[Tensor, "batch *shape"] | None = None,
+    bounds: Bounds = UNIT,
+) -> list[Float[Tensor, "batch *shape"]]:
+    """Return all points x_0 ... x_T of `projected_gradient`."""
+    points: list[Tensor] = []
+    last = projected_gradient(
+        loss,
+        origin,
+        ball=ball,
+        step_size=step_size,
+        steps=steps,
+        start=start,
+        bounds=bounds,
+        observe=lambda point, losses: points.append(point),
+    )
+    return [*points, last]
+
+
+def _higher(x: Tensor, losses: Tensor, best: Tensor, highest: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, for every sample, the point of higher loss and that loss."""
     wins = losses > highest
     chosen = torch.where(wins.reshape(-1, *[1] * (x.ndim - 1)), x, best)
     return chosen, torch.where(wins, losses, highest)

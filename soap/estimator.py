@@ -1,7 +1,6 @@
-"""A purified classifier as scikit-learn has its estimators: `fit`, `predict`, `predict_proba`, `score`.
+"""A purified classifier with the interface of scikit-learn: `fit`, `predict`, `predict_proba`, `score`.
 
-It follows scikit-learn's conventions, so that `clone`, `Pipeline`, `cross_val_score` and the like take it, but does
-not need the package itself.
+It works with `clone`, `Pipeline` and `cross_val_score`, but does not need scikit-learn itself.
 """
 
 import copy
@@ -27,11 +26,11 @@ from soap.training.fitting import fit as fit_jointly
 
 Array = npt.NDArray[Any]
 Maker = Callable[[tuple[int, ...], int], nn.Module]
-"""From the shape of one input and the number of classes to a network."""
+"""(shape of one input, number of classes) -> network."""
 
 
 def small_network(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two hidden layers of 64: enough for a small table."""
+    """Return a network with two hidden layers of 64 units, for small tabular data."""
     width = torch.Size(shape).numel()
     return nn.Sequential(
         nn.Flatten(), nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, classes)
@@ -39,19 +38,19 @@ def small_network(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 class PurifiedClassifier:
-    """Trains a network jointly with an auxiliary task, and purifies what it is asked about.
+    """A scikit-learn classifier: a network trained jointly with an auxiliary task, which purifies inputs to predict.
 
-    Inputs are arrays [n, ...] in [0, 1]: put a `MinMaxScaler(clip=True)` before it in a pipeline. Labels are of any
-    kind.
+    Inputs are arrays [n, ...] in [0, 1]; use a `MinMaxScaler(clip=True)` before it in a pipeline. Labels may have any
+    type.
 
-    - `module`: an nn.Module from inputs to logits, copied before it is trained, or a function that makes one from the
-      shape of an input and the number of classes.
+    - `module`: an nn.Module from inputs to logits, copied before training, or a function that makes one from the shape
+      of an input and the number of classes.
     - `task`, `alpha`, `noise`, `purification`: see `soap.auxiliary.wrap`.
-    - `epochs`, `lr`, `batch`, `warmup_epochs`, `seed`: see `soap.training.Schedule`. With `epochs=0` nothing is
-      trained, which suits the task "consistency" with a module that is trained already.
-    - `eps`: the radius of purification: "min-aux" to choose one for every input, a number, or 0 for none.
+    - `epochs`, `lr`, `batch`, `warmup_epochs`, `seed`: see `soap.training.Schedule`. `epochs=0` trains
+      nothing, for the task "consistency" with a trained module.
+    - `eps`: the radius of purification: "min-aux" to select one for every input, a number, or 0 for none.
 
-    After `fit`: `classes_`, the labels in sorted order; `n_features_in_`; `model_`, the joint model.
+    Set by `fit`: `classes_`, the labels in sorted order; `n_features_in_`; `model_`, the joint model.
     """
 
     def __init__(
@@ -82,16 +81,16 @@ class PurifiedClassifier:
         self.seed = seed
 
     def fit(self, X: Array, y: Array) -> "PurifiedClassifier":
-        """Train on inputs [n, ...] and labels [n]; the estimator itself comes back."""
+        """Train on inputs [n, ...] and labels [n]; return self."""
         x, labels = _inputs(X), np.asarray(y)
         if labels.shape != (len(x),):
-            raise InputError(f"got labels of shape {labels.shape}, want ({len(x)},), one for each input.")
+            raise InputError(f"got labels of shape {labels.shape}, expected ({len(x)},), one for each input.")
         validate.at_least("epochs", self._plain("epochs"), 0)
         if np.issubdtype(labels.dtype, np.floating) and (labels != np.round(labels)).any():
-            raise InputError("Unknown label type: continuous. Want one class for each input, not a quantity.")
+            raise InputError("Unknown label type: continuous. Expected one class for each input, not a real number.")
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
-            raise InputError(f"got labels of {len(classes)} class only, want two classes or more.")
+            raise InputError(f"got labels of {len(classes)} class, expected at least two classes.")
         model = self._joint(tuple(x.shape[1:]), len(classes))
         if self.epochs:
             data = as_dataset(x, numbers, classes=model.classes)
@@ -120,11 +119,11 @@ class PurifiedClassifier:
             seed=self._plain("seed"),
         )
         if model.classes != classes:
-            raise InputError(f"the module returns {model.classes} logits, but the labels are of {classes} classes.")
+            raise InputError(f"the module returns {model.classes} logits, but the labels have {classes} classes.")
         return model
 
     def predict_proba(self, X: Array) -> Array:
-        """Probabilities [n, classes] of the purified inputs, columns in the order of `classes_`."""
+        """Return class probabilities [n, classes] of the purified inputs, columns in the order of `classes_`."""
         if not self.__sklearn_is_fitted__():
             raise InputError("this PurifiedClassifier is not fitted yet; call fit(X, y) first.")
         x = torch.from_numpy(_inputs(X)).to(next(self.model_.parameters()).device)
@@ -134,33 +133,33 @@ class PurifiedClassifier:
             x = SOAP(self.model_, eps)(x).x
         with isolated(self.model_), torch.no_grad():
             parts: list[Tensor] = [self.model_(part).softmax(1) for part in torch.split(x, 1000)]
-        chances: Array = torch.cat(parts).cpu().numpy()
-        return chances
+        probabilities: Array = torch.cat(parts).cpu().numpy()
+        return probabilities
 
     def predict(self, X: Array) -> Array:
-        """The most probable label of every input, after purification."""
-        chances = self.predict_proba(X)
-        labels: Array = self.classes_[chances.argmax(1)]
+        """Return the most probable label of every purified input."""
+        probabilities = self.predict_proba(X)
+        labels: Array = self.classes_[probabilities.argmax(1)]
         return labels
 
     def score(self, X: Array, y: Array) -> float:
-        """The share of inputs whose label is predicted rightly."""
-        labels, wanted = self.predict(X), np.asarray(y)
-        if wanted.shape != labels.shape:
-            raise InputError(f"got labels of shape {wanted.shape}, want {labels.shape}, one for each input.")
-        return float((labels == wanted).mean())
+        """Return the accuracy: the share of inputs that are classified correctly."""
+        labels, expected = self.predict(X), np.asarray(y)
+        if expected.shape != labels.shape:
+            raise InputError(f"got labels of shape {expected.shape}, expected {labels.shape}, one for each input.")
+        return float((labels == expected).mean())
 
     def _plain(self, name: str) -> Any:
-        """An argument as Python has it: searches hand over numpy's numbers."""
+        """Return an argument as a Python value; parameter searches pass numpy scalars."""
         value = getattr(self, name)
         return value.item() if isinstance(value, np.generic) else value
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The arguments it was made with; `deep` changes nothing, for no estimator is inside."""
+        """Return the constructor arguments; `deep` has no effect, because there is no nested estimator."""
         return {name: getattr(self, name) for name in _names()}
 
     def set_params(self, **params: Any) -> "PurifiedClassifier":
-        """Change some of them; the estimator itself comes back."""
+        """Set constructor arguments; return self."""
         for name, value in params.items():
             if name not in _names():
                 raise unknown("parameter of PurifiedClassifier", name, _names())
@@ -171,7 +170,7 @@ class PurifiedClassifier:
         return hasattr(self, "model_")
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn asks of every estimator; nobody else calls it."""
+        """Return the estimator tags that scikit-learn needs."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(
@@ -192,10 +191,12 @@ def _names() -> list[str]:
 
 
 def _inputs(X: Array) -> npt.NDArray[np.float32]:
-    """As float32 [n, ...]; bytes are divided by 255, for images come so."""
+    """Return float32 [n, ...]; uint8 images are divided by 255."""
     x = np.asarray(X)
     number = np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer) or x.dtype == np.bool_
     if x.ndim < 2 or x.size == 0 or not number:
-        raise InputError(f"got {x.dtype} inputs of shape {x.shape}, want numbers in [0, 1] or bytes, [n, features].")
+        raise InputError(
+            f"got {x.dtype} inputs of shape {x.shape}, expected numbers in [0, 1] or uint8, [n, features]."
+        )
     values: npt.NDArray[np.float32] = np.ascontiguousarray(x, np.float32)
     return values / np.float32(255) if x.dtype == np.uint8 else values

@@ -1,4 +1,4 @@
-"""Balls against closed forms: projection is the nearest point inside, the steepest step the best one of length one."""
+"""Balls against closed forms: projection gives the nearest point, the steepest step the best unit step."""
 
 import pytest
 import torch
@@ -25,13 +25,13 @@ SEEDS = st.integers(0, 2**31)
 @BALLS
 @settings(max_examples=30)
 @given(seed=SEEDS, eps=st.just(0.0) | st.floats(1e-3, 3))
-def test_projection_is_the_nearest_point_inside(kind: type[Ball], seed: int, eps: float) -> None:
+def test_projection_gives_the_nearest_point_of_the_ball(kind: type[Ball], seed: int, eps: float) -> None:
     delta = draw(seed, 4, 2, 3)
     projected = kind(eps).project(delta)
     assert (length(projected, kind) <= eps * (1 + 1e-12)).all()
     within = length(delta, kind) <= eps
     assert torch.equal(projected[within], delta[within])
-    # A projection onto a convex set: no point of the set lies at an acute angle beyond it.
+    # Projection onto a convex set: the angle to every point of the set is at least 90 degrees.
     inside = draw(seed + 1, 4, 2, 3)
     inside = inside * (eps / length(inside, kind)).reshape(4, 1, 1)
     assert (((delta - projected) * (inside - projected)).flatten(1).sum(1) <= 1e-9).all()
@@ -40,7 +40,7 @@ def test_projection_is_the_nearest_point_inside(kind: type[Ball], seed: int, eps
 @BALLS
 @settings(max_examples=20)
 @given(seed=SEEDS)
-def test_the_steepest_step_gains_the_dual_norm(kind: type[Ball], seed: int) -> None:
+def test_steepest_step_gains_the_dual_norm(kind: type[Ball], seed: int) -> None:
     gradient = draw(seed, 4, 2, 3)
     step = kind(1.0).steepest(gradient)
     assert torch.allclose(length(step, kind), torch.ones(4, dtype=torch.float64))
@@ -49,13 +49,13 @@ def test_the_steepest_step_gains_the_dual_norm(kind: type[Ball], seed: int) -> N
 
 
 @BALLS
-def test_no_gradient_no_step(kind: type[Ball]) -> None:
+def test_zero_gradient_gives_no_step(kind: type[Ball]) -> None:
     assert torch.equal(kind(1.0).steepest(torch.zeros(2, 3)), torch.zeros(2, 3))
     assert torch.equal(kind(0.0).project(torch.tensor([[0.0, 2.0], [0.0, 0.0]])), torch.zeros(2, 2))
 
 
 @BALLS
-def test_every_row_may_have_its_own_radius(kind: type[Ball]) -> None:
+def test_every_sample_may_have_its_own_radius(kind: type[Ball]) -> None:
     delta, radii = draw(0, 3, 2, 2), torch.tensor([0.0, 0.5, 9.0], dtype=torch.float64)
     rows = [kind(float(eps)).project(row[None]) for eps, row in zip(radii, delta, strict=True)]
     assert torch.equal(kind(radii).project(delta), torch.cat(rows))
@@ -69,7 +69,7 @@ def test_random_starts_are_uniform_in_the_ball(kind: type[Ball]) -> None:
     generator = torch.Generator().manual_seed(0)
     start = kind(eps).random_start(like, generator)
     assert (length(start, kind) <= eps).all()
-    # In three dimensions the share within radius r is (r / eps)^3, and the middle of the ball is the mean.
+    # In three dimensions the share within radius r is (r / eps)^3, and the mean is the centre.
     for share in (0.2, 0.5, 0.8):
         within = (length(start, kind) <= eps * share ** (1 / 3)).double().mean()
         assert abs(within - share) < 0.02
@@ -94,15 +94,15 @@ def test_inputs_are_not_changed() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-35, 1e-25, 1e-10, 1.0, 1e25])
-def test_a_gradient_of_any_size_gives_a_step_of_one_length(size: float) -> None:
-    """The squares of small ones were zero, so a saturated network's gradient gave hardly a step."""
+def test_steepest_l2_step_has_unit_length_for_any_gradient_size(size: float) -> None:
+    """Squares of small gradients underflow; without scaling, a saturated network's gradient gave almost no step."""
     gradient = draw(0, 3, 40).float() * size
     assert row_norms(L2(1.0).steepest(gradient)).tolist() == pytest.approx([1, 1, 1], rel=1e-5)
 
 
 @BALLS
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_what_is_not_finite_gives_no_step(kind: type[Ball], dtype: torch.dtype) -> None:
+def test_nan_and_infinite_coordinates_give_no_step(kind: type[Ball], dtype: torch.dtype) -> None:
     gradient = torch.tensor([[0.0, 0.0, 0.0], [torch.nan, 3.0, 4.0]], dtype=dtype)
     step = kind(1.0).steepest(gradient)
     assert torch.equal(step[0], torch.zeros(3, dtype=dtype))

@@ -76,7 +76,7 @@ def test_purifiers_and_passes_pad_to_the_deterministic_batch_size(kind, monkeypa
     call = {
         "soap": lambda: soap.SOAP(model, 0.1)(x).x,
         "hedge": lambda: soap.purifiers.Hedge(model, eps=0.1)(x).x,
-        "answers": lambda: passes.answers(model, x),
+        "answers": lambda: passes.forward_logits(model, x),
     }[kind]
     assert len(call()) == 3
     assert sizes == [8]

@@ -1,4 +1,4 @@
-"""The estimator keeps scikit-learn's conventions, and purifies what it is asked about."""
+"""The estimator follows scikit-learn's conventions and purifies inputs before it predicts."""
 
 import pickle
 import subprocess
@@ -15,13 +15,13 @@ from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import Purification
 from soap.estimator import PurifiedClassifier, small_network
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # hundreds of training steps, as a user takes them
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # run-time shape checks would slow hundreds of training steps
 
 SETTINGS = Purification(step_size=0.05, steps=3, grid=(0.0, 0.05, 0.1))
 
 
 def table(n: int = 90) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of six numbers in [0, 1]; the class is which third of them is largest."""
+    """Samples of six numbers in [0, 1]; the class is the largest third."""
     x = np.random.default_rng(0).random((n, 6))
     return x, np.array(["one", "two", "three"])[x.reshape(n, 3, 2).mean(2).argmax(1)]
 
@@ -30,7 +30,7 @@ def quick(**changes: object) -> PurifiedClassifier:
     return PurifiedClassifier(**{"epochs": 15, "purification": SETTINGS, **changes})
 
 
-def test_it_learns_any_labels_and_answers_in_their_order():
+def test_fit_accepts_any_labels_and_predict_uses_their_order():
     x, y = table(200)
     before = torch.get_rng_state()
     fitted = quick(epochs=30, alpha=1.0).fit(x, y)
@@ -44,7 +44,7 @@ def test_it_learns_any_labels_and_answers_in_their_order():
     assert fitted.score(x, y) == (fitted.predict(x) == y).mean() > 0.7
 
 
-def test_it_answers_for_the_purified_input():
+def test_predict_uses_the_purified_input():
     x, y = table()
     fitted = quick().fit(x, y)
     inputs = torch.from_numpy(x.astype(np.float32))
@@ -55,7 +55,7 @@ def test_it_answers_for_the_purified_input():
     np.testing.assert_allclose(fitted.set_params(eps=0).predict_proba(x), bare, rtol=1e-5)
 
 
-def test_the_same_seed_gives_the_same_answers_and_the_module_given_is_not_changed():
+def test_same_seed_gives_same_predictions_and_the_module_is_not_changed():
     x, y = table()
     with preserved_random_state():
         torch.manual_seed(0)
@@ -66,7 +66,7 @@ def test_the_same_seed_gives_the_same_answers_and_the_module_given_is_not_change
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_images_and_a_trained_network_without_training():
+def test_epochs_zero_uses_a_trained_network_on_images():
     data = soap.data.load("mnist-mini").take(40)
     network = soap.load("mnist-cnn-no-def")
     pixels = (data.x * 255).round().byte().numpy()
@@ -86,7 +86,7 @@ def test_parameters():
         one.set_params(epohcs=3)
 
 
-def test_it_survives_pickling():
+def test_estimator_can_be_pickled():
     x, y = table()
     fitted = quick().fit(x, y)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(x), fitted.predict_proba(x))
@@ -96,15 +96,15 @@ X, Y = table(12)
 BAD = [
     ((X * 9, Y), {}, r"expected \[0, 1\]"),
     ((np.where(X > 0.9, np.nan, X), Y), {}, "NaN"),
-    ((X.astype(str), Y), {}, "want numbers"),
-    ((X[:, 0], Y), {}, "want numbers"),
-    ((X[:0], Y[:0]), {}, "want numbers"),
+    ((X.astype(str), Y), {}, "expected numbers"),
+    ((X[:, 0], Y), {}, "expected numbers"),
+    ((X[:0], Y[:0]), {}, "expected numbers"),
     ((X, Y[:5]), {}, "one for each input"),
-    ((X, np.full(12, "one")), {}, "two classes or more"),
+    ((X, np.full(12, "one")), {}, "at least two classes"),
     ((X, np.linspace(0, 1, 12)), {}, "Unknown label type: continuous"),
     ((X, Y), {"epochs": -1}, "epochs is -1"),
     ((X, Y), {"task": "rotation"}, "use task='reconstruction'"),
-    ((X, Y), {"module": small_network((6,), 5)}, "returns 5 logits, but the labels are of 3"),
+    ((X, Y), {"module": small_network((6,), 5)}, "returns 5 logits, but the labels have 3"),
 ]
 
 
@@ -114,7 +114,7 @@ def test_bad_input(given, changes, words):
         quick(**changes).fit(*given)
 
 
-def test_asked_too_early_or_about_something_else():
+def test_predict_before_fit_or_on_other_shapes_raises():
     with pytest.raises(InputError, match="not fitted yet"):
         quick().predict(X)
     fitted = quick(epochs=1).fit(X, Y)
@@ -125,7 +125,7 @@ def test_asked_too_early_or_about_something_else():
             fitted.score(X, wrong)
 
 
-def test_numbers_may_be_numpys():
+def test_parameters_may_be_numpy_scalars():
     plain = quick(epochs=2, eps=0.05, noise=0.5, batch=6, seed=3).fit(X, Y)
     given = {"epochs": np.int64(2), "eps": np.float64(0.05), "noise": np.float32(0.5), "batch": np.int32(6)}
     assert np.array_equal(quick(**given, seed=np.int64(3)).fit(X, Y).predict_proba(X), plain.predict_proba(X))
@@ -151,7 +151,7 @@ CHECKS = (
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_scikit_learns_own_checks_that_do_not_leave_the_unit_interval(name):
+def test_scikit_learn_estimator_checks_inside_the_unit_interval(name):
     checks = pytest.importorskip("sklearn.utils.estimator_checks")
     getattr(checks, f"check_{name}")("PurifiedClassifier", PurifiedClassifier(epochs=1))
 

@@ -1,7 +1,7 @@
-"""All that a GPU replays, with recordings that a CPU can make: the same function again on the recording's own tensors.
+"""Everything that a GPU replays, with stand-in recordings on the CPU that call the same function on static tensors.
 
-What is proved so is everything but the graphs: padding, parts, which recording serves whom, and that nothing is
-replayed inside a recording.
+This tests everything except the graphs: padding, parts, the selection of a recording, and that nothing is replayed
+inside a recording.
 """
 
 from dataclasses import dataclass, field
@@ -14,16 +14,15 @@ from torch import nn
 
 import soap
 from soap._runtime import cuda_graphs
-from soap.attacks import APGD, sight
-from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda
+from soap.attacks import APGD
 from soap.attacks.losses import cross_entropy
-from soap.attacks.unrolled import Unrolled
+from soap.gradient_rules import MeanOverIterates, StartPoint, StraightThrough, Unrolled, logits_and_gradient
 from soap.models.pixelcnn import PixelCNN
 
 
 @dataclass
 class Again:
-    """What stands for a recording, and for its graph."""
+    """A stand-in for a recording and for its CUDA graph."""
 
     function: object
     inputs: tuple
@@ -34,7 +33,7 @@ class Again:
         return self
 
     def replay(self):
-        cuda_graphs._thread_state.recording = True  # a graph would not call anything
+        cuda_graphs._thread_state.recording = True  # a real graph calls no Python
         for static, value in zip(self.outputs, self.function(*self.inputs), strict=True):
             static.copy_(value)
         cuda_graphs._thread_state.recording = False
@@ -48,7 +47,7 @@ class Shelf:
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Recordings on the CPU; what comes back are the rows of every recording that was made."""
+    """Stand-in recordings on the CPU; returns the batch sizes of the recordings made."""
     made = []
 
     def record(function, inputs, memory):
@@ -68,27 +67,27 @@ def recorded(monkeypatch):
     return made
 
 
-def sights(model):
+def seen_models(model):
     purify, hedge = soap.SOAP(model), soap.purifiers.Hedge(model, steps=3)
     return {
         "classifier": model,
-        "bpda": Bpda(model, purify),
-        "at the start": StartBpda(model, purify),
-        "along the path": TrajectoryBpda(model, purify),
+        "bpda": StraightThrough(model, purify),
+        "at the start": StartPoint(model, purify),
+        "along the path": MeanOverIterates(model, purify),
         "unrolled": Unrolled(model, purify),
         "unrolled, wider": Unrolled(model, purify, scale=3.0),
         "unrolled, smooth": Unrolled(model, purify, smooth=True),
-        "hedge along the path": TrajectoryBpda(model, hedge),
+        "hedge along the path": MeanOverIterates(model, hedge),
         "hedge unrolled": Unrolled(model, hedge),
     }
 
 
 def seen(model, x, y):
-    """Looks, answers and attacked images, by every way to see the defence; one model, so that recordings could mix."""
+    """Logits, gradients and attacked images by every gradient rule; one model, so that wrong recordings would show."""
     attack = APGD(eps=0.3, steps=3, restarts=2, leave_when_fooled=True)
     found = {}
-    for name, one in sights(model).items():
-        logits, gradient = sight.look(one, x, partial(cross_entropy, y=y))
+    for name, one in seen_models(model).items():
+        logits, gradient = logits_and_gradient(one, x, partial(cross_entropy, y=y))
         found |= {(name, "logits"): logits, (name, "gradient"): gradient, (name, "attacked"): attack(one, x, y)}
     with torch.no_grad():
         found["defended", "logits"] = soap.Defence(model, soap.SOAP(model))(x)
@@ -96,7 +95,7 @@ def seen(model, x, y):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_looks_answers_and_attacks_are_those_that_are_called(task, recorded, monkeypatch):
+def test_replayed_logits_gradients_and_attacks_equal_called_ones(task, recorded, monkeypatch):
     model, x = tiny_model(task).double(), noise_images(11).double()
     y = model.eval()(x).argmax(1)
     model.recordable = True
@@ -104,7 +103,7 @@ def test_looks_answers_and_attacks_are_those_that_are_called(task, recorded, mon
     assert {16} <= {*recorded} <= {1, 2, 4, 8, 16, 32, 64, 128}
     made = len(recorded)
     again = seen(model, x, y)
-    assert len(recorded) == made  # everything was there
+    assert len(recorded) == made  # no new recordings
     monkeypatch.setattr(cuda_graphs, "is_replayable", lambda owner, *inputs: False)
     called = seen(model, x, y)
     for place, wanted in called.items():
@@ -112,7 +111,7 @@ def test_looks_answers_and_attacks_are_those_that_are_called(task, recorded, mon
         assert torch.equal(replayed[place], again[place]), place
 
 
-def test_a_row_of_pixels_is_one_recording_for_all_rows_and_sizes(recorded, monkeypatch):
+def test_pixel_rows_share_one_recording_for_all_rows_and_sizes(recorded, monkeypatch):
     torch.manual_seed(0)
     prior = PixelCNN(inputs=(3, 4, 5), channels=6, blocks=2, mixtures=3).double()
     x = torch.rand(7, 3, 4, 5, dtype=torch.float64)
@@ -125,7 +124,7 @@ def test_a_row_of_pixels_is_one_recording_for_all_rows_and_sizes(recorded, monke
         torch.testing.assert_close(got.loss_after, wanted.loss_after)
 
 
-def test_inside_a_recording_nothing_is_replayed(recorded):
+def test_nothing_is_replayed_inside_a_recording(recorded):
     class Twice(nn.Module):
         recordable = True
 

@@ -20,7 +20,7 @@ from soap.purifiers import soap as purifier
 VARIANTS = {
     "as it is": lambda: None,
     "cuDNN times its algorithms": lambda: setattr(torch.backends.cudnn, "benchmark", True),
-    "no bound on points side by side": lambda: purifier.SIDE_BY_SIDE.pop("cuda"),
+    "no bound on points side by side": lambda: purifier.MAX_POINTS_AT_ONCE.pop("cuda"),
     "without TF32": lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
 }
 BATCHES = (128, 1024)

@@ -1,20 +1,17 @@
-"""Attacks, one file a paper; every one is called as `attack(model, x, y)`."""
+"""Attacks, one file per method; each is called as `attack(model, x, y)` and returns adversarial examples."""
 
 from soap.attacks.apgd import APGD, Trace
 from soap.attacks.attack import Attack, Model, fooled
 from soap.attacks.autoattack import AutoAttack
 from soap.attacks.auxiliary_aware import AuxiliaryAwarePGD
-from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda
 from soap.attacks.carlini_wagner import CarliniWagner
 from soap.attacks.deepfool import DeepFool
 from soap.attacks.losses import cross_entropy, dlr, margin, targeted_dlr, targeted_margin
-from soap.attacks.minimal import MinimalL2, success
+from soap.attacks.min_norm import MinimalL2, success
 from soap.attacks.noise import Noise
 from soap.attacks.pgd import FGSM, PGD
 from soap.attacks.square import Square
-from soap.attacks.stolen import StolenCopy
-from soap.attacks.substitute import Substitute, Transfer
-from soap.attacks.unrolled import Unrolled
+from soap.attacks.substitute import StolenCopy, Substitute, Transfer
 
 __all__ = [
     "APGD",
@@ -23,20 +20,16 @@ __all__ = [
     "Attack",
     "AutoAttack",
     "AuxiliaryAwarePGD",
-    "Bpda",
     "CarliniWagner",
     "DeepFool",
     "MinimalL2",
     "Model",
     "Noise",
     "Square",
-    "StartBpda",
     "StolenCopy",
     "Substitute",
     "Trace",
-    "TrajectoryBpda",
     "Transfer",
-    "Unrolled",
     "cross_entropy",
     "dlr",
     "fooled",

@@ -1,7 +1,7 @@
-"""Auto-PGD (Croce & Hein 2020, Algorithm 1): projected gradient ascent that sets its own step size.
+"""Auto-PGD (Croce & Hein 2020, Algorithm 1): projected gradient ascent with an adaptive step size.
 
-A step goes 2 eps far at first. At checkpoints a row's step is halved, and the row goes back to its best point, where
-the loss rose in too few of the steps since the last checkpoint, or where neither step nor best loss have changed.
+The first step size is 2 eps. At checkpoints the step size of a sample is halved, and the sample returns to its best
+point, if the loss rose in too few steps since the last checkpoint, or if neither step size nor best loss changed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,47 +12,48 @@ import torch
 
 from soap import validate
 from soap._runtime.seeding import streams
-from soap.attacks.apgd_walk import Found, Walk, checkpoints
+from soap.attacks.apgd_state import APGDState, BestPoints, checkpoints
 from soap.attacks.attack import Attack, Model
-from soap.attacks.losses import LOSSES, TARGETED
-from soap.attacks.pgd import BALLS
-from soap.attacks.sight import look
-from soap.balls import Ball
+from soap.attacks.losses import LOSSES, TARGETED, objective
+from soap.balls import BALLS, Ball
+from soap.descent import UNIT, Bounds
+from soap.errors import InputError
+from soap.gradient_rules import logits_and_gradient
 from soap.shapes import Float, Int, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """How an attack went: of every row, the run that gave its result."""
+    """The course of an attack: for every sample, the run that gave its result."""
 
     x: Float[Tensor, "batch *shape"]
-    """What the attack returns."""
+    """The result of the attack."""
     last: Float[Tensor, "batch *shape"]
-    """Where the run ended: what an attack that does not keep its best iterate would return."""
+    """The last point of the run: the result of an attack that does not keep its best iterate."""
     loss_curve: Float[Tensor, "points batch"]
-    """The loss at the start and after each step, [steps + 1, batch]; NaN once the row has left."""
+    """The loss at the start and after each step, [steps + 1, batch]; NaN after a sample has left the run."""
     fooled_at: Int[Tensor, "batch"]
-    """The first step of the run that fooled (0: before any), or -1. `x` fools exactly where it is not -1."""
+    """The first successful step of the run (0: before the first step), or -1. `x` is a success where it is not -1."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class APGD(Attack):
-    """Climb `loss` inside a ball of radius `eps`, on any model that can be looked at (`soap.attacks.sight`).
+    """Ascend `loss` inside a ball of radius `eps`, with the model's own gradient rule if it has one.
 
-    A run costs `steps` + 1 looks, a call one forward pass more. A row keeps the point of highest loss among those that
-    fool, the clean image included; where none does, among all.
+    A run costs `steps` + 1 gradients, a call one forward pass more. A sample keeps the adversarial point of highest
+    loss, the clean image included; if there is none, the point of highest loss.
 
-    - `loss`: "ce", "margin" or "dlr"; "targeted-dlr" and "targeted-margin" make one run towards each of the `targets`
-      likeliest wrong classes.
+    - `loss`: "ce", "margin" or "dlr". "targeted-dlr" and "targeted-margin" make one run towards each of the `targets`
+      most probable wrong classes.
     - `start`: "random" is on the surface of the ball, as in AutoAttack: uniform noise scaled until its largest
-      coordinate is `eps` (Linf), a Gaussian direction of length `eps` (L2), then clipped to [0, 1]. "zero" is the
-      image itself; further restarts are random.
-    - Rows that are fooled by one run do not enter the next. With `leave_when_fooled` they leave a run, too, at its next
-      checkpoint, and images that are misclassified as they are never enter: the same rows are fooled for less. Before
-      a row leaves, the model is asked about its point again, beside those that would leave with it: rounding differs
-      from batch to batch, and a defence that steps by signs makes other answers of it.
+      coordinate is `eps` (Linf), or a Gaussian direction of length `eps` (L2), then clipped. "zero" is the image
+      itself; further restarts are random.
+    - Samples with success in one run do not enter the next. With `leave_when_fooled` they also leave a run at its next
+      checkpoint, and images that are misclassified from the start never enter: the same samples succeed at lower cost.
+      Before a sample leaves, the model is evaluated at its point again, in a batch of the samples that would leave:
+      rounding differs between batches, and the sign steps of a purifier can turn that into another prediction.
 
-    Starts are drawn from `seed` and the row's own values (`soap._runtime.seeding`), so that rows do not depend on each
+    Starts are drawn from `seed` and the sample's own values (`soap._runtime.seeding`), so samples do not depend on each
     other, nor on how they are split into batches.
     """
 
@@ -66,6 +67,8 @@ class APGD(Attack):
     rho: float = 0.75
     leave_when_fooled: bool = False
     seed: int = 0
+    bounds: Bounds = UNIT
+    targeted: bool = False
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
@@ -77,34 +80,39 @@ class APGD(Attack):
         validate.at_least("restarts", self.restarts, 1)
         validate.non_negative("rho", self.rho)
         validate.at_least("seed", self.seed, 0)
+        if self.targeted and self.loss in TARGETED:
+            raise InputError(
+                f"loss={self.loss!r} selects its own target classes from the true label; "
+                f"with targeted=True use one of {', '.join(map(repr, LOSSES))}."
+            )
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """All runs, one after the other, each for the rows that still stand."""
+        """Make all runs, each for the samples without success so far."""
         return self._search(model, x, y).found
 
     def trace(self, model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]) -> Trace:
-        """The same attack, with what is needed to ask whether it has converged."""
-        witness = _Witness(attack=self)
-        witness(model, x, y)
-        seen = witness.seen[0]
-        return Trace(x=seen.found, last=seen.x, loss_curve=seen.curve.T.contiguous(), fooled_at=seen.fooled_at)
+        """Run the same attack and return its losses and last points, which show whether it converged."""
+        recorder = _Recorder(attack=self, bounds=self.bounds)
+        recorder(model, x, y)
+        best = recorder.results[0]
+        return Trace(x=best.found, last=best.x, loss_curve=best.curve.T.contiguous(), fooled_at=best.fooled_at)
 
-    def _search(self, model: Model, x: Tensor, y: Tensor) -> Found:
+    def _search(self, model: Model, x: Tensor, y: Tensor) -> BestPoints:
         clean = model(x)
-        whole = Found.nothing(x, self.steps)
+        best = BestPoints.empty(x, self.steps)
         if self.leave_when_fooled:
-            whole.fooled_at = torch.where(clean.argmax(1) == y, -1, 0)
+            best.fooled_at = torch.where(self.succeeds(clean, y), 0, -1)
         for restart, (rank, target) in product(range(self.restarts), enumerate(self._targets(clean, y))):
-            rows = (whole.fooled_at < 0).nonzero()[:, 0]
+            rows = (best.fooled_at < 0).nonzero()[:, 0]
             if len(rows) == 0:
                 break
             stream = None if self.start == "zero" and restart == 0 else streams(x[rows], self.seed, restart, rank)
             for part in self._run(model, x[rows], y[rows], target[rows], clean[rows], stream):
-                whole.improve(rows[part.row], part)
-        return whole
+                best.improve(rows[part.row], part)
+        return best
 
     def _targets(self, logits: Tensor, y: Tensor) -> Sequence[Tensor]:
-        """The class of every row to aim at, run by run; an untargeted run is given the label and ignores it."""
+        """Return the target classes, run by run; runs of other losses get the label and ignore it."""
         if self.loss not in TARGETED:
             return [y]
         wrong = logits.scatter(1, y[:, None], -torch.inf)
@@ -112,53 +120,53 @@ class APGD(Attack):
 
     def _run(
         self, model: Model, x: Tensor, y: Tensor, target: Tensor, clean: Tensor, stream: Tensor | None
-    ) -> Iterator[Walk]:
-        """One walk; yields rows when they are done. Only rows that leave it make it wait for the device."""
+    ) -> Iterator[APGDState]:
+        """Make one run; yield samples when they are done. Only samples that leave it wait for the device."""
         ball: Ball = BALLS[self.norm](self.eps)
         checks = checkpoints(self.steps)
-        walk = Walk.at(x, y, target, eps=self.eps, steps=self.steps)
+        state = APGDState.at(x, y, target, eps=self.eps, steps=self.steps, bounds=self.bounds)
 
         def criterion(logits: Tensor) -> Tensor:
             if self.loss in TARGETED:
-                return TARGETED[self.loss](logits, walk.y, walk.target)
-            return LOSSES[self.loss](logits, walk.y)
+                return TARGETED[self.loss](logits, state.y, state.target)
+            return objective(self.loss, self.targeted)(logits, state.y)
 
-        walk.keep(x, clean, criterion(clean), step=0)
+        state.keep(x, self.succeeds(clean, state.y), criterion(clean), step=0)
         if stream is not None:
-            walk.start(stream, ball)
+            state.start(stream, ball)
         for step in range(self.steps + 1):
             if step > 0:
-                walk.move(ball, first=step == 1)
-            logits, gradient = look(model, walk.x, criterion)
-            walk.see(logits, gradient, criterion(logits), step=step)
+                state.move(ball, first=step == 1)
+            logits, gradient = logits_and_gradient(model, state.x, criterion)
+            state.evaluated(self.succeeds(logits, state.y), gradient, criterion(logits), step=step)
             if self.leave_when_fooled and (step in checks or step == self.steps):
-                _look_again(model, walk)
-                standing = walk.fooled_at < 0
-                going, leaving = standing.nonzero()[:, 0], (~standing).nonzero()[:, 0]
+                self._confirm(model, state)
+                active = state.fooled_at < 0
+                going, leaving = active.nonzero()[:, 0], (~active).nonzero()[:, 0]
                 if len(leaving):
-                    yield walk.only(leaving)
-                    walk = walk.only(going)
+                    yield state.only(leaving)
+                    state = state.only(going)
                 if len(going) == 0:
                     return
             if step in checks and step < self.steps:
-                walk.adapt(self.rho * checks[step])
-        yield walk
+                state.adapt(self.rho * checks[step])
+        yield state
 
-
-def _look_again(model: Model, walk: Walk) -> None:
-    """Ask about the points that fool once more, in a batch of their own; those that do no longer are forgotten."""
-    fooled = (walk.fooled_at >= 0).nonzero()[:, 0]
-    if len(fooled):
-        walk.forget(fooled[model(walk.found[fooled]).argmax(1) == walk.y[fooled]])
+    def _confirm(self, model: Model, state: APGDState) -> None:
+        """Evaluate the successful points again, in a batch of their own; discard those without success."""
+        fooled = (state.fooled_at >= 0).nonzero()[:, 0]
+        if len(fooled):
+            state.discard(fooled[~self.succeeds(model(state.found[fooled]), state.y[fooled])])
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Witness(Attack):
-    """The attack by the same door as ever; remembers what it found."""
+class _Recorder(Attack):
+    """Run an attack through the checked call of all attacks and keep its results."""
 
     attack: APGD
-    seen: list[Found] = field(default_factory=list)
+    bounds: Bounds
+    results: list[BestPoints] = field(default_factory=list)
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        self.seen.append(self.attack._search(model, x, y))
-        return self.seen[0].found
+        self.results.append(self.attack._search(model, x, y))
+        return self.results[0].found

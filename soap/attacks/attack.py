@@ -1,11 +1,12 @@
-"""The call that all attacks share: `x_adv = attack(model, x, y)`.
+"""The interface of all attacks: `x_adv = attack(model, x, y)`.
 
-An attack is a frozen dataclass; its fields are its settings and its repr is its label in tables. To add one,
-write one file with a subclass and a `perturb` method (see examples/).
+An attack is a frozen dataclass. Its fields are its settings, and its repr is its label in tables. To add one, write one
+file with a subclass and its method `perturb` (see examples/own_attack.py).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,59 +14,90 @@ from torch import nn
 
 from soap import validate
 from soap._runtime.isolation import isolated
+from soap.descent import UNIT, Bounds
 from soap.errors import InputError
 from soap.shapes import Float, Int, Tensor
 
 Model = nn.Module | Callable[[Tensor], Tensor]
-"""Anything that maps inputs to logits, differentiably."""
+"""Any differentiable function from inputs to logits."""
+
+SHOWN_IF_CHANGED = ("bounds", "targeted")
+"""Fields that a repr omits at their default, so that labels of stored results stay valid."""
 
 
 class Attack(ABC):
-    """Searches, in [0, 1] and inside its own ball, for inputs near `x` that are not classified as `y`."""
+    """Search, inside `bounds` and the attack's own ball, for inputs near `x` that are misclassified.
+
+    bounds: smallest and largest valid input value. targeted: if True, `y` is the class to reach; if False, `y` is the
+    true class to leave.
+    """
+
+    bounds: Bounds = UNIT
+    targeted: bool = False
 
     def __call__(
         self, model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch *shape"]:
-        """Adversarial examples for a batch; the model is left as it was, in mode, weights and gradients."""
-        validate.inputs(x, model)
+        """Return adversarial examples for a batch. Mode, weights and gradients of the model do not change."""
+        validate.inputs(x, model, self.bounds)
         validate.labels(y, x)
         with isolated(model), torch.inference_mode(False), torch.no_grad():
-            x, y = x.detach().clone(), y.long().clone()  # autograd cannot record tensors made under inference_mode
+            x, y = x.detach().clone(), y.long().clone()  # autograd cannot record tensors made in inference mode
             validate.labels(y, x, _classes(model, x[:8]))
             return self.perturb(model, x, y)
 
+    def __repr__(self) -> str:
+        if not is_dataclass(self):
+            return super().__repr__()
+        shown = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if field.repr and not (field.name in SHOWN_IF_CHANGED and getattr(self, field.name) == field.default)
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     @property
     def recordable(self) -> bool:
-        """Whether `perturb` never waits for the host, so that adversarial training may replay it as a CUDA graph."""
+        """Whether `perturb` never waits for the host, so that training can replay it as a CUDA graph."""
         return False
 
     @abstractmethod
     def perturb(
         self, model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch *shape"]:
-        """The search itself, on checked inputs and a frozen model in evaluation mode."""
+        """Return adversarial examples for checked inputs and a frozen model in evaluation mode."""
+
+    def succeeds(self, logits: Float[Tensor, "batch classes"], y: Int[Tensor, "batch"]) -> Tensor:
+        """Return which predictions are the goal (boolean, [batch]): `y` if targeted, any other class if not."""
+        predicted = logits.argmax(1)
+        return predicted == y if self.targeted else predicted != y
+
+    def successes(self, model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]) -> Tensor:
+        """Return `succeeds` of the model's logits at `x`; the global random state does not change."""
+        with isolated(model), torch.no_grad():
+            return self.succeeds(model(x), y)
 
 
-_seen: "WeakKeyDictionary[nn.Module, tuple[list[tuple[int, int]], int]]" = WeakKeyDictionary()
-"""Models whose logits were looked at, by their weights and the versions of these then."""
+_checked_classes: "WeakKeyDictionary[nn.Module, tuple[list[tuple[int, int]], int]]" = WeakKeyDictionary()
+"""Models whose logits were checked: ids and versions of their weights at that time, and the number of classes."""
 
 
 def _classes(model: Model, sample: Tensor) -> int:
-    """How many classes the model tells apart; it is asked, and what it says is checked, once for the same weights."""
+    """Return the number of classes; the logits of a model are computed and checked once for the same weights."""
     versions = [(id(weight), weight._version) for weight in model.parameters()] if isinstance(model, nn.Module) else []
-    if isinstance(model, nn.Module) and model in _seen and _seen[model][0] == versions:
-        return _seen[model][1]
+    if isinstance(model, nn.Module) and model in _checked_classes and _checked_classes[model][0] == versions:
+        return _checked_classes[model][1]
     logits = model(sample)
     validate.logits(logits, len(sample))
     classes = logits.shape[1]
     if classes < 2:
-        raise InputError("the model returned 1 logit a row, want one for each of at least 2 classes.")
+        raise InputError("the model returned 1 logit per sample, expected one for each of at least 2 classes.")
     if isinstance(model, nn.Module):
-        _seen[model] = versions, classes
+        _checked_classes[model] = versions, classes
     return classes
 
 
 def fooled(model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]) -> Tensor:
-    """Which rows are not classified as `y` (boolean, [batch]), by the model in evaluation mode."""
+    """Return which samples are not classified as `y` (boolean, [batch]), with the model in evaluation mode."""
     with isolated(model), torch.no_grad():
         return model(x).argmax(1) != y

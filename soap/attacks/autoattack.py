@@ -1,6 +1,6 @@
-"""AutoAttack (Croce & Hein 2020) as its authors' package runs it, behind the call that all attacks share.
+"""AutoAttack (Croce & Hein 2020) from its authors' package, with the interface of all attacks.
 
-The package `pyautoattack` is an extra: `pip install "soap-defense[autoattack]"`.
+The package `pyautoattack` is an extra: `pip install '.[autoattack]'`.
 """
 
 import logging
@@ -15,19 +15,19 @@ from soap.shapes import Tensor
 
 NORMS = {"linf": "Linf", "l2": "L2"}
 
-BY_DLR = ("apgd-t", "apgd-dlr")
-"""Its parts that go by the DLR loss, which compares three or four classes."""
+DLR_PARTS = ("apgd-t", "apgd-dlr")
+"""Parts that use the DLR loss, which compares three or four classes."""
 
-# Its warnings (randomised, dynamic ...) are checks of ours, too; without a handler Python would print them.
+# Without a handler Python would print the package's warnings (randomised, dynamic ...); the suite's checks cover them.
 logging.getLogger("auto-attack").addHandler(logging.NullHandler())
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AutoAttack(Attack):
-    """The standard version: APGD-CE, targeted APGD-DLR, targeted FAB and Square, each on what still stands.
+    """The standard version: APGD-CE, targeted APGD-DLR, targeted FAB and Square, each on the samples not broken so far.
 
-    Of fewer than four classes the parts that go by the DLR loss are left out; of fewer than ten, targets are fewer.
-    It differentiates the model by autograd: of a defended model it gets what `Defence` passes back (BPDA).
+    With fewer than four classes the parts with the DLR loss are left out; with fewer than ten there are fewer targets.
+    It differentiates the model by autograd, so on a `Defence` it uses the straight-through gradient (BPDA).
     """
 
     eps: float
@@ -47,10 +47,10 @@ class AutoAttack(Attack):
         except ImportError as error:
             raise InputError(
                 "AutoAttack needs the package pyautoattack, which is not installed; "
-                'run `pip install "soap-defense[autoattack]"`, or leave the protocol autoattack out.'
+                "run `pip install '.[autoattack]'`, or leave out the protocol autoattack."
             ) from error
         if x.dtype == torch.float64:
-            raise InputError("AutoAttack's package computes in single precision, got float64; convert by .float().")
+            raise InputError("AutoAttack's package computes in single precision, got float64; convert with .float().")
         classes = model(x[:1]).shape[1]
         with torch.enable_grad():
             attack = pyautoattack.AutoAttack(
@@ -59,7 +59,7 @@ class AutoAttack(Attack):
             for part in (attack.apgd_targeted, attack.fab):
                 part.n_target_classes = min(part.n_target_classes, classes - 1)
             if classes < 4:
-                attack.attacks_to_run = [name for name in attack.attacks_to_run if name not in BY_DLR]
+                attack.attacks_to_run = [name for name in attack.attacks_to_run if name not in DLR_PARTS]
             found, *_ = attack.run_standard_evaluation(x, y, batch_size=len(x))
         images: Tensor = found.detach()
         return images

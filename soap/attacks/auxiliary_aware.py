@@ -1,24 +1,25 @@
-"""The auxiliary-aware attack (section 4.3 of the paper): fool the classifier while pleasing the purifier."""
+"""The auxiliary-aware attack (section 4.1 of the paper): raise the classification loss and lower the auxiliary loss."""
 
 import math
 from dataclasses import dataclass
 
 from soap import validate
 from soap.attacks.attack import Attack, Model
-from soap.attacks.losses import cross_entropy
+from soap.attacks.losses import objective
 from soap.auxiliary import JointModel
 from soap.balls import Linf
-from soap.descent import ascend
+from soap.descent import UNIT, Bounds, projected_gradient
 from soap.errors import InputError
+from soap.gradient_rules import FiniteLogits
 from soap.shapes import Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AuxiliaryAwarePGD(Attack):
-    """Climb L_cls(x) - `beta` * L_aux(x) in the Linf ball of radius `eps`, from delta = 0.
+    """Ascend L_cls(x) - `beta` * L_aux(x) in the Linf ball of radius `eps`, from delta = 0.
 
-    A positive `beta` lowers the loss which the purifier descends, so that it finds little to mend; a negative
-    one attacks the auxiliary task as well; 0 is plain PGD. Takes a joint model.
+    A positive `beta` lowers the loss that the purifier descends, so that the purifier changes little. A negative one
+    attacks the auxiliary task, too. With 0 it is plain PGD. Needs a joint model.
     """
 
     eps: float
@@ -26,6 +27,8 @@ class AuxiliaryAwarePGD(Attack):
     steps: int
     beta: float
     keep: str = "last"
+    bounds: Bounds = UNIT
+    targeted: bool = False
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
@@ -33,22 +36,23 @@ class AuxiliaryAwarePGD(Attack):
         validate.at_least("steps", self.steps, 1)
         validate.choice("keep", self.keep, ("last", "best"))
         if not math.isfinite(self.beta):
-            raise InputError(f"beta is {self.beta!r}, want a finite number: how much the auxiliary loss weighs.")
+            raise InputError(f"beta is {self.beta!r}, expected a finite weight of the auxiliary loss.")
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """One walk on the combined objective."""
-        joint = getattr(model, "inside", model)  # a model may stand in a wrapper that mends its outputs
+        """Run PGD once on the combined objective."""
+        joint = model.model if isinstance(model, FiniteLogits) else model
         if not isinstance(joint, JointModel):
             raise InputError(
-                f"got a {type(model).__name__}, which has no auxiliary task to be aware of; want a JointModel "
-                "(a defended model's is its `.model`), or attack with PGD."
+                f"got a {type(model).__name__}, which has no auxiliary task; expected a JointModel "
+                "(the `.classifier` of a Defence), or use PGD."
             )
-        task = joint.auxiliary
-        return ascend(
-            lambda point: cross_entropy(model(point), y) - self.beta * task.loss(joint, point),
+        task, classification = joint.auxiliary, objective("ce", self.targeted)
+        return projected_gradient(
+            lambda point: classification(model(point), y) - self.beta * task.loss(joint, point),
             x,
             ball=Linf(self.eps),
             step_size=self.step_size,
             steps=self.steps,
+            bounds=self.bounds,
             keep_best=self.keep == "best",
         )

@@ -1,4 +1,4 @@
-"""Random points of the ball: what an attacker without any gradient gets, and the least that a defence must stand."""
+"""Random points of the ball: a baseline without gradients."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,24 @@ import torch
 from soap import validate
 from soap._runtime.seeding import streams, uniform
 from soap.attacks.attack import Attack, Model
-from soap.attacks.pgd import BALLS
-from soap.balls import L2
+from soap.balls import BALLS, L2
+from soap.descent import UNIT, Bounds
 from soap.shapes import Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Noise(Attack):
-    """Up to `draws` random points for every row; a row keeps the first that fools, else the last.
+    """Try up to `draws` random points for every sample; keep the first misclassified one, or the last.
 
-    Drawn from `seed` and the row's own values (`soap._runtime.seeding`): rows do not depend on each other.
+    Points are drawn from `seed` and the sample's own values (`soap._runtime.seeding`), so samples do not depend on each
+    other.
     """
 
     eps: float
     norm: str = "linf"
     draws: int = 50
     seed: int = 0
+    bounds: Bounds = UNIT
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
@@ -30,19 +32,19 @@ class Noise(Attack):
         validate.at_least("draws", self.draws, 1)
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """Draw for the rows that still stand."""
-        found, standing = x.clone(), torch.arange(len(x), device=x.device)
+        """Draw points for the samples that are still classified correctly."""
+        found, rows = x.clone(), torch.arange(len(x), device=x.device)
         for draw in range(self.draws):
-            at = x[standing]
-            point = (at + self._inside(at, draw)).clamp(0, 1)
-            found[standing] = point
-            standing = standing[model(point).argmax(1) == y[standing]]
-            if len(standing) == 0:
+            origin = x[rows]
+            point = (origin + self._perturbation(origin, draw)).clamp(*self.bounds)
+            found[rows] = point
+            rows = rows[~self.succeeds(model(point), y[rows])]
+            if len(rows) == 0:
                 break
         return found
 
-    def _inside(self, x: Tensor, draw: int) -> Tensor:
-        """A point of the ball for every row, uniformly, from the row's own stream."""
+    def _perturbation(self, x: Tensor, draw: int) -> Tensor:
+        """Return a uniform point of the ball for every sample, from the sample's own random stream."""
         size = x[0].numel()
         drawn = uniform(streams(x, self.seed, draw), size + 1).to(x.dtype)
         flat = 2 * drawn[:, :size] - 1

@@ -6,22 +6,20 @@ import torch
 
 from soap import validate
 from soap._runtime.cuda_graphs import replayed
-from soap.attacks.attack import Attack, Model, fooled
-from soap.attacks.losses import LOSSES
-from soap.balls import L2, Ball, Linf
-from soap.descent import ascend
+from soap.attacks.attack import Attack, Model
+from soap.attacks.losses import LOSSES, objective
+from soap.balls import BALLS, Ball
+from soap.descent import UNIT, Bounds, projected_gradient
 from soap.shapes import Tensor
 
-BALLS: dict[str, type[Linf] | type[L2]] = {"linf": Linf, "l2": L2}
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PGD(Attack):
-    """Climb the classification loss inside a ball of radius `eps`.
+    """Ascend the classification loss inside a ball of radius `eps`.
 
-    The paper starts at delta = 0, does not restart, and takes the last iterate: the defaults. With
-    `restarts`, every further run starts at random, only rows not yet fooled go on, and a row keeps the
-    first point that fools or else the last run's. Random starts are drawn anew from `seed` at every call.
+    The defaults are the paper's: start at delta = 0, one run, last iterate. Each of the further `restarts` starts at
+    random, for the samples that are still classified correctly. A sample keeps its first adversarial point, or the
+    result of the last run. Random starts are drawn from `seed`, the same at every call.
     """
 
     eps: float
@@ -33,6 +31,8 @@ class PGD(Attack):
     keep: str = "last"
     loss: str = "ce"
     seed: int = 0
+    bounds: Bounds = UNIT
+    targeted: bool = False
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
@@ -46,56 +46,60 @@ class PGD(Attack):
 
     @property
     def recordable(self) -> bool:
-        """A walk from zero is; random starts draw from a generator of their own, restarts ask who still stands."""
+        """One run from zero is recordable; random starts need a generator, and restarts read predictions back."""
         return self.start == "zero" and self.restarts == 1
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """One walk for all rows, then further ones from random starts for those that still stand."""
-        if self.recordable:  # a generator cannot be made while a graph is being recorded
-            return self._walk(model, x, y, None)
+        """Run once for all samples, then from random starts for those without success."""
+        if self.recordable:  # a generator cannot be created while a graph is being recorded
+            return self._run(model, x, y, None)
         generator = torch.Generator(x.device).manual_seed(self.seed)
-        found = self._walk(model, x, y, generator if self.start == "random" else None)
+        found = self._run(model, x, y, generator if self.start == "random" else None)
         for _ in range(1, self.restarts):
-            standing = (~fooled(model, found, y)).nonzero()[:, 0]
-            if len(standing) == 0:
+            rows = (~self.successes(model, found, y)).nonzero()[:, 0]
+            if len(rows) == 0:
                 break
-            found[standing] = self._walk(model, x[standing], y[standing], generator)
+            found[rows] = self._run(model, x[rows], y[rows], generator)
         return found
 
-    def _walk(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         ball: Ball = BALLS[self.norm](self.eps)
-        loss = LOSSES[self.loss]
-        start = x if generator is None else (x + ball.random_start(x, generator)).clamp(0, 1)
+        loss = objective(self.loss, self.targeted)
+        start = x if generator is None else (x + ball.random_start(x, generator)).clamp(*self.bounds)
 
-        def climb(x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, ...]:
-            top = ascend(
+        def ascend(x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, ...]:
+            found = projected_gradient(
                 lambda point: loss(model(point), y),
                 x,
                 ball=ball,
                 step_size=self.step_size,
                 steps=self.steps,
                 start=start,
+                bounds=self.bounds,
                 keep_best=self.keep == "best",
             )
-            return (top,)
+            return (found,)
 
-        return replayed(model, self, climb, x, y, start)[0]
+        return replayed(model, self, ascend, x, y, start)[0]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FGSM(Attack):
     """One sign step of size `eps` (Goodfellow et al. 2014)."""
 
     eps: float
+    bounds: Bounds = UNIT
+    targeted: bool = False
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
 
     @property
     def recordable(self) -> bool:
-        """One step never waits."""
+        """One step never waits for the host."""
         return True
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """PGD with a single step as long as the radius."""
-        return PGD(eps=self.eps, step_size=self.eps or 1.0, steps=1).perturb(model, x, y)
+        """Run PGD with a single step as long as the radius."""
+        step = PGD(eps=self.eps, step_size=self.eps or 1.0, steps=1, bounds=self.bounds, targeted=self.targeted)
+        return step.perturb(model, x, y)

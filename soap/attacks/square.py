@@ -1,7 +1,7 @@
-"""Square (Andriushchenko et al. 2020): a random search that asks for logits alone, no gradient.
+"""Square (Andriushchenko et al. 2020): a random search that uses logits only, no gradients.
 
 It starts at vertical stripes of +-eps. Every further query repaints one square of the image, in each channel with +eps
-or -eps, and keeps it where the loss rises; the squares shrink as the search goes on.
+or -eps, and keeps it if the loss rises. The squares become smaller during the search.
 """
 
 import math
@@ -14,27 +14,28 @@ from soap import validate
 from soap._runtime.seeding import streams, uniform
 from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import LOSSES
-from soap.attacks.minimal import per_row
+from soap.balls import per_sample
+from soap.descent import UNIT, Bounds
 from soap.errors import InputError
 from soap.shapes import Tensor
 
-HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-"""Queries, of 10,000, after which the share of the image that a square covers is halved (the authors' code)."""
+HALVING_QUERIES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+"""Queries, of 10,000, after which the share of the image covered by a square is halved (the authors' code)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Square(Attack):
-    """Random search in the Linf ball of radius `eps`, with at most `queries` answers a row and restart.
+    """Random search in the Linf ball of radius `eps`, with at most `queries` forward passes per sample and restart.
 
-    A row leaves as soon as it is fooled and keeps that point; one that never is keeps its point of highest loss. Rows
-    that are misclassified as they are cost the first look alone.
+    A sample leaves at its first success and keeps that point; otherwise it keeps its point of highest loss. Samples
+    that are misclassified from the start cost one forward pass.
 
     - `p_init`: the share of the image that the first squares cover. It is halved on the authors' schedule for 10,000
       queries, stretched to `queries` as in their paper. (AutoAttack's standard suite does not stretch it.)
-    - `norm`: "linf"; the squares of the L2 attack are another search.
+    - `norm`: "linf" only; the L2 version is a different search.
 
-    Stripes, squares and signs are drawn from `seed` and the row's own values (`soap._runtime.seeding`), so that rows do
-    not depend on each other.
+    Stripes, squares and signs are drawn from `seed` and the sample's own values (`soap._runtime.seeding`), so samples
+    do not depend on each other.
     """
 
     eps: float
@@ -44,42 +45,43 @@ class Square(Attack):
     loss: str = "margin"
     restarts: int = 1
     seed: int = 0
+    bounds: Bounds = UNIT
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
         validate.at_least("queries", self.queries, 1)
         if self.norm != "linf":
-            raise InputError(f"norm is {self.norm!r}, but Square searches in 'linf' alone; take APGD for other norms.")
+            raise InputError(f"norm is {self.norm!r}, but Square supports 'linf' only; use APGD for other norms.")
         if not 0 < self.p_init <= 1:
-            raise InputError(f"p_init is {self.p_init!r}, want a share above 0 and at most 1.")
+            raise InputError(f"p_init is {self.p_init!r}, expected a share above 0 and at most 1.")
         validate.choice("loss", self.loss, tuple(LOSSES))
         validate.at_least("restarts", self.restarts, 1)
         validate.at_least("seed", self.seed, 0)
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """One search for the rows that are classified rightly, then further ones for those that still stand."""
+        """Search for the samples that are classified correctly, then again for those without success."""
         if x.ndim != 4:
             raise InputError(
-                f"got a batch of shape {list(x.shape)}, but squares need images [batch, channels, height, width]."
+                f"got a batch of shape {list(x.shape)}, but Square needs images [batch, channels, height, width]."
             )
         logits = model(x)
-        found, height = x.clone(), LOSSES[self.loss](logits, y).to(x.dtype)  # logits may be of another precision
+        found, height = x.clone(), LOSSES[self.loss](logits, y).to(x.dtype)  # logits may have another precision
         rows = (logits.argmax(1) == y).nonzero()[:, 0]
         for restart in range(self.restarts):
             if len(rows) == 0:
                 break
             points, losses, fools = self._search(model, x[rows], y[rows], restart)
             wins = fools | (losses > height[rows])
-            found[rows] = torch.where(per_row(wins, points), points, found[rows])
+            found[rows] = torch.where(per_sample(wins, points), points, found[rows])
             height[rows] = torch.where(wins, losses, height[rows])
             rows = rows[~fools]
         return found
 
     def _search(self, model: Model, x: Tensor, y: Tensor, restart: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The best point of every row, its loss, and whether it fools."""
+        """Return the best point of every sample, its loss, and whether it is a success."""
         _, channels, height, width = x.shape
         row, stream = torch.arange(len(x), device=x.device), streams(x, self.seed, restart)
-        low, high = (x - self.eps).clamp_min(0), (x + self.eps).clamp_max(1)
+        low, high = (x - self.eps).clamp_min(self.bounds[0]), (x + self.eps).clamp_max(self.bounds[1])
         found, found_loss, fools = x.clone(), x.new_empty(len(x)), torch.zeros_like(y, dtype=torch.bool)
         best, best_loss = x, x.new_full((len(x),), -torch.inf)
         for query in range(self.queries):
@@ -93,7 +95,7 @@ class Square(Attack):
             logits = model(points)
             loss, wrong = LOSSES[self.loss](logits, y).to(x.dtype), logits.argmax(1) != y
             wins = wrong | (loss > best_loss)
-            best, best_loss = torch.where(per_row(wins, points), points, best), torch.where(wins, loss, best_loss)
+            best, best_loss = torch.where(per_sample(wins, points), points, best), torch.where(wins, loss, best_loss)
             if query == self.queries - 1 or wrong.any():
                 found[row], found_loss[row], fools[row] = best, best_loss, wrong
                 keep = (~wrong).nonzero()[:, 0]
@@ -105,14 +107,14 @@ class Square(Attack):
         return found, found_loss, fools
 
     def _side(self, query: int, height: int, width: int) -> int:
-        """The length of a square's sides, in pixels; `query` counts from 1, after the stripes."""
-        halvings = bisect_left(HALVINGS, (query - 1) * 10_000 // self.queries)
+        """Return the side of a square in pixels; `query` counts from 1, after the stripes."""
+        halvings = bisect_left(HALVING_QUERIES, (query - 1) * 10_000 // self.queries)
         side = round(math.sqrt(self.p_init / 2**halvings * height * width))
         return min(max(side, 1), height, width)
 
 
 def _square(places: Tensor, side: int, height: int, width: int) -> Tensor:
-    """Where a square of every row lies, [batch, 1, height, width]; `places` [batch, 2] in (0, 1) say its corner."""
+    """Return a mask [batch, 1, height, width] of one square per sample, placed by `places` [batch, 2] in (0, 1)."""
     down = torch.arange(height, device=places.device) - (places[:, :1] * (height - side + 1)).floor()
     right = torch.arange(width, device=places.device) - (places[:, 1:] * (width - side + 1)).floor()
     inside = ((down >= 0) & (down < side))[:, :, None] & ((right >= 0) & (right < side))[:, None, :]

@@ -14,7 +14,7 @@ from soap.errors import InputError
 from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import Watch
 from soap.purifiers import SOAP
-from soap.purifiers.grid import walk_grid
+from soap.purifiers.grid import descend_grid
 from soap.shapes import Tensor
 
 FALLEN = 0.95
@@ -78,7 +78,7 @@ def radius_curve(
         x, y = data.x[first : first + batch], data.y[first : first + batch]
         x_adv = attack(model, x, y)
         with isolated(model), torch.no_grad():
-            walk = walk_grid(
+            walk = descend_grid(
                 loss, x_adv, purifier.grid, step_size=purifier.step_size, steps=purifier.steps, bounds=purifier.bounds
             )
             clean += float(loss(x).sum())

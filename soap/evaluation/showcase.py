@@ -14,7 +14,7 @@ from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.transfer import Watch
 from soap.purifiers import SOAP
-from soap.purifiers.grid import walk_grid
+from soap.purifiers.grid import descend_grid
 from soap.shapes import Float, Int, Tensor
 
 STAGES = ("clean", "adversarial", "purified")
@@ -92,7 +92,7 @@ def showcase(
             x = x_adv[rows]
             purified = purifier(x)
             path = purifier.trajectory(x, purified.eps)
-            walk = walk_grid(
+            walk = descend_grid(
                 loss, x, purifier.grid, step_size=purifier.step_size, steps=purifier.steps, bounds=purifier.bounds
             )
             clean += float(loss(data.x[rows]).sum())

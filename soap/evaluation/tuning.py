@@ -26,8 +26,8 @@ from soap.errors import InputError
 from soap.evaluation.elbows import elbow
 from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import Watch
-from soap.purifiers.grid import GridWalk, walk_grid
-from soap.purifiers.soap import least
+from soap.purifiers.grid import GridDescent, descend_grid
+from soap.purifiers.soap import is_minimal
 from soap.shapes import Float, Int, Tensor
 
 GAMMAS = (1 / 4, 1 / 3, 1 / 2)
@@ -150,7 +150,7 @@ def tune(
         for place, (gamma, number) in enumerate(pairs):
             with isolated(model), torch.no_grad():
                 one, two = (
-                    _Seen.of(model, walk_grid(loss, part, radii, step_size=gamma, steps=number, bounds=UNIT), y)
+                    _Seen.of(model, descend_grid(loss, part, radii, step_size=gamma, steps=number, bounds=UNIT), y)
                     for part in both
                 )
             found[gamma, number].append((one, two))
@@ -194,7 +194,7 @@ class _Seen:
     right: Tensor
 
     @classmethod
-    def of(cls, model: JointModel, walk: GridWalk, y: Int[Tensor, "n"]) -> "_Seen":
+    def of(cls, model: JointModel, walk: GridDescent, y: Int[Tensor, "n"]) -> "_Seen":
         labels = model(walk.points.flatten(0, 1)).argmax(1).reshape(walk.losses.shape)
         return cls(walk.losses.double().cpu(), (labels == y).cpu())
 
@@ -205,7 +205,7 @@ class _Seen:
     def accuracy(self, among: int) -> float:
         """Where every image takes the first of the smallest `among` radii whose loss is lowest, as `SOAP` does."""
         losses = self.losses[:among]
-        choice = least(losses).to(torch.uint8).argmax(0)
+        choice = is_minimal(losses).to(torch.uint8).argmax(0)
         return float(self.right[choice, torch.arange(losses.shape[1])].double().mean())
 
 

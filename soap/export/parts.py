@@ -8,7 +8,7 @@ import torch
 
 from soap.auxiliary import JointModel
 from soap.balls import Linf
-from soap.descent import UNIT, slope
+from soap.descent import UNIT, loss_and_gradient
 from soap.purifiers import SOAP
 from soap.shapes import Tensor
 
@@ -54,7 +54,7 @@ def step(model: JointModel) -> ExportPart:
     """One step of Algorithm 2: (x, x0, step_size [], eps [batch]) -> x_next, inside eps of x0 and inside [0, 1]."""
 
     def forward(x: Tensor, x0: Tensor, step_size: Tensor, eps: Tensor) -> Tensor:
-        _, gradient = slope(lambda point: model.auxiliary.loss(model, point), x)
+        _, gradient = loss_and_gradient(lambda point: model.auxiliary.loss(model, point), x)
         ball = Linf(eps)
         # The same as `advance`, with the step size as an input of the graph.
         delta = ball.project(x - step_size * ball.steepest(gradient) - x0)
@@ -75,7 +75,7 @@ def whole(purifier: SOAP) -> ExportPart:
     """x -> the purified x, its logits, the radius that was used, and the auxiliary loss before and after."""
 
     def forward(x: Tensor) -> tuple[Tensor, ...]:
-        purified, eps, loss_before, loss_after = purifier._walk(x)
+        purified, eps, loss_before, loss_after = purifier._purified(x)
         return purified, purifier.model(purified), eps, loss_before, loss_after
 
     return ExportPart(

@@ -1,4 +1,4 @@
-"""Purifiers: callables from a batch to a purified batch, one file a method."""
+"""Purifiers, one file per method; each is a callable from a batch of images to a `Purified` batch."""
 
 from soap.purifiers.anti_adversary import AntiAdversary
 from soap.purifiers.defense_gan import DefenseGAN

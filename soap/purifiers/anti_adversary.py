@@ -1,7 +1,7 @@
-"""The anti-adversary layer (Alfarra et al. 2022): the classifier is shown an image of which it is surer.
+"""The anti-adversary layer (Alfarra et al. 2022): increase the classifier's confidence in its own prediction.
 
-An attack lowers the confidence in the true class; the layer raises that in the class predicted, by K sign steps that
-lower the cross-entropy to it. On a network that the attack has fooled already, it makes the wrong class the surer one.
+An attack lowers the confidence in the true class. The layer raises the confidence in the predicted class by K sign
+steps that lower its cross-entropy. If an attack has already changed the prediction, the layer confirms the wrong class.
 """
 
 from functools import partial
@@ -11,15 +11,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from soap.descent import UNIT, Bounds
-from soap.purifiers.sign_steps import Criterion, SignWalk
+from soap.purifiers.sign_steps import LogitLoss, SignStepPurifier
 from soap.shapes import Float, Tensor
 
 
-class AntiAdversary(SignWalk):
-    """`purify(x)` lowers the cross-entropy of `model` to its own prediction at `x`, which stays what it was.
+class AntiAdversary(SignStepPurifier):
+    """`AntiAdversary(model)(x)` lowers the cross-entropy of `model` to its prediction at `x`, which does not change.
 
-    step_size, steps: alpha and K, the paper's 0.15 and 2, in units of [0, 1]. There is no ball but what the steps can
-    reach, `eps` = K * alpha. Images stay in `bounds`; the authors' layer lets them leave it.
+    step_size, steps: alpha and K; the defaults are the paper's 0.15 and 2, for inputs in [0, 1]. The only ball is what
+    the steps can reach, `eps` = K * alpha. Images are clipped to `bounds`; the authors' layer does not clip.
     """
 
     def __init__(self, model: nn.Module, *, step_size: float = 0.15, steps: int = 2, bounds: Bounds = UNIT) -> None:
@@ -28,8 +28,8 @@ class AntiAdversary(SignWalk):
     def __repr__(self) -> str:
         return f"AntiAdversary(step_size={self.step_size}, steps={self.steps})"
 
-    def criterion(self, x: Float[Tensor, "batch *shape"]) -> Criterion:
-        """-log p of the class that is predicted at `x`."""
+    def criterion(self, x: Float[Tensor, "batch *shape"]) -> LogitLoss:
+        """Return -log p of the class that is predicted at `x`."""
         with torch.no_grad():
             predicted = self.model(x).argmax(1)
         return partial(F.cross_entropy, target=predicted, reduction="none")

@@ -1,8 +1,8 @@
-"""Hedge defence (Wu et al. 2021): the input is attacked towards all classes at once.
+"""Hedge defence (Wu et al. 2021): attack the input towards all classes at once.
 
-The walk climbs the sum of the cross-entropies to every class. A network that was trained adversarially is smoother
-around the true class than around the one an attack led to, so that a wrong answer is upset sooner than a right one; of
-other networks nothing of the kind is promised.
+The steps ascend the sum of the cross-entropies to all classes. An adversarially trained network is smoother around the
+true class than around the class that an attack reached, so the steps change wrong predictions more often than correct
+ones. For other networks the paper claims nothing.
 """
 
 from torch import nn
@@ -10,15 +10,16 @@ from torch import nn
 from soap import validate
 from soap._runtime.seeding import streams, uniform
 from soap.descent import UNIT, Bounds
-from soap.purifiers.sign_steps import Criterion, SignWalk
+from soap.purifiers.sign_steps import LogitLoss, SignStepPurifier
 from soap.shapes import Float, Tensor
 
 
-class Hedge(SignWalk):
-    """`purify(x)` raises the sum over classes c of the cross-entropy of `model` to c, inside a ball around `x`.
+class Hedge(SignStepPurifier):
+    """`Hedge(model)(x)` increases the sum over classes of the cross-entropy of `model`, inside a ball around `x`.
 
-    eps, step_size, steps: the paper's for CIFAR-10. The walk begins at a random point of the ball, drawn from `seed`
-    and the image's own values, so that an answer depends on no batch-mate; `path` begins there, too.
+    eps, step_size, steps: the defaults are the paper's for CIFAR-10. The steps begin at a random point of the ball,
+    drawn from `seed` and the image's own values, so that a result does not depend on the other samples of the batch.
+    `path` begins at that point, too.
     """
 
     def __init__(
@@ -38,16 +39,16 @@ class Hedge(SignWalk):
     def __repr__(self) -> str:
         return f"Hedge(eps={self.eps}, step_size={self.step_size}, steps={self.steps}, seed={self.seed})"
 
-    def criterion(self, x: Float[Tensor, "batch *shape"]) -> Criterion:
-        """The sum over classes of log p: descending it climbs the sum of cross-entropies."""
-        return all_classes
+    def criterion(self, x: Float[Tensor, "batch *shape"]) -> LogitLoss:
+        """Return the sum over classes of log p: descending it ascends the sum of cross-entropies."""
+        return sum_of_log_probabilities
 
     def start(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
-        """A random point of the ball, inside the bounds."""
+        """Return a random point of the ball, inside the bounds."""
         share = 2 * uniform(streams(x, self.seed), x[0].numel()) - 1
         return (x + self.eps * share.reshape(x.shape).to(x.dtype)).clamp(*self.bounds)
 
 
-def all_classes(logits: Float[Tensor, "batch classes"]) -> Float[Tensor, "batch"]:
-    """The sum over classes of log p, at most 0."""
+def sum_of_log_probabilities(logits: Float[Tensor, "batch classes"]) -> Float[Tensor, "batch"]:
+    """Return the sum over classes of log p, at most 0."""
     return logits.log_softmax(1).sum(1)

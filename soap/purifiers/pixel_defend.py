@@ -1,7 +1,7 @@
-"""PixelDefend (Song et al. 2018): an image moved towards what a generative model finds likely, pixel by pixel.
+"""PixelDefend (Song et al. 2018): move an image, pixel by pixel, towards high likelihood under a generative model.
 
-Pixels are visited in raster order and their channels one after another; each takes the most likely value within eps
-of its own, given the purified ones before it.
+Pixels are visited in raster order, and their channels one after another. Each takes the most likely value within eps of
+its own, given the purified pixels before it.
 """
 
 import math
@@ -20,49 +20,52 @@ from soap.models.pixelcnn import PixelCNN
 from soap.purifiers.soap import Purified
 from soap.shapes import Float, Int, Tensor
 
-SIDE_BY_SIDE = {"cpu": 64, "cuda": 2048}
-"""Images walked at once at most: on a GPU a pixel's hundred small kernels cost nearly the same for one and for many.
-A power of two, to which a replay is padded."""
+MAX_IMAGES_PER_PIXEL_PASS = {"cpu": 64, "cuda": 2048}
+"""Images purified at once. On a GPU the hundred small kernels of a pixel cost nearly the same for one image and for
+many. Powers of two, because replays are padded to them."""
 
-WHOLE_AT_ONCE = 256
-"""Images passed whole through the model at once at most: more are no faster, and take a lot of memory."""
+MAX_IMAGES_PER_FORWARD = 256
+"""Images in one full forward pass, for the likelihood; more are no faster and need much memory."""
 
 
 class PixelDefend:
-    """`purify(x)` moves every channel of every pixel to its most likely level within `eps` of the input's.
+    """`PixelDefend(model)(x)` moves every channel of every pixel to its most likely level within `eps` of the input.
 
-    The input is rounded to the model's levels (8 bits) first, and `eps` counts from there; it is cut to whole levels.
-    Ties go to the level nearest to the input's, then to the lower. In the result, `eps` is the largest change of the
-    rounded image and the losses are its bits per dimension before and after.
+    The input is first rounded to the model's levels (8 bits); `eps` counts from there and is rounded down to whole
+    levels. Of equally likely levels the nearest to the input is taken, then the lower one. In the result, `eps` is the
+    largest change of the rounded image, and the losses are its bits per dimension before and after.
 
-    max_memory: bytes that the working set may take; larger batches are split. Another number of images at once rounds
-    otherwise, on a CPU, too: where two levels are equally likely but for that, a pixel and those after it differ.
+    max_memory: limit in bytes for the working set; larger batches are split. Another number of images at once changes
+    the rounding, on a CPU, too. Where two levels are equally likely up to rounding, a pixel and those after it differ.
     """
 
     def __init__(self, model: PixelCNN, eps: float = 16 / 255, *, max_memory: int | None = None) -> None:
         if not isinstance(model, PixelCNN):
-            raise InputError(f"got a {type(model).__name__}, want a PixelCNN: PixelDefend asks a model of images.")
+            raise InputError(
+                f"got a {type(model).__name__}, expected a PixelCNN: PixelDefend needs a generative model of images."
+            )
         validate.non_negative("eps", eps)
         self.model, self.eps, self.max_memory = model, eps, max_memory
-        reach = math.floor(eps * (model.levels - 1) + 1e-3)  # 16/255 is 16 levels, in single precision, too
+        reach = math.floor(eps * (model.levels - 1) + 1e-3)  # 16/255 must give 16 levels in single precision, too
         reach = min(reach, model.levels - 1)
-        # Nearest first and lower before higher: the first of equals is the one that ties go to.
+        # Nearest first, lower before higher: of equally likely levels the first is selected.
         self.offsets = torch.tensor([0, *(sign * step for step in range(1, reach + 1) for sign in (-1, 1))])
 
     def __repr__(self) -> str:
         return f"PixelDefend(eps={self.eps})"
 
     def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
-        """Purify a batch [batch, c, h, w] of images in [0, 1] of the model's own size; inputs are not changed."""
+        """Return the purified batch [batch, c, h, w]; images must have the model's size. Inputs are not modified."""
         validate.inputs(x, self.model)
-        walked, whole = self._rows_at_once(x.device)
-        top, dtype = x.new_tensor(self.model.levels - 1), x.dtype  # by a number a GPU may multiply with 1 / 255
+        pixel_rows, forward_rows = self._rows_at_once(x.device)
+        # A tensor, because a GPU may replace division by a number with multiplication by its inverse.
+        top, dtype = x.new_tensor(self.model.levels - 1), x.dtype
         free = partial(release_graphs, self.model)
         with isolated(self.model), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             before = self.model.levels_of(x.detach())
-            (after,) = in_chunks(self._purify, before, max_rows=walked, release=free)
+            (after,) = in_chunks(self._purify, before, max_rows=pixel_rows, release=free)
             bits = [
-                in_chunks(self._bits_per_dim, levels.to(dtype) / top, max_rows=whole, release=free)[0]
+                in_chunks(self._bits_per_dim, levels.to(dtype) / top, max_rows=forward_rows, release=free)[0]
                 for levels in (before, after)
             ]
         return Purified(
@@ -81,7 +84,7 @@ class PixelDefend:
         return (generate_pixels(self.model, self._choice, candidates, name=repr(self)),)
 
     def _choice(self, row: Int[Tensor, "batch w c k"]) -> PixelChoice:
-        """The most likely of the candidates of every pixel of a row."""
+        """Return a function that selects the most likely candidate of every pixel of a row."""
         weight = self.model.head.weight
         candidates = Candidates.among(row, self.model.levels, torch.promote_types(weight.dtype, torch.float32))
 
@@ -91,28 +94,30 @@ class PixelDefend:
         return at
 
     def _rows_at_once(self, device: torch.device) -> tuple[int, int]:
-        """How many images to walk at once, and to pass whole through the model, for their likelihood, at once.
+        """Return the number of images to purify at once, and to pass through the model at once for their likelihood.
 
-        Counted in the numbers that one image keeps at the worst moment: on the walk, the rows before every convolution
-        that looks down, the row before every one that looks left, the links and the row's candidates, once more where a
-        GPU replays them, and all candidates; in a whole pass, the links and a handful of activations. Beside the
-        images lie the walk's own copy of the weights that look left and one that a convolution makes to its liking.
+        Counts the values that one image needs at peak. While pixels are filled: the rows before every downward
+        convolution, the row before every rightward convolution, the skip connections and the row's candidates (twice if
+        a GPU replays them), and all candidates. In a full forward pass: the skip connections and a few activations.
+        Independent of the number of images: copies of the weights of the rightward convolutions.
         """
-        most, model = SIDE_BY_SIDE.get(device.type, SIDE_BY_SIDE["cpu"]), self.model
+        most = MAX_IMAGES_PER_PIXEL_PASS.get(device.type, MAX_IMAGES_PER_PIXEL_PASS["cpu"])
+        model = self.model
         if self.max_memory is None:
-            return most, min(most, WHOLE_AT_ONCE)
+            return most, min(most, MAX_IMAGES_PER_FORWARD)
         blocks, mixed, candidates = len(model.above), model.head.out_channels, len(self.offsets)
         channels, height, width = model.input_shape
         row = model.channels * ((14 * blocks + 12) * width + 16 * blocks)
         row += candidates * (6 * channels * width + 9 * model.mixtures)
         copies = 2 if device.type == "cuda" and model.recordable else 1
-        walk = copies * row + (candidates + 4) * channels * height * width
-        whole = ((blocks + 7) * model.channels + 4 * mixed) * height * width
+        filling = copies * row + (candidates + 4) * channels * height * width
+        forward = ((blocks + 7) * model.channels + 4 * mixed) * height * width
         weights = (16 * blocks + 24) * model.channels**2
-        bytes_a_number = model.head.weight.element_size()
-        need = (weights + max(walk, whole)) * bytes_a_number
+        bytes_per_value = model.head.weight.element_size()
+        need = (weights + max(filling, forward)) * bytes_per_value
         if self.max_memory < need:
-            raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
-        numbers = self.max_memory // bytes_a_number - weights
-        walked = min(most, numbers // walk)
-        return 1 << walked.bit_length() - 1, min(WHOLE_AT_ONCE, most, numbers // whole)  # see SIDE_BY_SIDE
+            raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,} bytes.")
+        values = self.max_memory // bytes_per_value - weights
+        at_once = min(most, values // filling)
+        # A power of two: see MAX_IMAGES_PER_PIXEL_PASS.
+        return 1 << at_once.bit_length() - 1, min(MAX_IMAGES_PER_FORWARD, most, values // forward)

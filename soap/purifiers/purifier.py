@@ -1,4 +1,4 @@
-"""What every purifier is to those who evaluate it, and the little they may ask of one."""
+"""The interface of all purifiers, and the facts that result rows need of one: its radius and its generative model."""
 
 from typing import Protocol, runtime_checkable
 
@@ -10,24 +10,24 @@ from soap.purifiers.soap import Purified
 from soap.shapes import Tensor
 
 FREE = "free"
-"""The radius of a purifier that has none: its images may lie anywhere."""
+"""The radius of a purifier without one: its results may be arbitrarily far from the input."""
 
 
 @runtime_checkable
 class Purifier(Protocol):
-    """`purify(x)` gives purified images, one row an image; its repr tells every setting and is its name in rows."""
+    """`purify(x)` returns purified images. Its repr shows every setting and is its name in result rows."""
 
     def __call__(self, x: Tensor, /) -> Purified:
-        """Purify a batch."""
+        """Return the purified batch."""
 
 
 def radius_of(purify: Purifier) -> str:
-    """How its radius is chosen, as rows have it: a number, SOAP's "min-aux" and the like, or "free"."""
+    """Return the radius as result rows show it: a number, a selection rule like "min-aux", or "free"."""
     return str(getattr(purify, "eps", FREE))
 
 
 def prior_of(purify: object) -> nn.Module | None:
-    """The generative model that a purifier brings; None where it asks the classifier itself."""
+    """Return the generative model of a purifier; None if the purifier has none."""
     if isinstance(purify, DefenseGAN):
         return purify.generator
     return purify.model if isinstance(purify, PixelDefend) else None

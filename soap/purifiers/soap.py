@@ -1,10 +1,12 @@
-"""The SOAP purifier: Algorithm 2 of the paper, with its choice of radius.
+"""The SOAP purifier (Algorithm 2 of the paper) and its selection of the radius.
 
-Projected gradient descent on the auxiliary loss with respect to the input, inside an Linf ball of radius eps
-around it and inside [0, 1]. The radius is fixed, or chosen for every example from a grid: the smallest that
-minimises the auxiliary loss ("min-aux"), or the smallest that is classified rightly ("oracle", the paper's
-upper bound, which needs the label). The authors' code compares mean losses instead, so that one radius serves a whole
-batch ("min-aux-batch"): kept to reproduce printed figures, for an image's answer then depends on its batch-mates.
+Projected gradient descent on the auxiliary loss with respect to the input, inside an Linf ball of radius eps around it
+and inside [0, 1]. The radius is fixed, or selected for every sample from a grid:
+
+- "min-aux": the smallest radius that minimises the auxiliary loss.
+- "oracle": the smallest radius at which the sample is classified correctly; the paper's upper bound, needs the label.
+- "min-aux-batch": one radius for the whole batch, by the mean loss, as in the authors' code. A result then depends on
+  the other samples of the batch; use it only to reproduce printed numbers.
 """
 
 from dataclasses import dataclass
@@ -20,24 +22,24 @@ from soap._runtime.isolation import frozen, isolated
 from soap._runtime.splitting import autograd_bytes, in_chunks
 from soap.auxiliary import JointModel
 from soap.balls import Linf
-from soap.descent import UNIT, Bounds, advance, slope
+from soap.descent import UNIT, Bounds, iterates
 from soap.errors import InputError
-from soap.purifiers.grid import GridWalk, walk_grid, widest
+from soap.purifiers.grid import GridDescent, descend_grid, max_paths
 from soap.shapes import Float, Int, Tensor
 
-SIDE_BY_SIDE = {"cpu": 160, "cuda": 1280}
-"""Points walked at once at most. More are slower on a CPU, which fetches their memory anew each time; on a GPU they are
-hardly faster, and make it choose other convolutions, whose rounding a sign step turns into other pixels."""
+MAX_POINTS_AT_ONCE = {"cpu": 160, "cuda": 1280}
+"""Images times paths in one pass. More are slower on a CPU (cache misses) and hardly faster on a GPU, where a larger
+batch also selects other convolution algorithms, whose rounding changes pixels through the sign steps."""
 
 CHOICES = ("min-aux", "min-aux-batch", "oracle")
 
-TIE = 1e-5
-"""Losses this close (relative) are ties: radii that never bind end at the same point but for rounding."""
+LOSS_TOLERANCE = 1e-5
+"""Relative. Losses this close count as equal: radii that never clip end at the same point up to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Purified:
-    """One row an image: the purified image, the radius that was used, the auxiliary loss before and after."""
+    """The result of a purifier: purified images, the radius used, and the loss before and after, per sample."""
 
     x: Float[Tensor, "batch *shape"]
     eps: Float[Tensor, "batch"]
@@ -46,20 +48,19 @@ class Purified:
 
 
 def label(eps: float | str, grid: tuple[float, ...], step_size: float, steps: int, *further: str) -> str:
-    """What a purifier with these settings is called in result rows; `further` is the task's own, e.g. its gradient."""
+    """Return the name of a SOAP purifier in result rows; `further` holds settings of the task, e.g. its gradient."""
     chosen = f"{eps!r}, grid={grid}" if isinstance(eps, str) else f"{eps}"
     return f"SOAP({', '.join(filter(None, [f'eps={chosen}', f'step_size={step_size}', f'steps={steps}', *further]))})"
 
 
 class SOAP:
-    """`purify(x)` lowers the auxiliary loss of `model` at `x`; settings default to the model's own.
+    """`SOAP(model)(x)` lowers the auxiliary loss of `model` at `x`; settings default to the model's own.
 
-    eps: a radius, or "min-aux" or "oracle" to choose one from `grid` for every example; "min-aux-batch" chooses one for
-    all of a batch.
-    step_size, steps: gamma and T. One step of at least the largest eps is the single-step purifier.
-    precision: "fp32", or "bf16" on a GPU: faster, and some images end elsewhere.
-    max_memory: bytes that the working set may take; larger batches are split, with the same result. Where memory runs
-    out all the same, the part is halved and the work goes on.
+    eps: a radius, or "min-aux", "min-aux-batch" or "oracle" to select one from `grid`.
+    step_size, steps: gamma and T. One step at least as long as the largest eps is the single-step purifier.
+    precision: "fp32", or "bf16" on a GPU, which is faster and changes some purified images.
+    max_memory: limit in bytes for the working set. Larger batches are split, with the same result. If memory runs out
+    in spite of it, the part is halved and repeated.
     """
 
     def __init__(
@@ -76,8 +77,8 @@ class SOAP:
     ) -> None:
         if getattr(model, "auxiliary", None) is None:
             raise InputError(
-                f"got a {type(model).__name__}, want a network with an auxiliary task: one of the zoo, or what "
-                "soap.auxiliary.wrap makes of a classifier; Hedge and AntiAdversary take any classifier."
+                f"got a {type(model).__name__}, expected a network with an auxiliary task: a model of the zoo, or the "
+                "result of soap.auxiliary.wrap. Hedge and AntiAdversary accept any classifier."
             )
         self.model = model
         self.precision = precision
@@ -88,7 +89,7 @@ class SOAP:
         if isinstance(eps, str):
             validate.choice("eps", eps, CHOICES)
             if eps == "min-aux-batch" and max_memory is not None:
-                raise InputError("eps='min-aux-batch' looks at a whole batch at once; leave out max_memory.")
+                raise InputError("eps='min-aux-batch' needs the whole batch at once; remove max_memory.")
         else:
             grid = (eps,)
         validate.choice("precision", precision, devices.PRECISIONS)
@@ -98,11 +99,11 @@ class SOAP:
             steps = own.steps if steps is None else steps
             grid = own.grid if grid is None else grid
         if step_size is None or steps is None or grid is None:
-            raise InputError(f"{model.name} carries no purifier settings; give step_size, steps and grid (or eps).")
+            raise InputError(f"{model.name} has no purifier settings; give step_size, steps and grid (or eps).")
         validate.positive("step_size", step_size)
         validate.at_least("steps (T)", steps, 1)
         if not grid:
-            raise InputError("the eps grid is empty, want at least one radius, e.g. grid=(0.0, 0.1, 0.2).")
+            raise InputError("the eps grid is empty, expected at least one radius, e.g. grid=(0.0, 0.1, 0.2).")
         for radius in grid:
             validate.non_negative("eps", radius)
         self.step_size, self.steps, self.grid = step_size, steps, tuple(sorted(set(grid)))
@@ -113,31 +114,31 @@ class SOAP:
         return label(self.eps, self.grid, self.step_size, self.steps, *further)
 
     def __call__(self, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"] | None = None) -> Purified:
-        """Purify a batch. `y` is for eps="oracle" alone; inputs are not changed."""
+        """Return the purified batch. Only eps="oracle" takes the labels `y`. Inputs are not modified."""
         validate.inputs(x, self.model, self.bounds)
         if self.eps == "oracle" and y is None:
             raise InputError("eps='oracle' needs the labels y: it is the paper's upper bound, not a defence.")
         if self.eps != "oracle" and y is not None:
-            raise InputError(f"eps={self.eps!r} takes no labels; only eps='oracle' does.")
+            raise InputError(f"eps={self.eps!r} takes no labels y; only eps='oracle' does.")
         if y is not None:
             validate.labels(y, x, self.model.classes)
         with isolated(self.model):
             return self._purify(x.detach(), y)
 
     def path(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "steps1 batch *shape"]:
-        """The iterates x_0 = x, x_1 ... x_T of every row at the radius chosen for it; the last is `purifier(x).x`.
+        """Return the iterates x_0 = x, x_1 ... x_T of every sample at its selected radius; the last are purified.
 
-        They are the points that the choice of a radius visits anyway, so they cost what purifying costs.
+        They are visited anyway to select the radius, so they cost no more than purifying.
         """
         return self.route(x)[0]
 
     def route(
         self, x: Float[Tensor, "batch *shape"]
     ) -> tuple[Float[Tensor, "steps1 batch *shape"], Float[Tensor, "batch"]]:
-        """The iterates of `path`, and the radius of every row."""
+        """Return the iterates of `path` and the radius of every sample."""
         if self.eps == "oracle":
             raise InputError(
-                "eps='oracle' chooses by the label, so it is no defence and has no path; use eps='min-aux' or a radius."
+                "eps='oracle' needs the labels, so it is no defence and has no path; use eps='min-aux' or a radius."
             )
         validate.inputs(x, self.model, self.bounds)
         with isolated(self.model):
@@ -146,33 +147,28 @@ class SOAP:
 
     @property
     def recorded_by(self) -> nn.Module:
-        """The network whose promise to be `recordable` holds for `loss` as well: nothing here waits for the host."""
+        """The network whose attribute `recordable` covers `loss`, too: nothing in `loss` waits for the host."""
         return self.model
 
     def loss(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
-        """What purification descends, by the model in evaluation mode; ask for gradients with `torch.autograd.grad`."""
+        """Return the loss that purification descends, with the model in evaluation mode."""
         with frozen(self.model):
             return self._loss(x)
 
     def trajectory(
         self, x: Float[Tensor, "batch *shape"], eps: Float[Tensor, "batch"]
     ) -> Float[Tensor, "steps1 batch *shape"]:
-        """The iterates x_0 = x, x_1 ... x_T of every row at its own radius, one gradient a step."""
+        """Return the iterates x_0 = x, x_1 ... x_T of every sample at a given radius, one gradient per step."""
         validate.inputs(x, self.model, self.bounds)
-        points = [x.detach()]
         with isolated(self.model):
-            for _ in range(self.steps):
-                _, gradient = slope(self._loss, points[-1])
-                points.append(
-                    advance(
-                        points[-1],
-                        gradient,
-                        origin=points[0],
-                        ball=Linf(eps),
-                        step_size=-self.step_size,
-                        bounds=self.bounds,
-                    )
-                )
+            points = iterates(
+                self._loss,
+                x.detach(),
+                ball=Linf(eps),
+                step_size=-self.step_size,
+                steps=self.steps,
+                bounds=self.bounds,
+            )
         return torch.stack(points)
 
     def _loss(self, x: Tensor) -> Tensor:
@@ -180,64 +176,64 @@ class SOAP:
             return self.task.loss(self.model, x).to(x.dtype)
 
     def _purify(self, x: Tensor, y: Tensor | None) -> Purified:
-        parts = self._in_parts(self._walk, *((x,) if y is None else (x, y)))
+        parts = self._in_parts(self._purified, *((x,) if y is None else (x, y)))
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
 
-    def _in_parts(self, walk: TensorFunction, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """`walk(*inputs)`, replayed where that is possible, over as many rows at once as pay."""
+    def _in_parts(self, function: TensorFunction, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return `function(*inputs)`, replayed as a CUDA graph if possible, in parts of `_rows_at_once` samples."""
         if self.eps == "min-aux-batch":
-            return walk(*inputs)
-        replay = partial(replayed, self.model, (repr(self), self.bounds, walk.__name__), walk)
+            return function(*inputs)
+        replay = partial(replayed, self.model, (repr(self), self.bounds, function.__name__), function)
         most, least = self._rows_at_once(inputs[0]), min_rows_for_determinism(self.model, *inputs)
         return in_chunks(replay, *inputs, max_rows=most, min_rows=least, release=partial(release_graphs, self.model))
 
-    def _walk(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Images, radii, losses before and after, all [batch, ...]."""
-        walk, choice, rows = self._choose(x, y)
-        return walk.points[choice, rows], walk.radii[choice], walk.loss_before, walk.losses[choice, rows]
+    def _purified(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return images, radii, and losses before and after, all [batch, ...]."""
+        grid, choice, rows = self._select(x, y)
+        return grid.points[choice, rows], grid.radii[choice], grid.loss_before, grid.losses[choice, rows]
 
     def _follow(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Iterates [batch, T + 1, ...] and radii [batch]."""
-        walk, choice, rows = self._choose(x)
-        points = [torch.stack(points)[choice, rows] for points in zip(*walk.trails, strict=True)]
-        return torch.stack(points, 1), walk.radii[choice]
+        """Return iterates [batch, T + 1, ...] and radii [batch]."""
+        grid, choice, rows = self._select(x)
+        points = [torch.stack(points)[choice, rows] for points in zip(*grid.iterates, strict=True)]
+        return torch.stack(points, 1), grid.radii[choice]
 
-    def _choose(self, x: Tensor, y: Tensor | None = None) -> tuple[GridWalk, Tensor, Tensor]:
-        """The walk over the grid, and for every row the place of its radius there and its own number."""
-        walk = walk_grid(self._loss, x, self.grid, step_size=self.step_size, steps=self.steps, bounds=self.bounds)
-        losses = walk.losses
+    def _select(self, x: Tensor, y: Tensor | None = None) -> tuple[GridDescent, Tensor, Tensor]:
+        """Return the descent for the whole grid, the index of every sample's radius in it, and 0 ... batch - 1."""
+        grid = descend_grid(self._loss, x, self.grid, step_size=self.step_size, steps=self.steps, bounds=self.bounds)
+        losses = grid.losses
         if self.eps == "min-aux-batch":
             losses = losses.mean(1, keepdim=True).expand_as(losses)
-        choice = _first(least(losses))
+        choice = _first(is_minimal(losses))
         if y is not None:
             with torch.no_grad():
-                labels = self.model(walk.points.flatten(0, 1)).argmax(1).reshape(walk.losses.shape)
-            right = labels == y
-            choice = torch.where(right.any(0), _first(right), choice)
-        return walk, choice, torch.arange(len(x), device=x.device)
+                labels = self.model(grid.points.flatten(0, 1)).argmax(1).reshape(grid.losses.shape)
+            correct = labels == y
+            choice = torch.where(correct.any(0), _first(correct), choice)
+        return grid, choice, torch.arange(len(x), device=x.device)
 
     def _rows_at_once(self, x: Tensor) -> int:
-        """How many images to take at once: no more than pays, and than keep the working set within `max_memory`.
+        """Return the number of images to purify at once, by `MAX_POINTS_AT_ONCE` and `max_memory`.
 
-        An image on each of its paths takes what autograd keeps of it and about as much again on the way back; the
-        grid's end points and their copies come on top.
+        Each path of an image needs the tensors that autograd keeps and about as much again in the backward pass, plus
+        the end points of the grid and their copies.
         """
-        paths = widest(self.grid, step_size=self.step_size, steps=self.steps)
-        rows = max(1, SIDE_BY_SIDE.get(x.device.type, len(x) * paths) // paths)
+        paths = max_paths(self.grid, step_size=self.step_size, steps=self.steps)
+        rows = max(1, MAX_POINTS_AT_ONCE.get(x.device.type, len(x) * paths) // paths)
         if self.max_memory is not None:
             need = 2 * autograd_bytes(self._loss, x[:1]) * paths + 8 * len(self.grid) * x[0].numel() * x.element_size()
             if self.max_memory < need:
-                raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,}.")
+                raise InputError(f"max_memory is {self.max_memory:,} bytes, but one image needs about {need:,} bytes.")
             rows = min(rows, self.max_memory // need)
-        return 1 << rows.bit_length() - 1  # a power of two: what a replay is padded to
+        return 1 << rows.bit_length() - 1  # replays are padded to powers of two
 
 
-def least(losses: Float[Tensor, "k n"]) -> Tensor:
-    """Which losses are, up to a tie, the least of their column; a loss may be negative."""
+def is_minimal(losses: Float[Tensor, "k n"]) -> Tensor:
+    """Return which losses are minimal in their column, up to `LOSS_TOLERANCE`; losses may be negative."""
     lowest = losses.amin(0)
-    return losses <= lowest + TIE * lowest.abs()
+    return losses <= lowest + LOSS_TOLERANCE * lowest.abs()
 
 
 def _first(holds: Tensor) -> Tensor:
-    """For every column of [k, batch], the first row that holds: the smallest radius, as radii ascend."""
+    """Return, for every column of [k, batch], the first row that holds: the smallest radius, as radii ascend."""
     return holds.to(torch.uint8).argmax(0)

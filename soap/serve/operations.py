@@ -13,12 +13,12 @@ from soap import validate
 from soap._runtime.isolation import isolated
 from soap.attacks import FGSM, PGD, Attack
 from soap.attacks.losses import LOSSES
-from soap.attacks.pgd import BALLS
 from soap.auxiliary import JointModel
+from soap.balls import BALLS
 from soap.data.pictures import round_to_8bit
-from soap.descent import ascend
+from soap.descent import iterates
 from soap.purifiers import SOAP
-from soap.purifiers.grid import widest
+from soap.purifiers.grid import max_paths
 from soap.shapes import Float, Tensor
 
 IMAGES_PER_PASS = 256
@@ -73,7 +73,7 @@ class Purify:
         if isinstance(eps, str):  # "oracle" needs the label; "min-aux-batch" depends on the other images of the batch
             validate.choice("eps_pfy", eps, ("min-aux",))
         purifier = SOAP(model, eps, steps=steps)
-        paths = widest(purifier.grid, step_size=purifier.step_size, steps=purifier.steps)
+        paths = max_paths(purifier.grid, step_size=purifier.step_size, steps=purifier.steps)
         return cls(eps=eps, steps=purifier.steps, gradients=paths * purifier.steps)
 
     def points(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,14 +119,11 @@ classes or NO_LABEL. `gradients` is the approximate number of gradients per imag
 
 def pgd_points(attack: PGD, model: JointModel, x: Tensor, y: Tensor) -> list[Tensor]:
     """The iterates x_0 ... x_T of a PGD attack that starts at x; the last equals `attack(model, x, y)`."""
-    points, ball, loss = [x], BALLS[attack.norm](attack.eps), LOSSES[attack.loss]
+    ball, loss = BALLS[attack.norm](attack.eps), LOSSES[attack.loss]
     with isolated(model):
-        for _ in range(attack.steps):
-            step = ascend(
-                lambda point: loss(model(point), y), x, ball=ball, step_size=attack.step_size, steps=1, start=points[-1]
-            )
-            points.append(step)
-    return points
+        return iterates(
+            lambda point: loss(model(point), y), x, ball=ball, step_size=attack.step_size, steps=attack.steps
+        )
 
 
 def run_operation(

@@ -1,4 +1,4 @@
-"""One table of attacks drives the suite; a small joint model with batch norm and dropout is what they attack."""
+"""A table of attacks for all tests, and the small joint model with batch norm and dropout that they attack."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def small_network() -> Network:
 
 
 def seeded_joint_model(seed: int = 0) -> JointModel:
-    """Random weights and batch statistics; the global random state is left alone."""
+    """Random weights and batch statistics; the global random state does not change."""
     network = small_network()
     model = JointModel(network, Reconstruction(dense_decoder(network.features, SHAPE)), name="small")
     generator = torch.Generator().manual_seed(seed)
@@ -49,7 +49,7 @@ def seeded_joint_model(seed: int = 0) -> JointModel:
 
 @dataclass(frozen=True)
 class Case:
-    """An attack and the ball that its result must lie in (None: any legal point)."""
+    """An attack and the ball of its results (None: any valid point)."""
 
     make: Callable[[JointModel], Attack]
     ball: Ball | None
@@ -93,7 +93,7 @@ CASES = {
 
 @pytest.fixture(scope="session")
 def new_model() -> Callable[..., JointModel]:
-    """Builds the small joint model, in training mode as a user may leave it."""
+    """Builds the small joint model, in training mode."""
     return seeded_joint_model
 
 
@@ -109,7 +109,7 @@ def attack(case: Case) -> Attack:
 
 
 class Recording(nn.Module):
-    """Passes calls on to a model and remembers what it was asked."""
+    """Calls a model and records its inputs."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def recording() -> type[Recording]:
 
 
 def linear(classes: int, *, features: int = 24, seed: int = 0) -> nn.Linear:
-    """Logits W (x - 1/2) in double precision: decision boundaries run through the middle of the box."""
+    """Logits W (x - 1/2) in double precision: decision boundaries pass through the centre of the bounds."""
     model = nn.utils.skip_init(nn.Linear, features, classes, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -143,7 +143,7 @@ def linear(classes: int, *, features: int = 24, seed: int = 0) -> nn.Linear:
 
 @pytest.fixture(params=[2, 10], ids=["2-classes", "10-classes"])
 def linear_problem(request: pytest.FixtureRequest) -> tuple[nn.Linear, Tensor, Tensor]:
-    """A linear model and rows near the middle of the box, labelled as it classifies them."""
+    """A linear model and samples near the centre of the bounds, with its predictions as labels."""
     model = linear(request.param)
     x = 0.5 + 0.1 * torch.randn(40, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return model, x, model(x).argmax(1)
@@ -151,7 +151,7 @@ def linear_problem(request: pytest.FixtureRequest) -> tuple[nn.Linear, Tensor, T
 
 @pytest.fixture(scope="module")
 def problem(new_model: Callable[..., JointModel]) -> tuple[nn.Module, Tensor, Tensor]:
-    """A model in double precision and rows; the last two are misclassified as they are."""
+    """A model in double precision and samples; the last two are misclassified from the start."""
     model = new_model().double().eval()
     x = torch.rand(16, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y = model(x).argmax(1)

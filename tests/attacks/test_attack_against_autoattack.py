@@ -25,7 +25,7 @@ def bundled() -> Bundled:
 
 
 def robust_accuracies(bundled: Bundled, ours: APGD | Square, theirs: object) -> tuple[float, float]:
-    """In per cent, after our attack and after theirs, which seeds the global random state."""
+    """Accuracy in per cent after our attack and after theirs, which seeds the global random state."""
     model, x, y = bundled
     with isolated(model):
         points = theirs.perturb(x, y)
@@ -34,27 +34,27 @@ def robust_accuracies(bundled: Bundled, ours: APGD | Square, theirs: object) -> 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.06), ("l2", 0.8)])
 @pytest.mark.parametrize("loss", ["ce", "dlr"])
-def test_apgd_fools_the_same_digits_from_the_same_starts(
+def test_apgd_breaks_the_same_digits_as_autoattack_from_the_same_starts(
     bundled: Bundled, recording: Any, norm: str, eps: float, loss: str
 ) -> None:
     model, x, y = bundled
-    right = ~fooled(model, x, y)  # theirs never starts on digits that are misclassified as they are
+    right = ~fooled(model, x, y)  # theirs skips digits that are misclassified from the start
     x, y = x[right][:400], y[right][:400]
     recorded = recording(model)
     trace = APGD(eps=eps, norm=norm, steps=50, loss=loss).trace(recorded, x, y)
-    starts = recorded.asked[2]  # after the door and the clean digits
+    starts = recorded.asked[2]  # after the input check and the clean digits
     theirs = base.APGDAttack(model, norm=NORMS[norm], eps=eps, n_iter=50, loss=loss, device="cpu")
     theirs.init_hyperparam(x)
     with isolated(model):
         _, stands, height, _ = theirs.attack_single_run(x, y, x_init=starts)
-    # Their first checkpoint counts one rise more or less, which turns some walks by a little.
+    # Their first checkpoint counts one rise more or less, which changes some runs slightly.
     assert 200 < stands.sum() < 350
     assert ((trace.fooled_at < 0) != stands).sum() <= 2
     assert torch.isclose(trace.loss_curve.amax(0), height, atol=0.02).double().mean() > 0.98
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.06), ("l2", 0.8)])
-def test_apgd_from_its_own_starts(bundled: Bundled, norm: str, eps: float) -> None:
+def test_apgd_is_as_strong_as_autoattack_from_its_own_starts(bundled: Bundled, norm: str, eps: float) -> None:
     theirs = base.APGDAttack(bundled[0], norm=NORMS[norm], eps=eps, n_iter=30, seed=1, device="cpu")
     got, wanted = robust_accuracies(bundled, APGD(eps=eps, norm=norm, steps=30, seed=1), theirs)
     assert 60 < wanted < 80
@@ -74,7 +74,7 @@ def test_targeted_apgd(bundled: Bundled, norm: str, eps: float) -> None:
 
 
 def test_square(bundled: Bundled) -> None:
-    # Theirs shows all images the same squares, which moves its accuracy by a point from seed to seed: average two.
+    # Theirs uses the same squares for all images, so its accuracy varies by a point between seeds: average two.
     model, x, y = bundled
     pairs = [
         robust_accuracies(

@@ -1,4 +1,4 @@
-"""Auto-PGD: its rules against Algorithm 1 written plainly, what it keeps, and what it asks of a model."""
+"""Auto-PGD against a plain Algorithm 1: its points, its starts, its targets and its use of the model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from soap.attacks import APGD, cross_entropy, dlr, margin
-from soap.attacks.apgd_walk import checkpoints
+from soap.attacks.apgd_state import checkpoints
 from soap.balls import row_norms
 
 Problem = tuple[nn.Module, Tensor, Tensor]
@@ -34,7 +34,7 @@ class Plain:
         delta = delta.clamp(-self.eps, self.eps) if self.norm == "linf" else delta * min(1.0, self.eps / delta.norm())
         return (self.x + delta).clamp(0, 1)
 
-    def look(self, point: Tensor) -> tuple[float, Tensor, bool]:
+    def logits_and_gradient(self, point: Tensor) -> tuple[float, Tensor, bool]:
         point = point.clone().requires_grad_()
         logits = self.model(point[None])
         value = self.loss(logits, self.y[None])[0]
@@ -42,9 +42,9 @@ class Plain:
         return value.item(), gradient, int(logits.argmax()) != int(self.y)
 
     def walk(self, start: Tensor) -> tuple[Tensor, list[float], list[bool], list[Tensor]]:
-        """The last point, and of all points visited their losses, whether they fool, and they themselves."""
+        """Return the last point, and for all visited points their losses, successes and the points."""
         eta, alpha = 2 * self.eps, 0.75
-        x, (f, g, wrong) = start, self.look(start)
+        x, (f, g, wrong) = start, self.logits_and_gradient(start)
         f_max, x_max, g_max = f, x, g
         losses, fools, points = [f], [wrong], [x]
         x_before, rises, f_max_before, halved = x, 0, None, False
@@ -57,7 +57,7 @@ class Plain:
             z = self.project(x + eta * (g.sign() if self.norm == "linf" else g / g.norm().clamp_min(1e-30)))
             x_next = z if k == 1 else self.project(x + alpha * (z - x) + (1 - alpha) * (x - x_before))
             x_before, x = x, x_next
-            f_before, (f, g, wrong) = f, self.look(x)
+            f_before, (f, g, wrong) = f, self.logits_and_gradient(x)
             losses.append(f)
             fools.append(wrong)
             points.append(x)
@@ -82,24 +82,24 @@ class Plain:
         ("l2", 0.1, "margin", "random", 30, 0.75),
         ("l2", 1.0, "ce", "zero", 30, 0.75),
         ("l2", 1.0, "dlr", "random", 7, 0.75),
-        ("linf", 0.5, "ce", "random", 30, 0.0),  # condition 2 alone
+        ("linf", 0.5, "ce", "random", 30, 0.0),  # condition 2 only
     ],
 )
-def test_rows_walk_as_the_algorithm_says(
+def test_points_equal_a_slow_reading_of_algorithm_1(
     problem: Problem, recording: Any, norm: str, eps: float, loss: str, start: str, steps: int, rho: float
 ) -> None:
     model, x, y = problem
     recorded = recording(model)
     trace = APGD(eps=eps, norm=norm, steps=steps, loss=loss, start=start, rho=rho).trace(recorded, x, y)
-    starts = recorded.asked[2]  # after the door and the clean images
+    starts = recorded.asked[2]  # after the input check and the clean images
     assert torch.equal(starts, x) == (start == "zero")
     for i in range(len(x)):
         plain = Plain(model, LOSSES[loss], x[i], y[i], eps, norm, steps, rho)
         last, losses, fools, points = plain.walk(starts[i])
         assert torch.allclose(trace.last[i], last, atol=1e-9)
         assert torch.allclose(trace.loss_curve[:, i], torch.tensor(losses, dtype=x.dtype), atol=1e-9)
-        # The clean image counts: it is the first of all points.
-        value, _, wrong = plain.look(x[i])
+        # The clean image counts as the first point.
+        value, _, wrong = plain.logits_and_gradient(x[i])
         losses, fools, points = [value, *losses], [wrong, *fools], [x[i], *points]
         candidates = [k for k in range(len(points)) if fools[k]] or range(len(points))
         assert torch.allclose(trace.x[i], points[max(candidates, key=losses.__getitem__)], atol=1e-9)
@@ -107,14 +107,14 @@ def test_rows_walk_as_the_algorithm_says(
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_steps_shrink_to_an_optimum_inside_the_ball(norm: str) -> None:
+def test_step_sizes_shrink_at_an_optimum_inside_the_ball(norm: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x = 0.5 + 0.1 * torch.rand(10, 12, dtype=torch.float64, generator=generator)
     peak = x + 0.02 * torch.randn(10, 12, dtype=torch.float64, generator=generator).clamp(-2, 2)
     y = torch.zeros(10, dtype=torch.long)
 
     def hill(point: Tensor) -> Tensor:
-        """The margin of class 1 over class 0 is highest, at -1, where the point is its row's peak."""
+        """The margin of class 1 over class 0 is highest, with value -1, at the peak of the sample."""
         distance = (point - peak[: len(point)]).square().sum(1)
         return torch.stack([torch.ones_like(distance), -100 * distance], 1)
 
@@ -123,12 +123,12 @@ def test_steps_shrink_to_an_optimum_inside_the_ball(norm: str) -> None:
     short_of_peak = -1 - trace.loss_curve.amax(0)
     assert ((short_of_peak >= 0) & (short_of_peak < 1e-3)).all()
     assert (trace.x - peak).abs().amax() < 1e-3
-    stubborn = replace(attack, rho=0.0).trace(hill, x, y)  # halved by condition 2 alone, every other time
+    stubborn = replace(attack, rho=0.0).trace(hill, x, y)  # halved by condition 2 only, every other time
     assert (-1 - stubborn.loss_curve.amax(0)).mean() > 10 * short_of_peak.mean()
 
 
 def test_checkpoints() -> None:
-    assert list(checkpoints(100)) == [22, 41, 57, 70, 80, 87, 93, 99]  # the paper's
+    assert list(checkpoints(100)) == [22, 41, 57, 70, 80, 87, 93, 99]  # as in the paper
     assert list(checkpoints(10)) == [2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert checkpoints(1) == {1: 1}
     for steps in range(1, 300):
@@ -139,7 +139,7 @@ def test_checkpoints() -> None:
         assert steps - max(0.22 * steps, 1) < passed <= steps
 
 
-def test_a_random_start_lies_on_the_surface_of_the_ball(problem: Problem, recording: Any) -> None:
+def test_random_start_is_on_the_surface_of_the_ball(problem: Problem, recording: Any) -> None:
     model, _, y = problem
     x = torch.full((16, 1, 6, 6), 0.5, dtype=torch.float64) + torch.arange(16)[:, None, None, None] / 1e3
 
@@ -161,7 +161,7 @@ def test_a_random_start_lies_on_the_surface_of_the_ball(problem: Problem, record
     assert not torch.equal(start(eps=0.1, seed=1), cube)
 
 
-def test_every_run_starts_elsewhere(problem: Problem, recording: Any) -> None:
+def test_every_run_has_its_own_random_start(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     x, y = x[:14], y[:14]
     recorded = recording(model)
@@ -175,13 +175,13 @@ def test_every_run_starts_elsewhere(problem: Problem, recording: Any) -> None:
     assert not torch.equal(recorded.asked[4], x)
 
 
-def test_targets_are_the_likeliest_wrong_classes(problem: Problem) -> None:
+def test_targets_are_the_most_probable_wrong_classes(problem: Problem) -> None:
     model, x, y = problem
     x, y = x[:14], y[:14]
     second, third = model(x).topk(3).indices[:, 1:].unbind(1)
 
     class Watched(nn.Module):
-        """A model that brings its own rule; notes which class raises the loss most."""
+        """A model with its own gradient rule; records which class raises the loss most."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -191,7 +191,7 @@ def test_targets_are_the_likeliest_wrong_classes(problem: Problem) -> None:
             logits: Tensor = model(x)
             return logits
 
-        def look(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def logits_and_gradient(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
                 logits = model(x).detach().requires_grad_()
                 (gradient,) = torch.autograd.grad(criterion(logits).sum(), logits)
@@ -203,15 +203,15 @@ def test_targets_are_the_likeliest_wrong_classes(problem: Problem) -> None:
     assert all(torch.equal(aim, second) for aim in watched.aims[:2])
     assert all(torch.equal(aim, third) for aim in watched.aims[2:])
     watched.aims.clear()
-    APGD(eps=1e-4, steps=1, loss="targeted-margin")(watched, x, y)  # nine are asked for, three there are
+    APGD(eps=1e-4, steps=1, loss="targeted-margin")(watched, x, y)  # nine targets are requested, three exist
     assert len(watched.aims) == 3 * 2
 
 
-def test_a_model_with_its_own_rule_is_looked_at_once_a_step_and_not_differentiated(problem: Problem) -> None:
+def test_a_models_own_gradient_rule_is_used_once_per_step(problem: Problem) -> None:
     model, x, y = problem
 
     class Hidden(nn.Module):
-        """Answers without a gradient; its rule gives the true one."""
+        """Logits without gradient; its own rule gives the true gradient."""
 
         looks = 0
 
@@ -220,7 +220,7 @@ def test_a_model_with_its_own_rule_is_looked_at_once_a_step_and_not_differentiat
             logits: Tensor = model(x)
             return logits
 
-        def look(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def logits_and_gradient(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
             self.looks += 1
             with torch.enable_grad():
                 point = x.detach().requires_grad_()

@@ -21,14 +21,14 @@ def problem(new_model: Callable[..., JointModel]) -> Problem:
 
 
 @pytest.mark.parametrize("keep", ["last", "best"])
-def test_beta_zero_is_pgd_bit_for_bit(problem: Problem, keep: str) -> None:
+def test_beta_zero_equals_pgd_to_the_last_bit(problem: Problem, keep: str) -> None:
     model, x, y = problem
     aware = AuxiliaryAwarePGD(**WALK, beta=0.0, keep=keep)
     assert torch.equal(aware(model, x, y), PGD(**WALK, keep=keep)(model, x, y))
 
 
 @pytest.mark.parametrize("beta", [-3.0, 0.5, 100.0])
-def test_one_step_climbs_the_papers_objective(problem: Problem, beta: float) -> None:
+def test_one_step_increases_the_papers_objective(problem: Problem, beta: float) -> None:
     model, x, y = problem
     point = x.clone().requires_grad_()
     objective = cross_entropy(model(point), y) - beta * model.auxiliary.loss(model, point)
@@ -37,7 +37,7 @@ def test_one_step_climbs_the_papers_objective(problem: Problem, beta: float) -> 
     assert torch.allclose(x_adv, (x + 0.05 * gradient.sign()).clamp(0, 1))
 
 
-def test_beta_trades_the_two_losses(problem: Problem) -> None:
+def test_larger_beta_lowers_the_auxiliary_loss(problem: Problem) -> None:
     model, x, y = problem
 
     def losses(beta: float) -> tuple[float, float]:

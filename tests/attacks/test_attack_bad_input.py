@@ -1,4 +1,4 @@
-"""Bad input: one clear error each, before anything is attacked, naming what was got and what is wanted."""
+"""Bad input raises one clear error, before any attack step, with the given and the expected value."""
 
 from collections.abc import Callable
 
@@ -76,11 +76,11 @@ class Probabilities(nn.Sequential):
 
 MODELS: dict[str, tuple[Callable[[nn.Module], Callable[[Tensor], Tensor]], str]] = {
     "probabilities": (Probabilities, "returned probabilities.*expected logits"),
-    "one-logit": (lambda model: lambda x: model(x)[:, :1], "returned 1 logit a row.*at least 2 classes"),
-    "a-map": (lambda model: lambda x: model(x)[:, :, None], r"shape \[3, 4, 1\].*shape \[3, classes\]"),
-    "a-row-lost": (lambda model: lambda x: model(x)[1:], r"shape \[2, 4\].*shape \[3, classes\]"),
-    "whole-numbers": (lambda model: lambda x: model(x).long(), "int64 tensor.*float logits"),
-    "nothing": (lambda model: lambda x: None, "NoneType None.*float logits"),
+    "one-logit": (lambda model: lambda x: model(x)[:, :1], "returned 1 logit.*at least 2 classes"),
+    "three-dimensional": (lambda model: lambda x: model(x)[:, :, None], r"shape \[3, 4, 1\].*shape \[3, classes\]"),
+    "one-sample-missing": (lambda model: lambda x: model(x)[1:], r"shape \[2, 4\].*shape \[3, classes\]"),
+    "integers": (lambda model: lambda x: model(x).long(), "int64 tensor.*float logits"),
+    "none": (lambda model: lambda x: None, "NoneType None.*float logits"),
     "nan": (lambda model: lambda x: model(x) * torch.nan, "NaN or infinite logits.*check its weights"),
 }
 
@@ -107,7 +107,7 @@ def test_models_without_a_gradient(
 ) -> None:
     model = wrap(new_model().eval())
     y = model(X).argmax(1)
-    if isinstance(attack, Square | Transfer):  # they ask for logits or labels alone
+    if isinstance(attack, Square | Transfer):  # they use logits or labels only
         attack(model, X, y)
         return
     wanted = "JointModel" if isinstance(attack, AuxiliaryAwarePGD) else "differentiable in its input"
@@ -141,11 +141,16 @@ PLAIN = {"eps": 0.1, "step_size": 0.1, "steps": 1}
         (APGD, {"eps": 0.1, "restarts": 0}, "restarts is 0, expected"),
         (APGD, {"eps": 0.1, "rho": float("nan")}, "rho is nan, expected"),
         (APGD, {"eps": 0.1, "seed": -1}, "seed is -1, expected"),
+        (
+            APGD,
+            {"eps": 0.1, "loss": "targeted-dlr", "targeted": True},
+            "targeted=True use one of 'ce', 'margin', 'dlr'",
+        ),
         (Square, {"eps": float("inf")}, "eps is inf, expected a number of at least 0"),
         (Square, {"eps": 0.1, "queries": 0}, "queries is 0, expected a whole number of at least 1"),
-        (Square, {"eps": 0.1, "norm": "l2"}, "norm is 'l2', but Square searches in 'linf' alone; take APGD"),
-        (Square, {"eps": 0.1, "p_init": 0.0}, "p_init is 0.0, want a share above 0 and at most 1"),
-        (Square, {"eps": 0.1, "p_init": 1.5}, "p_init is 1.5, want a share"),
+        (Square, {"eps": 0.1, "norm": "l2"}, "norm is 'l2', but Square supports 'linf' only"),
+        (Square, {"eps": 0.1, "p_init": 0.0}, "p_init is 0.0, .*above 0 and at most 1"),
+        (Square, {"eps": 0.1, "p_init": 1.5}, "p_init is 1.5, "),
         (Square, {"eps": 0.1, "loss": "targeted-dlr"}, "loss is 'targeted-dlr', expected one of 'ce'"),
         (Square, {"eps": 0.1, "restarts": 0}, "restarts is 0, expected"),
         (Square, {"eps": 0.1, "seed": 0.5}, "seed is 0.5, expected"),
@@ -162,7 +167,7 @@ PLAIN = {"eps": 0.1, "step_size": 0.1, "steps": 1}
         (AuxiliaryAwarePGD, PLAIN | {"beta": 0.0, "eps": -1.0}, "eps is -1.0, expected"),
         (AuxiliaryAwarePGD, PLAIN | {"beta": 0.0, "step_size": -1.0}, "step_size is -1.0, expected"),
         (AuxiliaryAwarePGD, PLAIN | {"beta": 0.0, "steps": 0}, "steps is 0, expected"),
-        (AuxiliaryAwarePGD, PLAIN | {"beta": float("inf")}, "beta is inf, want a finite number"),
+        (AuxiliaryAwarePGD, PLAIN | {"beta": float("inf")}, "beta is inf, expected a finite"),
         (AuxiliaryAwarePGD, PLAIN | {"beta": 0.0, "keep": "all"}, "keep is 'all', expected one of"),
         (Substitute, {"network": "cnm"}, "unknown architecture 'cnm'; did you mean .*cnn"),
         (Substitute, {"seeds": 1}, "seeds is 1, expected a whole number of at least 2"),
@@ -179,18 +184,18 @@ def test_bad_settings(attack: Callable[..., object], settings: dict[str, object]
         attack(**settings)
 
 
-def test_an_auxiliary_aware_attack_needs_an_auxiliary_task(new_model: Callable[..., JointModel]) -> None:
+def test_auxiliary_aware_attack_needs_an_auxiliary_task(new_model: Callable[..., JointModel]) -> None:
     attack = AuxiliaryAwarePGD(**PLAIN, beta=1.0)
     joint = new_model()
-    with pytest.raises(InputError, match=r"got a Sequential, .* want a JointModel"):
+    with pytest.raises(InputError, match=r"got a Sequential, .* expected a JointModel"):
         attack(nn.Sequential(joint.encoder, joint.classifier), X, Y)
     joint.task = None
     with pytest.raises(InputError, match="small was trained without an auxiliary task"):
         attack(joint, X, Y)
 
 
-def test_a_square_needs_an_image() -> None:
-    with pytest.raises(InputError, match=r"shape \[3, 36\], but squares need images \[batch, channels"):
+def test_square_needs_images() -> None:
+    with pytest.raises(InputError, match=r"shape \[3, 36\], but Square needs images \[batch, channels"):
         Square(eps=0.1)(nn.Linear(36, 4), X.flatten(1), Y)
 
 
@@ -203,13 +208,13 @@ def test_a_square_needs_an_image() -> None:
         (2, Square(eps=0.1, loss="dlr")),
     ],
 )
-def test_ratios_of_logits_need_classes_enough(classes: int, attack: Attack) -> None:
+def test_dlr_losses_need_three_or_four_classes(classes: int, attack: Attack) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, classes))
-    with pytest.raises(InputError, match=f"{classes} classes apart, but the loss .* take 'margin' or 'ce'"):
+    with pytest.raises(InputError, match=f"{classes} classes, but the loss .* 'margin' or 'ce'"):
         attack(model, X, Y.clamp_max(1))
 
 
-def test_logits_are_looked_at_again_when_weights_change(new_model: Callable[..., JointModel]) -> None:
+def test_logits_are_checked_again_after_weights_change(new_model: Callable[..., JointModel]) -> None:
     model, attack = new_model(), FGSM(eps=0.1)
     attack(model, X, Y)
     with torch.no_grad():
@@ -218,7 +223,7 @@ def test_logits_are_looked_at_again_when_weights_change(new_model: Callable[...,
         attack(model, X, Y)
 
 
-def test_another_head_is_asked_for_its_classes_again() -> None:
+def test_number_of_classes_is_read_again_after_the_head_is_replaced() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
     FGSM(eps=0.1)(model, X, Y.clamp_max(2))
     model[1] = nn.Linear(36, 5)

@@ -1,4 +1,4 @@
-"""A second opinion: the same attacks of foolbox, at equal settings, on the bundled CNN."""
+"""Comparison with the same attacks of foolbox, at equal settings, on the bundled CNN."""
 
 import warnings
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import soap
 from soap.attacks import FGSM, PGD, Attack, CarliniWagner, DeepFool, fooled
 from soap.balls import row_norms
 
-with warnings.catch_warnings():  # foolbox imports scipy by names of old
+with warnings.catch_warnings():  # foolbox imports deprecated names of scipy
     warnings.simplefilter("ignore", DeprecationWarning)
     foolbox = pytest.importorskip("foolbox", reason="the second opinion is foolbox's")
 
@@ -26,7 +26,7 @@ def bundled_cnn() -> Bundled:
 
 
 def both(bundled: Bundled, ours: Attack, theirs: Callable[..., Tensor], n: int = 200) -> tuple[Tensor, Tensor, Tensor]:
-    """The digits' labels, our result, and theirs."""
+    """Return the labels of the digits, our result, and foolbox's."""
     model, x, y = bundled[0], bundled[1][:n], bundled[2][:n]
     return ours(model, x, y), theirs(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y), y
 
@@ -62,11 +62,11 @@ def test_fgsm(bundled_cnn: Bundled, eps: float) -> None:
 def test_pgd(bundled_cnn: Bundled, ours: PGD, theirs: foolbox.attacks.LinfPGD) -> None:
     x_adv, reference, y = both(bundled_cnn, ours, lambda *args: theirs.run(*args, epsilon=ours.eps))
     assert_as_strong(bundled_cnn, x_adv, reference, y)
-    # Where the loss is nearly flat, the direction of its gradient is rounding, and two walks may part.
+    # Where the loss is nearly flat, rounding decides the sign of its gradient, and two runs may differ.
     assert ((x_adv - reference).abs() <= 1e-5).double().mean() >= 0.99
 
 
-# Fewer steps than the paper's, but enough for every digit to be fooled.
+# Fewer steps than in the paper, but enough to break every digit.
 @pytest.mark.parametrize(("steps", "lr", "abort_early"), [(60, 0.1, False), (120, 0.05, True)])
 def test_carlini_wagner(bundled_cnn: Bundled, steps: int, lr: float, abort_early: bool) -> None:
     ours = CarliniWagner(steps=steps, search_steps=2, lr=lr, initial_c=3.0, abort_early=abort_early)
@@ -87,7 +87,7 @@ def test_deepfool(bundled_cnn: Bundled, candidates: int) -> None:
 
 
 def assert_as_near(bundled: Bundled, ours: Tensor, theirs: Tensor) -> None:
-    """The mean L2 norm is at most 5 % larger, and no accident of rows that were given up."""
+    """The mean L2 norm is at most 5 % larger, and both attacks break all samples."""
     x = bundled[1][: len(ours)]
     got, wanted = row_norms(ours - x), row_norms(theirs - x)
     assert got.mean() <= 1.05 * wanted.mean()

@@ -1,4 +1,4 @@
-"""What every attack promises: a legal result, and everything else as it was."""
+"""Every attack: results are valid inputs inside the ball, and model, inputs and random state do not change."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ NewModel = Callable[..., JointModel]
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """One to five images, grey or hard black and white, with any labels."""
+    """One to five images, grey or black and white, with any labels."""
     n, seed = draw(st.integers(1, 5)), draw(st.integers(0, 2**31))
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(n, 1, 6, 6, generator=generator)
@@ -33,7 +33,9 @@ def size(delta: Tensor, ball: Ball) -> Tensor:
 
 @settings(max_examples=8)
 @given(batch=batches(), seed=st.integers(0, 100))
-def test_results_are_legal(case: object, attack: Attack, new_model: NewModel, batch: object, seed: int) -> None:
+def test_results_are_inside_bounds_and_ball(
+    case: object, attack: Attack, new_model: NewModel, batch: object, seed: int
+) -> None:
     x, y = batch
     x_adv = attack(new_model(seed), x, y)
     assert x_adv.shape == x.shape
@@ -47,7 +49,7 @@ def test_results_are_legal(case: object, attack: Attack, new_model: NewModel, ba
 
 @settings(max_examples=5)
 @given(batch=batches(), training=st.booleans(), learning=st.booleans(), with_gradients=st.booleans())
-def test_everything_else_is_as_it_was(
+def test_model_inputs_and_random_state_do_not_change(
     attack: Attack, new_model: NewModel, batch: object, training: bool, learning: bool, with_gradients: bool
 ) -> None:
     x, y = batch
@@ -59,7 +61,7 @@ def test_everything_else_is_as_it_was(
             parameter.grad = torch.ones_like(parameter)
 
     def state() -> dict[str, object]:
-        # Python's own `random` is left out: the run-time shape checks of the tests draw from it.
+        # Python's `random` is left out: the run-time shape checks of the tests draw from it.
         tensors = {"x": x, "y": y, "torch's random state": torch.get_rng_state(), **model.state_dict()}
         return {
             **{name: tensor.clone() for name, tensor in tensors.items()},
@@ -80,9 +82,7 @@ def test_everything_else_is_as_it_was(
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_results_do_not_depend_on_the_mode_of_the_call(
-    attack: Attack, new_model: NewModel, mode: Callable[[], object]
-) -> None:
+def test_results_do_not_depend_on_grad_mode(attack: Attack, new_model: NewModel, mode: Callable[[], object]) -> None:
     x, y = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(4)
     plain = attack(new_model().train(), x, y)
     model = new_model().eval()
@@ -92,11 +92,11 @@ def test_results_do_not_depend_on_the_mode_of_the_call(
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float64])
-def test_logits_may_be_of_another_precision(
+def test_logits_may_have_another_precision(
     attack: Attack, case: object, new_model: NewModel, precision: torch.dtype
 ) -> None:
     if isinstance(attack, AuxiliaryAwarePGD):
-        pytest.skip("it asks for a joint model, whose logits are its own")
+        pytest.skip("it needs a joint model, whose logits cannot be wrapped")
     model = new_model().eval()
     x, y = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(4)
     x_adv = attack(lambda images: model(images).to(precision), x, y)
@@ -104,7 +104,7 @@ def test_logits_may_be_of_another_precision(
     assert case.ball is None or (size(x_adv - x, case.ball) <= case.ball.eps + 1e-6).all()
 
 
-def test_the_same_call_gives_the_same_result(attack: Attack, new_model: NewModel) -> None:
+def test_two_equal_calls_give_the_same_result(attack: Attack, new_model: NewModel) -> None:
     x, y = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(4)
     assert torch.equal(attack(new_model(), x, y), attack(new_model(), x, y))
 
@@ -114,4 +114,5 @@ def test_attacks_are_frozen_and_show_their_settings(attack: Attack) -> None:
     for name, value in vars(attack).items():
         with pytest.raises(AttributeError):
             setattr(attack, name, value)
-        assert name == "substitute" or f"{name}={value!r}" in repr(attack)
+        hidden = name == "substitute" or (name in ("bounds", "targeted") and value == getattr(Attack, name))
+        assert hidden or f"{name}={value!r}" in repr(attack)

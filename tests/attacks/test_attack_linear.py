@@ -1,4 +1,4 @@
-"""Attacks against truth: on a linear model, away from the box, the best perturbation is known."""
+"""Attacks on a linear model, away from the bounds, where the best perturbation has a closed form."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def gaps_and_directions(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def highest_margin(problem: Problem, order: float, eps: float = EPS) -> tuple[Tensor, Tensor]:
-    """Of every row: the largest margin in the ball of radius `eps`, and whether the runner-up class gives it."""
+    """For every sample: the largest margin in the ball of radius `eps`, and whether the second class gives it."""
     gaps, directions = gaps_and_directions(problem)
     reach = gaps + eps * torch.linalg.vector_norm(directions, ord=order, dim=2)
     return reach.amax(1), reach.argmax(1) == gaps.argmax(1)
@@ -37,7 +37,7 @@ def highest_margin(problem: Problem, order: float, eps: float = EPS) -> tuple[Te
     ],
     ids=["pgd-linf", "pgd-l2", "apgd-linf", "apgd-l2"],
 )
-def test_climbers_reach_the_highest_margin_of_their_ball(
+def test_pgd_and_apgd_reach_the_highest_margin_of_the_ball(
     linear_problem: Problem, attack: PGD | APGD, dual: float
 ) -> None:
     model, x, y = linear_problem
@@ -45,7 +45,7 @@ def test_climbers_reach_the_highest_margin_of_their_ball(
     highest, by_runner_up = highest_margin(linear_problem, dual)
     assert (reached <= highest + 1e-9).all()
     assert by_runner_up.float().mean() > 0.4
-    # A climber follows the runner-up; where another class would have paid more, it may end lower.
+    # Gradient ascent follows the second class; if another class allows a larger margin, it may end lower.
     assert torch.allclose(reached[by_runner_up], highest[by_runner_up], atol=1e-6)
 
 
@@ -69,19 +69,21 @@ def test_sign_attacks_gain_eps_times_the_l1_norm_on_two_classes(linear_problem: 
 
 
 @pytest.mark.parametrize(("norm", "dual", "eps"), [("linf", 1, 0.02), ("l2", 2, 0.05)])
-def test_targeted_apgd_finds_the_best_class_of_all(linear_problem: Problem, norm: str, dual: float, eps: float) -> None:
+def test_apgd_with_targeted_loss_finds_the_best_class(
+    linear_problem: Problem, norm: str, dual: float, eps: float
+) -> None:
     model, x, y = linear_problem
     x_adv = APGD(eps=eps, steps=40, norm=norm, loss="targeted-margin")(model, x, y)
     highest, _ = highest_margin(linear_problem, dual, eps)
     assert 0 < (highest > 0).sum() < len(x)
     assert torch.equal(fooled(model, x_adv, y), highest > 0)
-    # Rows that were fooled left before all classes were tried; the others have seen the best one.
+    # Samples with success left before all classes were tried; the others tried the best one.
     stands = highest <= 0
     assert torch.allclose(margin(model(x_adv), y)[stands], highest[stands], atol=1e-6)
 
 
 @pytest.mark.parametrize("linear_problem", [2], indirect=True)
-def test_apgd_turns_to_the_gradient_from_a_random_start(linear_problem: Problem) -> None:
+def test_apgd_reaches_the_optimum_from_a_random_start(linear_problem: Problem) -> None:
     model, x, y = linear_problem
     x_adv = APGD(eps=EPS, steps=60, norm="l2")(model, x, y)
     gained = margin(model(x_adv), y) - margin(model(x), y)
@@ -104,7 +106,7 @@ def test_deepfool_steps_straight_to_the_nearest_boundary(linear_problem: Problem
     assert torch.equal(model(x_adv).argmax(1), nearest)
 
 
-def test_deepfool_with_few_candidates_tries_the_likeliest_alone(linear_problem: Problem) -> None:
+def test_deepfool_with_two_candidates_uses_the_most_probable_class(linear_problem: Problem) -> None:
     model, x, y = linear_problem
     x_adv = DeepFool(candidates=2)(model, x, y)
     gaps, directions = gaps_and_directions(linear_problem)
@@ -124,14 +126,14 @@ def test_carlini_wagner_finds_the_nearest_boundary(linear_problem: Problem) -> N
     assert fooled(model, x_adv, y).all()
     found = row_norms(x_adv - x)
     assert (found >= distance).all()
-    # It follows the runner-up, too: where another boundary is nearer, it may end at the farther one.
+    # It follows the second class, too: if another boundary is nearer, it may end at the farther one.
     straight = nearest == gaps.argmax(1)
     assert straight.float().mean() > 0.4
     assert found[straight].sum() <= 1.02 * distance[straight].sum()
     assert found.sum() <= 1.06 * distance.sum()
 
 
-def test_confidence_is_the_margin_that_is_left(linear_problem: Problem) -> None:
+def test_confidence_is_the_margin_of_the_result(linear_problem: Problem) -> None:
     model, x, y = linear_problem
     settings = {"steps": 150, "search_steps": 4, "lr": 0.01, "initial_c": 0.1}
     x_adv = CarliniWagner(confidence=0.5, **settings)(model, x, y)
@@ -142,7 +144,7 @@ def test_confidence_is_the_margin_that_is_left(linear_problem: Problem) -> None:
     assert farther.all()
 
 
-def test_a_projected_row_is_no_success(linear_problem: Problem) -> None:
+def test_a_projected_sample_is_no_success(linear_problem: Problem) -> None:
     model, x, y = linear_problem
     free = DeepFool()(model, x, y)
     radius = float(row_norms(free - x).median())

@@ -1,4 +1,4 @@
-"""The losses that attacks climb, against closed forms on a few logits."""
+"""The losses of attacks, against closed forms on a few logits."""
 
 import pytest
 import torch
@@ -21,9 +21,12 @@ def test_margin_and_cross_entropy() -> None:
 @pytest.mark.parametrize(
     ("y", "expected"),
     [
-        ([0, 1], [-(4 - 2) / (4 - 1), -(3 - 2) / (3 - 1)]),  # rightly classified: minus the lead over the runner-up
-        ([2, 3], [-(2 - 4) / (4 - 1), -(2 - 3) / (3 - 1)]),  # second: how far the first is ahead
-        ([1, 2], [1.0, 1.0]),  # third: the highest value among the three that set the scale
+        (
+            [0, 1],
+            [-(4 - 2) / (4 - 1), -(3 - 2) / (3 - 1)],
+        ),  # classified correctly: minus the lead over the second class
+        ([2, 3], [-(2 - 4) / (4 - 1), -(2 - 3) / (3 - 1)]),  # second: the lead of the first
+        ([1, 2], [1.0, 1.0]),  # third: the largest possible value
         ([3, 0], [-(-1 - 4) / (4 - 1), -(0 - 3) / (3 - 1)]),
     ],
 )
@@ -50,7 +53,9 @@ def rows(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
 
 @settings(max_examples=30)
 @given(rows(), st.floats(0.01, 100), st.floats(-100, 100))
-def test_ratios_ignore_scale_and_shift(batch: tuple[Tensor, Tensor, Tensor], scale: float, shift: float) -> None:
+def test_dlr_does_not_change_with_scale_and_shift_of_logits(
+    batch: tuple[Tensor, Tensor, Tensor], scale: float, shift: float
+) -> None:
     logits, y, target = batch
     assert torch.allclose(dlr(scale * logits + shift, y), dlr(logits, y))
     assert torch.allclose(targeted_dlr(scale * logits + shift, y, target), targeted_dlr(logits, y, target))
@@ -58,7 +63,7 @@ def test_ratios_ignore_scale_and_shift(batch: tuple[Tensor, Tensor, Tensor], sca
 
 @settings(max_examples=30)
 @given(rows())
-def test_a_positive_loss_means_misclassified(batch: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_positive_margins_mean_misclassified(batch: tuple[Tensor, Tensor, Tensor]) -> None:
     logits, y, target = batch
     wrong = logits.argmax(1) != y
     assert torch.equal(margin(logits, y) > 0, wrong)
@@ -69,7 +74,7 @@ def test_a_positive_loss_means_misclassified(batch: tuple[Tensor, Tensor, Tensor
 
 
 @pytest.mark.parametrize("height", [0.0, 7.5])
-def test_tied_logits_have_a_finite_ratio_and_gradient(height: float) -> None:
+def test_dlr_and_its_gradient_are_finite_for_equal_logits(height: float) -> None:
     y, target = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3])
     for loss in (lambda z: dlr(z, y), lambda z: targeted_dlr(z, y, target)):
         logits = torch.full((3, 5), height, requires_grad=True)
@@ -78,9 +83,9 @@ def test_tied_logits_have_a_finite_ratio_and_gradient(height: float) -> None:
         assert torch.isfinite(gradient).all()
 
 
-def test_ratios_need_classes_enough() -> None:
+def test_dlr_needs_three_and_targeted_dlr_four_classes() -> None:
     y = torch.tensor([0, 1])
-    with pytest.raises(InputError, match="2 classes apart, but the loss 'dlr' compares 3 logits; take 'margin'"):
+    with pytest.raises(InputError, match="2 classes, but the loss 'dlr' compares 3 logits; use 'margin'"):
         dlr(LOGITS[:, :2], y)
-    with pytest.raises(InputError, match="3 classes apart, but the loss 'targeted-dlr' compares 4 logits"):
+    with pytest.raises(InputError, match="3 classes, but the loss 'targeted-dlr' compares 4 logits"):
         targeted_dlr(LOGITS[:, :3], y, 1 - y)

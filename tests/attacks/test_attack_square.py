@@ -1,4 +1,4 @@
-"""Square: what it asks, how its squares shrink, and what it finds where the truth is known."""
+"""Square: its queries, the sizes of its squares, and its results on models with known optimum."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ NewModel = Callable[..., JointModel]
 
 @pytest.fixture(scope="module")
 def problem(new_model: NewModel) -> Problem:
-    """A model in double precision and rows; the last two are misclassified as they are."""
+    """A model in double precision and samples; the last two are misclassified from the start."""
     model = new_model().double().eval()
     x = 0.2 + 0.6 * torch.rand(16, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y = model(x).argmax(1)
@@ -41,14 +41,14 @@ class Linear(nn.Module):
         return torch.stack([self.lead - height, height], 1)
 
 
-def test_on_a_linear_model_it_finds_the_best_corner() -> None:
+def test_square_finds_the_best_corner_of_a_linear_model() -> None:
     x = 0.5 + 0.01 * torch.randn(6, 2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y, eps = torch.zeros(6, dtype=torch.long), 0.05
-    model = Linear(lead=10.0)  # enough not to be fooled, not so much that cross-entropy vanishes
+    model = Linear(lead=10.0)  # large enough to prevent success, small enough that cross-entropy does not vanish
     for loss in ("margin", "ce"):
         x_adv = Square(eps=eps, queries=500, loss=loss)(model, x, y)
         assert torch.allclose(x_adv, x + eps * model.weight.sign(), atol=1e-12)
-    reach = margin(model(x), y) + 10 + 2 * eps * model.weight.abs().sum()  # of a lead of 0
+    reach = margin(model(x), y) + 10 + 2 * eps * model.weight.abs().sum()  # for a lead of 0
     near = float(reach.median().detach())
     model = Linear(lead=near)
     x_adv = Square(eps=eps, queries=500)(model, x, y)
@@ -56,10 +56,10 @@ def test_on_a_linear_model_it_finds_the_best_corner() -> None:
     assert 0 < fooled(model, x_adv, y).sum() < 6
 
 
-def test_it_starts_at_stripes_and_repaints_one_square_a_query(problem: Problem, recording: Any) -> None:
+def test_square_starts_at_stripes_and_repaints_one_square_per_query(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     x, y = x[:14], y[:14]
-    eps, queries = 1e-4, 60  # too near to fool: all rows stay to the end
+    eps, queries = 1e-4, 60  # too small for a success: all samples stay to the end
     attack = Square(eps=eps, queries=queries)
     recorded = recording(model)
     found = attack(recorded, x, y)
@@ -79,7 +79,7 @@ def test_it_starts_at_stripes_and_repaints_one_square_a_query(problem: Problem, 
             changed = (proposal[row, 0] - best[row, 0]).abs() > eps
             if changed.any():
                 rows, columns = changed.nonzero().unbind(1)
-                # Some pixels had their colour already; those that changed have one colour and fit into one square.
+                # Some pixels had this value already; the changed ones have one value and fit into one square.
                 assert int(rows.max() - rows.min()) < side
                 assert int(columns.max() - columns.min()) < side
                 assert len(painted[row, 0][changed].unique()) == 1
@@ -90,7 +90,7 @@ def test_it_starts_at_stripes_and_repaints_one_square_a_query(problem: Problem, 
         highest = torch.where(better, losses, highest)
     assert torch.equal(found, best)
     places = {(row, column) for side, row, column in corners if side == 1}
-    assert {row for row, _ in places} == set(range(6))  # the last row and column can be reached, too
+    assert {row for row, _ in places} == set(range(6))  # the last row and column are reached, too
     assert {column for _, column in places} == set(range(6))
 
 
@@ -103,7 +103,7 @@ def test_squares_shrink_on_the_schedule_of_autoattack(queries: int) -> None:
         assert attack._side(query, 28, 28) == max(round((covered * 28 * 28) ** 0.5), 1)
 
 
-def test_squares_of_the_first_and_the_last_query() -> None:
+def test_square_sizes_of_the_first_and_last_query() -> None:
     attack = Square(eps=0.1, queries=10_000)
     assert attack._side(1, 32, 32) == 29  # sqrt(0.8 * 32 * 32) = 28.6
     assert attack._side(11, 32, 32) == 29
@@ -112,12 +112,12 @@ def test_squares_of_the_first_and_the_last_query() -> None:
     assert attack._side(1, 3, 200) == 3  # a square is no wider than the image
 
 
-def test_fooled_rows_leave_and_keep_the_point_that_fools(problem: Problem, recording: Any) -> None:
+def test_samples_leave_at_their_first_success_and_keep_it(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     recorded = recording(model)
     x_adv = Square(eps=0.06, queries=80)(recorded, x, y)
     wrong = fooled(model, x_adv, y)
-    assert torch.equal(x_adv[14:], x[14:])  # misclassified as they are: the first look is all they cost
+    assert torch.equal(x_adv[14:], x[14:])  # misclassified from the start: they cost one forward pass
     sizes = recorded.sizes[2:]
     assert sizes[0] == 14
     assert sizes == sorted(sizes, reverse=True)
@@ -125,12 +125,12 @@ def test_fooled_rows_leave_and_keep_the_point_that_fools(problem: Problem, recor
     assert 0 < (~wrong).sum() < 14
     for row in (wrong[:14]).nonzero()[:, 0]:
         asked = [batch for batch in recorded.asked[2:] if (batch == x_adv[row]).flatten(1).all(1).any()]
-        assert len(asked) == 1  # the point that fooled was the row's last question
+        assert len(asked) == 1  # the first success was the last query of the sample
 
 
-def test_a_point_that_fools_is_taken_though_its_loss_is_lower() -> None:
+def test_a_success_is_kept_even_with_lower_loss() -> None:
     def cliff(x: Tensor) -> Tensor:
-        """Nearly undecided among three classes; past 0.55 one of two is wrong, and the loss of class 0 is lower."""
+        """Three nearly equal logits; above 0.55 the prediction is wrong although the loss of class 0 is lower."""
         undecided, wrong = x.new_tensor([0.01, 0.0, 0.0]), x.new_tensor([0.0, 0.02, -10.0])
         return torch.where(x[:, 0, 0] > 0.55, wrong, undecided)
 
@@ -141,7 +141,7 @@ def test_a_point_that_fools_is_taken_though_its_loss_is_lower() -> None:
     assert (cross_entropy(cliff(x_adv), y) < cross_entropy(cliff(x), y)).all()
 
 
-def test_the_search_ends_when_no_row_is_left(problem: Problem, recording: Any) -> None:
+def test_search_ends_when_all_samples_have_success(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     recorded = recording(model)
     assert fooled(model, Square(eps=0.6, queries=500)(recorded, x, y), y).all()
@@ -151,7 +151,7 @@ def test_the_search_ends_when_no_row_is_left(problem: Problem, recording: Any) -
     assert recorded.sizes == [8, 16]
 
 
-def test_rows_alone_find_what_they_find_together(problem: Problem) -> None:
+def test_square_result_does_not_depend_on_other_samples(problem: Problem) -> None:
     model, x, y = problem
     attack = Square(eps=0.06, queries=60, restarts=2, seed=3)
     together = attack(model, x, y)
@@ -159,7 +159,7 @@ def test_rows_alone_find_what_they_find_together(problem: Problem) -> None:
         assert torch.equal(attack(model, x[part], y[part]), together[part])
 
 
-def test_the_seed_chooses_the_squares(problem: Problem) -> None:
+def test_seed_determines_the_squares(problem: Problem) -> None:
     model, x, y = problem
     one, same, other = (Square(eps=1e-3, queries=20, seed=seed)(model, x, y) for seed in (1, 1, 2))
     assert torch.equal(one, same)
@@ -174,7 +174,7 @@ def test_the_seed_chooses_the_squares(problem: Problem) -> None:
     loss=st.sampled_from(["ce", "margin", "dlr"]),
     p_init=st.floats(0.01, 1),
 )
-def test_results_are_legal_and_never_worse(
+def test_results_are_valid_and_never_worse_than_the_input(
     new_model: NewModel, seed: int, eps: float, queries: int, loss: str, p_init: float
 ) -> None:
     model = new_model(seed % 100).double().eval()
@@ -195,7 +195,7 @@ def test_results_are_legal_and_never_worse(
         assert (wrong | (cross_entropy(model(x_adv), y) >= cross_entropy(model(x), y) - 1e-12)).all()
 
 
-def test_a_model_that_answers_without_gradients_will_do(problem: Problem) -> None:
+def test_square_works_on_a_model_without_gradient(problem: Problem) -> None:
     model, x, y = problem
     attack = Square(eps=0.06, queries=30)
     assert torch.equal(attack(torch.no_grad()(lambda images: model(images)), x, y), attack(model, x, y))

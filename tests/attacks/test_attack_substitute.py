@@ -46,7 +46,7 @@ SEEDS = torch.rand(20, 12, generator=torch.Generator().manual_seed(1))
 SETTINGS = Substitute(network=linear_network, attack=FGSM(eps=0.2), seeds=20, rounds=3, epochs=30, lr=0.05, batch=16)
 
 
-def test_the_target_is_asked_about_seeds_times_two_to_the_rounds() -> None:
+def test_number_of_queries_is_seeds_times_two_to_the_rounds() -> None:
     target = Target()
     asked: list[Tensor] = []
 
@@ -66,7 +66,7 @@ def test_the_target_is_asked_about_seeds_times_two_to_the_rounds() -> None:
     assert ((queries >= 0) & (queries <= 1)).all()
 
 
-def test_rounds_alternate_in_sign() -> None:
+def test_augmentation_sign_alternates_between_rounds() -> None:
     asked: list[Tensor] = []
 
     def always_one(x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def test_augmentation_steps_along_the_gradient_of_the_label() -> None:
     assert torch.allclose(augment(model, x, y, -0.1), (x - 0.1 * towards).clamp(0, 1))
 
 
-def test_augmentation_does_not_stall_where_the_substitute_is_sure() -> None:
+def test_augmentation_works_where_the_substitute_is_confident() -> None:
     model = nn.Linear(3, 2)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]]) * 1e-2)
@@ -106,7 +106,7 @@ def test_augmentation_does_not_stall_where_the_substitute_is_sure() -> None:
     assert torch.allclose(moved, torch.tensor([-0.1, 0.1, -0.1]).expand(2, 3))
 
 
-def test_the_substitute_agrees_with_the_target_and_what_fools_it_transfers() -> None:
+def test_substitute_agrees_with_the_target_and_attacks_transfer() -> None:
     target = Target()
     x = torch.rand(200, 12, generator=torch.Generator().manual_seed(2))
     y = target(x).argmax(1)
@@ -122,7 +122,7 @@ def test_the_substitute_agrees_with_the_target_and_what_fools_it_transfers() -> 
     assert torch.equal(x_adv, FGSM(eps=0.2)(transfer.substitute, x, y))
 
 
-def test_only_the_first_seeds_are_used() -> None:
+def test_only_the_first_seed_images_are_used() -> None:
     target = Target()
     SETTINGS.fit(target, torch.cat([SEEDS, torch.full((5, 12), 0.123)]))
     queries = torch.cat(target.queries)
@@ -130,7 +130,7 @@ def test_only_the_first_seeds_are_used() -> None:
 
 
 @pytest.mark.parametrize("name", ["fcn", "cnn"])
-def test_the_named_networks_train_reproducibly_and_leave_the_random_state_alone(name: str) -> None:
+def test_named_networks_train_reproducibly_and_keep_the_random_state(name: str) -> None:
     x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
     def labels(images: Tensor) -> Tensor:
@@ -148,14 +148,14 @@ def test_the_named_networks_train_reproducibly_and_leave_the_random_state_alone(
     assert not all(torch.equal(a, b) for a, b in zip(one, train(1), strict=True))
 
 
-def test_the_substitute_is_ready_to_be_attacked() -> None:
+def test_substitute_is_in_evaluation_mode_without_gradients() -> None:
     with torch.inference_mode():
         substitute = SETTINGS.fit(Target(), SEEDS.clone()).substitute
     assert not any(module.training for module in substitute.modules())
     assert not any(parameter.requires_grad for parameter in substitute.parameters())
 
 
-def test_a_defended_model_may_be_the_target(new_model: Callable[..., JointModel], recording: Any) -> None:
+def test_a_defence_may_be_the_target(new_model: Callable[..., JointModel], recording: Any) -> None:
     joint = new_model().eval()
     robust = Defence(joint, SOAP(joint, eps=0.1, step_size=0.05, steps=2))
     x = torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -166,7 +166,7 @@ def test_a_defended_model_may_be_the_target(new_model: Callable[..., JointModel]
     assert transfer(robust, x, robust(x).argmax(1)).shape == x.shape
 
 
-def test_fitting_leaves_the_target_as_it_was(new_model: Callable[..., JointModel]) -> None:
+def test_fit_does_not_change_the_target(new_model: Callable[..., JointModel]) -> None:
     target = new_model().train()
     before = {name: tensor.clone() for name, tensor in target.state_dict().items()}
     Substitute(network="cnn", seeds=4, rounds=1, epochs=1, batch=4).fit(target, torch.rand(4, 1, 6, 6))
@@ -178,31 +178,31 @@ def test_fitting_leaves_the_target_as_it_was(new_model: Callable[..., JointModel
 @pytest.mark.parametrize(
     ("seeds", "batch"), [(3, 2), (17, 16), (2, 128)], ids=["one-over", "one-over-a-batch", "less-than-a-batch"]
 )
-def test_batch_norm_never_sees_a_single_row(seeds: int, batch: int) -> None:
+def test_training_batches_have_at_least_two_samples(seeds: int, batch: int) -> None:
     x = torch.rand(seeds, 1, 8, 8)
     settings = Substitute(network="cnn", seeds=seeds, rounds=0, epochs=1, batch=batch)
     settings.train(lambda images: torch.zeros(len(images), dtype=torch.long), x)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-def test_bad_seeds_and_answers() -> None:
-    with pytest.raises(InputError, match="got 19 images to start from, want at least seeds=20"):
+def test_bad_seeds_and_labels_raise() -> None:
+    with pytest.raises(InputError, match="got 19 images to start from, expected at least seeds=20"):
         SETTINGS.fit(Target(), SEEDS[:19])
     with pytest.raises(InputError, match="divide by 255"):
         SETTINGS.fit(Target(), SEEDS * 255)
     with pytest.raises(InputError, match="expected float logits"):
         SETTINGS.fit(lambda x: Target()(x).argmax(1), SEEDS)
-    with pytest.raises(InputError, match="answers class 7 but the substitute has 2 classes"):
+    with pytest.raises(InputError, match="predicts class 7 but the substitute has 2 classes"):
         SETTINGS.train(lambda x: torch.full((len(x),), 7), SEEDS)
     with pytest.raises(InputError, match="one class per sample"):
         SETTINGS.train(lambda x: torch.zeros(len(x)), SEEDS)
-    with pytest.raises(InputError, match="got 1 image to start from, want at least 2"):
+    with pytest.raises(InputError, match="got 1 image to start from, expected at least 2"):
         SETTINGS.train(lambda x: torch.zeros(len(x), dtype=torch.long), SEEDS[:1])
     with pytest.raises(InputError, match="NaN"):
         SETTINGS.train(lambda x: torch.zeros(len(x)), SEEDS * torch.nan)
 
 
-def test_the_label_in_tables_tells_how_the_copy_was_trained() -> None:
+def test_repr_shows_the_settings_of_the_substitute() -> None:
     transfer = SETTINGS.fit(Target(), SEEDS)
     assert "seeds=20, rounds=3" in repr(transfer)
     assert "FGSM(eps=0.2)" in repr(transfer)

@@ -56,9 +56,9 @@ def by_torch(name, model, purifier, given):
         return (model.auxiliary.loss(model, *given),)
     if name == "step":
         x, x0, step_size, eps = given
-        _, gradient = soap.descent.slope(lambda point: model.auxiliary.loss(model, point), x)
+        _, gradient = soap.descent.loss_and_gradient(lambda point: model.auxiliary.loss(model, point), x)
         ball = soap.balls.Linf(eps)
-        return (soap.descent.advance(x, gradient, origin=x0, ball=ball, step_size=-step_size.item()),)
+        return (soap.descent.projected_step(x, gradient, origin=x0, ball=ball, step_size=-step_size.item()),)
     done = purifier(*given)
     return done.x, model(done.x), done.eps, done.loss_before, done.loss_after
 

@@ -7,7 +7,7 @@ from torch import nn
 import soap
 from soap._runtime.isolation import frozen
 from soap.auxiliary import Consistency, JointModel
-from soap.descent import slope
+from soap.descent import loss_and_gradient
 from soap.errors import InputError
 from soap.export import parts
 from soap.export.tracing import trace_batch
@@ -65,7 +65,7 @@ def test_sizes_derived_from_the_batch_become_symbolic():
 
 
 def test_a_gradient_inside():
-    graph = trace_batch(lambda x: slope(lambda point: point.pow(3).sum(1), x)[1], (torch.ones(3, 2),))
+    graph = trace_batch(lambda x: loss_and_gradient(lambda point: point.pow(3).sum(1), x)[1], (torch.ones(3, 2),))
     x = uniform(4, 2)
     assert torch.allclose(graph(x), 3 * x**2)
 
@@ -82,7 +82,7 @@ def test_tensors_cached_by_a_model_are_real_after_tracing():
     step = parts.step(model)
     with frozen(model):
         trace_batch(step.function, step.examples)
-        losses, gradient = slope(lambda x: model.auxiliary.loss(model, x), uniform(2, *inputs))
+        losses, gradient = loss_and_gradient(lambda x: model.auxiliary.loss(model, x), uniform(2, *inputs))
     assert type(losses) is torch.Tensor
     assert torch.isfinite(gradient).all()
     assert gradient.abs().sum() > 0

@@ -1,4 +1,4 @@
-"""Algorithm 2 of the paper, read line by line: the truth that the purifier is held to."""
+"""Algorithm 2 of the paper, line by line: the reference for SOAP."""
 
 import torch
 

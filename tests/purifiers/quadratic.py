@@ -1,4 +1,4 @@
-"""An auxiliary loss whose purified point is known in closed form, and which counts how often it is asked."""
+"""An auxiliary loss with a purified point in closed form, which counts its evaluations."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from soap.models import Network
 
 
 class Quadratic(AuxiliaryTask):
-    """|x - target|^2: descending it leads straight to the target."""
+    """|x - target|^2, with its minimum at the target."""
 
     def __init__(self, target: torch.Tensor) -> None:
         super().__init__()

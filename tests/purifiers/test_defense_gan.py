@@ -1,4 +1,4 @@
-"""Defense-GAN: the plain slow loop's own answer, whatever the batch; and what the generator made is found again."""
+"""Defense-GAN against a slow plain loop, and recovery of the generator's own images."""
 
 import copy
 import functools
@@ -14,14 +14,14 @@ import soap
 from soap import zoo
 from soap._runtime import seeding
 from soap._runtime.isolation import preserved_random_state
-from soap.attacks.bpda import Bpda
+from soap.gradient_rules import StraightThrough
 from soap.models import Generator
 from soap.purifiers import DefenseGAN, defense_gan
 
 
 @functools.cache
 def tiny_generator(dtype: torch.dtype = torch.float64) -> Generator:
-    """Untrained, with the statistics of its batch norms as after training, and contrast enough to tell images apart."""
+    """Untrained, with batch-norm statistics as after training, and enough contrast to distinguish images."""
     with preserved_random_state(), torch.no_grad():
         torch.manual_seed(1)
         made = Generator(latent=3, width=4, inputs=(1, 8, 8)).to(dtype)
@@ -35,7 +35,7 @@ GENTLE = {"step_size": 2.0, "momentum": 0.5}
 
 
 def slow(generator, x, *, steps, starts, step_size, momentum, seed):
-    """One image and one start at a time, as the paper has it."""
+    """One image and one start at a time, as in the paper."""
     draws = torch.Generator().manual_seed(seeding.seed_for(seed, 0))
     points = torch.randn(starts, generator.latent, generator=draws, dtype=torch.float64)
     rows = []
@@ -64,7 +64,7 @@ def slow(generator, x, *, steps, starts, step_size, momentum, seed):
         {"steps": 20, "starts": 2, "step_size": 10.0, "momentum": 0.3, "seed": 1},
     ],
 )
-def test_the_answer_is_the_slow_loops(wanted):
+def test_result_equals_a_slow_loop(wanted):
     x = noise_images(4, dtype=torch.float64)
     out = DefenseGAN(tiny_generator(), **wanted)(x)
     for k, (image, eps, before, after) in enumerate(slow(tiny_generator(), x, **wanted)):
@@ -75,7 +75,7 @@ def test_the_answer_is_the_slow_loops(wanted):
 
 
 class Stretched(nn.Module):
-    """A generator of one's own, whose values leave [0, 1]."""
+    """A user's generator with values outside [0, 1]."""
 
     def __init__(self):
         super().__init__()
@@ -85,7 +85,7 @@ class Stretched(nn.Module):
         return 8 * self.inner(z) - 4
 
 
-def test_images_stay_in_their_range_whatever_the_generator_makes():
+def test_images_are_clipped_to_the_unit_interval():
     x = noise_images(3, dtype=torch.float64)
     out = DefenseGAN(Stretched(), steps=3, starts=2)(x)
     assert 0 <= out.x.min() < out.x.max() <= 1
@@ -94,7 +94,7 @@ def test_images_stay_in_their_range_whatever_the_generator_makes():
 
 @settings(max_examples=15)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.sampled_from([None, 40_000]))
-def test_an_answer_depends_on_no_batch_mate(rows, max_memory):
+def test_result_does_not_depend_on_other_samples(rows, max_memory):
     x = noise_images(6, dtype=torch.float64)
     whole = DefenseGAN(tiny_generator(), steps=5, starts=3, **GENTLE)(x)
     part = DefenseGAN(tiny_generator(), steps=5, starts=3, **GENTLE, max_memory=max_memory)(x[rows])
@@ -103,30 +103,30 @@ def test_an_answer_depends_on_no_batch_mate(rows, max_memory):
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=9), st.sampled_from([1, 2, 8]))
-def test_an_answer_is_the_same_to_the_bit_whatever_the_batch(rows, at_once):
+def test_result_is_equal_to_the_last_bit_in_any_batch(rows, at_once):
     x, purify = noise_images(9), DefenseGAN(tiny_generator(torch.float32), steps=3, starts=3)
     whole = purify(x)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(defense_gan.SIDE_BY_SIDE, "cpu", at_once)
+        patch.setitem(defense_gan.MAX_CONCURRENT_IMAGES, "cpu", at_once)
         assert torch.equal(purify(x[rows]).x, whole.x[rows])
 
 
-def test_what_the_generator_made_is_found_again():
+def test_images_of_the_generator_are_recovered():
     z = torch.randn(8, 3, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     x = tiny_generator()(z).detach()
     out = DefenseGAN(tiny_generator(), steps=200, starts=10)(x)
     assert (out.loss_after < 1e-6).all()
     assert out.eps.max() < 0.01
-    # Noise on top is taken away again.
+    # Added noise is removed.
     noisy = (x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(8))).clamp(0, 1)
     again = DefenseGAN(tiny_generator(), steps=200, starts=10)(noisy).x
     assert (again - x).square().mean() < 0.3 * (noisy - x).square().mean()
 
 
-def test_memory_is_kept_to_by_splitting(monkeypatch):
+def test_max_memory_splits_the_batch(monkeypatch):
     sizes = []
     project = DefenseGAN._project
-    monkeypatch.setitem(defense_gan.SIDE_BY_SIDE, "cpu", 100)
+    monkeypatch.setitem(defense_gan.MAX_CONCURRENT_IMAGES, "cpu", 100)
     monkeypatch.setattr(DefenseGAN, "_project", lambda self, x, z: (sizes.append(len(x)), project(self, x, z))[1])
     x = noise_images(5, dtype=torch.float64)
     DefenseGAN(tiny_generator(), steps=2, starts=3, max_memory=40_000)(x)
@@ -136,7 +136,7 @@ def test_memory_is_kept_to_by_splitting(monkeypatch):
         DefenseGAN(tiny_generator(), max_memory=10)(x)
 
 
-def test_everything_is_left_as_it_was():
+def test_model_and_inputs_do_not_change():
     generator = copy.deepcopy(tiny_generator(torch.float32)).train()
     before, x = state_of(generator), noise_images(3)
     purify = DefenseGAN(generator, steps=3, starts=2)
@@ -153,23 +153,23 @@ def test_everything_is_left_as_it_was():
         assert torch.equal(purify(noise_images(3)).x, one.x)
 
 
-def test_it_stands_before_a_classifier_and_is_attacked_there():
+def test_defence_with_defense_gan_can_be_attacked():
     model, generator = tiny_model(), tiny_generator(torch.float32)
     purify = DefenseGAN(generator, steps=3, starts=2)
     x, y = noise_images(4), torch.arange(4)
     assert torch.equal(soap.Defence(model, purify)(x), model(purify(x).x))
-    adversarial = soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)(Bpda(model, purify), x, y)
+    adversarial = soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)(StraightThrough(model, purify), x, y)
     assert 0 < (adversarial - x).abs().max() <= 0.1 + 1e-6
 
 
-def test_the_repr_tells_every_setting():
+def test_repr_shows_every_setting():
     assert repr(DefenseGAN(tiny_generator(), steps=3, starts=2, step_size=0.5, momentum=0.1, seed=4)) == (
         "DefenseGAN(generator, steps=3, starts=2, step_size=0.5, momentum=0.1, seed=4)"
     )
 
 
 @pytest.mark.gpu
-def test_the_gpu_replays_what_the_cpu_computes(monkeypatch):
+def test_gpu_replay_equals_cpu(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     generator = tiny_generator(torch.float32)
     x = noise_images(7)
@@ -183,7 +183,7 @@ def test_the_gpu_replays_what_the_cpu_computes(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_gpu_answers_the_same_whatever_the_batch():
+def test_gpu_result_does_not_depend_on_the_batch():
     prior, x = zoo.load_prior("defense-gan-mnist", device="cuda"), noise_images(100, side=28).to("cuda")
     purify = DefenseGAN(prior, **prior.purification)
     whole = purify(x).x
@@ -192,7 +192,7 @@ def test_a_gpu_answers_the_same_whatever_the_batch():
 
 
 class Cut(nn.Module):
-    """A generator that detaches what it makes."""
+    """A generator that detaches its output."""
 
     latent, input_shape = 3, (1, 8, 8)
 
@@ -213,13 +213,13 @@ BAD = [
     (lambda g, x: DefenseGAN(g, step_size=0.0), "step_size is 0.0"),
     (lambda g, x: DefenseGAN(g, momentum=1.0), "momentum is 1.0"),
     (lambda g, x: DefenseGAN(g, seed=-1), "seed is -1"),
-    (lambda g, x: DefenseGAN(nn.Identity()), "got Identity as the generator, want a module"),
+    (lambda g, x: DefenseGAN(nn.Identity()), "got Identity as the generator, expected a module"),
 ]
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_input_is_one_clear_error(call, message):
+def test_bad_input_raises(call, message):
     before = state_of(tiny_generator())
     with pytest.raises(soap.InputError, match=message):
         call(tiny_generator(), noise_images(2, dtype=torch.float64))

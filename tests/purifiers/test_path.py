@@ -1,4 +1,4 @@
-"""The way that purification went: the purifier's own iterates, at no cost of their own."""
+"""SOAP.path and SOAP.route: the iterates of a purification."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ import soap
 
 @pytest.mark.parametrize("name", ["mnist-fcn-dr", "mnist-cnn-dr"])
 @pytest.mark.parametrize("settings", [{}, {"eps": 0.25}, {"eps": 0.0}, {"eps": "min-aux-batch"}, {"max_memory": 2**24}])
-def test_the_path_ends_at_the_purified_image_to_the_bit(name, settings):
+def test_path_ends_at_the_purified_image_to_the_last_bit(name, settings):
     model = soap.load(name)
     x, _ = attacked_digits(model, 24)
     purify = soap.SOAP(model, **settings)
@@ -22,7 +22,7 @@ def test_the_path_ends_at_the_purified_image_to_the_bit(name, settings):
     assert torch.equal(path[-1], out.x)
     assert torch.equal(eps, out.eps)
     assert torch.equal(purify.path(x), path)
-    assert len(set(eps.tolist())) > 1 or settings.get("eps") is not None  # several radii are put together
+    assert len(set(eps.tolist())) > 1 or settings.get("eps") is not None  # several radii occur in one batch
 
 
 @given(
@@ -34,7 +34,7 @@ def test_the_path_ends_at_the_purified_image_to_the_bit(name, settings):
     seed=st.integers(0, 100),
 )
 @settings(max_examples=30)
-def test_every_iterate_is_that_of_a_walk_at_the_chosen_radius(task, eps, gamma, steps, grid, seed):
+def test_iterates_equal_the_trajectory_at_the_selected_radius(task, eps, gamma, steps, grid, seed):
     """In float64, so that rounding does not flip the sign of a gradient near zero."""
     model = tiny_model(task, seed=seed % 7, dtype=torch.float64)
     x = noise_images(3, seed=seed, dtype=torch.float64)
@@ -43,7 +43,7 @@ def test_every_iterate_is_that_of_a_walk_at_the_chosen_radius(task, eps, gamma, 
     torch.testing.assert_close(path, purify.trajectory(x, radii), atol=1e-6, rtol=0)
 
 
-def test_a_quadratic_loss_is_walked_down_step_by_step():
+def test_iterates_of_a_quadratic_loss_have_a_closed_form():
     gamma, steps, radius = 1 / 16, 5, 3 / 16
     x = torch.full((1, 6), 0.5, dtype=torch.float64)
     delta = gamma * torch.tensor([[-8, -2, 0, 1, 3, 8]], dtype=torch.float64)
@@ -54,7 +54,7 @@ def test_a_quadratic_loss_is_walked_down_step_by_step():
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_nothing_else_changes_in_any_context(context):
+def test_model_and_inputs_do_not_change_in_any_grad_mode(context):
     model = tiny_model().train().requires_grad_(True)
     purify, images = soap.SOAP(model), noise_images(3)
     expected, before = purify.path(images), state_of(model)
@@ -67,7 +67,7 @@ def test_nothing_else_changes_in_any_context(context):
     assert state_of(model) == before
 
 
-def test_memory_running_out_halves_the_part_and_joins_the_paths(monkeypatch):
+def test_out_of_memory_halves_the_part_and_joins_the_paths(monkeypatch):
     model, x = tiny_model(), noise_images(9)
     whole = soap.SOAP(model).path(x)
     task, sizes = model.auxiliary, []
@@ -85,7 +85,7 @@ def test_memory_running_out_halves_the_part_and_joins_the_paths(monkeypatch):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_loss_can_be_differentiated_twice_and_leaves_the_model_alone(task):
+def test_loss_is_twice_differentiable_and_does_not_change_the_model(task):
     model = tiny_model(task, dtype=torch.float64)
     expected = model.auxiliary.loss(model, noise_images(2, dtype=torch.float64))
     model.train().requires_grad_(True)
@@ -102,7 +102,7 @@ def test_the_loss_can_be_differentiated_twice_and_leaves_the_model_alone(task):
 @pytest.mark.gpu
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("eps", ["min-aux", "min-aux-batch", 0.25])
-def test_the_path_replayed_equals_the_path_called(task, eps):
+def test_replayed_path_equals_called_path(task, eps):
     model, x = tiny_model(task).cuda(), noise_images(6).cuda()
     purify = soap.SOAP(model, eps, grid=GRID)
     model.recordable = True

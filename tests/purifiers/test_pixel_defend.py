@@ -1,4 +1,4 @@
-"""PixelDefend against a plain slow loop, value for value, and what every purifier promises."""
+"""PixelDefend against a slow plain loop, value for value."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ from soap.shapes import Tensor
 
 
 def small(shape: tuple[int, ...], *, seed: int = 0, **options: Any) -> PixelCNN:
-    """A small model in double precision with opinions: its mixtures are narrow and depend on the image."""
+    """A small model in double precision whose mixtures are narrow and depend on the image."""
     model = PixelCNN(inputs=shape, **{"channels": 4, "blocks": 1, "mixtures": 3, **options}).double().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -38,7 +38,7 @@ def pictures(batch: int, shape: tuple[int, ...], *, seed: int = 0) -> Tensor:
 
 
 def plain_log_mass(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The logarithm of a logistic's mass between two points, taken in whichever tail they lie."""
+    """The logarithm of a logistic's mass between two points, computed in the tail that contains them."""
     flip = low + high > 0
     a, b = np.where(flip, -high, low), np.where(flip, -low, high)
     below_a, below_b = -np.logaddexp(0, -a), -np.logaddexp(0, -b)
@@ -47,7 +47,7 @@ def plain_log_mass(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 def plain_purify(model: PixelCNN, x: Tensor, reach: int) -> Tensor:
     """One image: for every pixel and channel a forward pass of the whole image, and every candidate's joint probability
-    with the channels chosen before, bin by bin."""
+    with the channels selected before, bin by bin."""
     c, height, width = model.input_shape
     m, levels = model.mixtures, model.levels
     image = np.round(x.numpy() * (levels - 1)).astype(int)
@@ -85,13 +85,13 @@ def plain_purify(model: PixelCNN, x: Tensor, reach: int) -> Tensor:
     reach=st.integers(0, 20),
     seed=st.integers(0, 2**31),
 )
-def test_equal_to_the_plain_slow_loop(shape: tuple[int, int, int], reach: int, seed: int) -> None:
+def test_result_equals_a_slow_plain_loop(shape: tuple[int, int, int], reach: int, seed: int) -> None:
     model, x = small(shape, seed=seed), pictures(2, shape, seed=seed)
     got = PixelDefend(model, reach / 255)(x)
     assert torch.equal(got.x, torch.stack([plain_purify(model, image, reach) for image in x]))
 
 
-def test_what_it_returns() -> None:
+def test_fields_of_the_result() -> None:
     model, x = small((3, 5, 4)), pictures(6, (3, 5, 4))
     kept, weights = x.clone(), copy.deepcopy(model.state_dict())
     model.train()
@@ -115,7 +115,7 @@ def test_what_it_returns() -> None:
     assert torch.equal(PixelDefend(model, 9 / 255)(x).x, out.x)
 
 
-def test_an_answer_does_not_depend_on_batch_mates() -> None:
+def test_result_does_not_depend_on_the_batch() -> None:
     model, x = small((3, 4, 3)), pictures(5, (3, 4, 3))
     purify = PixelDefend(model)
     together = purify(x)
@@ -126,14 +126,14 @@ def test_an_answer_does_not_depend_on_batch_mates() -> None:
         torch.testing.assert_close(alone.loss_after[0], together.loss_after[place])
 
 
-def test_under_autocast_it_is_the_same() -> None:
+def test_autocast_does_not_change_the_result() -> None:
     model, x = small((3, 4, 3)).float(), pictures(3, (3, 4, 3)).float()
     wanted = PixelDefend(model)(x)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(PixelDefend(model)(x).x, wanted.x)
 
 
-def test_split_by_memory_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_memory_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     from soap.purifiers import pixel_defend
 
     model, x = small((1, 4, 3)), pictures(5, (1, 4, 3))
@@ -157,8 +157,8 @@ def test_split_by_memory_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(("channels", "mixtures"), [(1, 4), (3, 1)])
-def test_where_pixels_are_independent_likelihood_never_falls(channels: int, mixtures: int) -> None:
-    """There the greedy choice is the best one, and without a limit it is the mode of every pixel."""
+def test_likelihood_of_independent_pixels_never_falls(channels: int, mixtures: int) -> None:
+    """The greedy choice is then optimal, and without a limit it is the mode of every pixel."""
     shape = (channels, 3, 4)
     model, x = small(shape, mixtures=mixtures), pictures(8, shape)
     with torch.no_grad():
@@ -170,13 +170,13 @@ def test_where_pixels_are_independent_likelihood_never_falls(channels: int, mixt
     assert (far.x == far.x[:1, :, :1, :1]).all()
 
 
-def test_ties_go_to_the_nearest_then_to_the_lower() -> None:
+def test_equally_likely_levels_give_the_nearest_then_the_lower() -> None:
     """A logistic symmetric about the boundary between 127 and 128 has equals on both sides; a channel without a
     preference, all equals, stays."""
     raw = torch.zeros(3, parameters_per_pixel(1, 1), 1, dtype=torch.float64)
     mixture = LogisticMixture.from_network(raw, channels=1, mixtures=1, levels=256)
     values = centred(torch.tensor([[127, 128]]).expand(3, 2), 256, torch.float64)
-    assert (mixture.component(0, values, raw[:, :0]).diff() == 0).all()  # truly a tie
+    assert (mixture.component(0, values, raw[:, :0]).diff() == 0).all()  # exactly equal
     purify = PixelDefend(small((1, 1, 1)), 2 / 255)
     assert purify.offsets.tolist() == [0, -1, 1, -2, 2]
     levels = torch.tensor([127, 128, 126])
@@ -184,7 +184,7 @@ def test_ties_go_to_the_nearest_then_to_the_lower() -> None:
     assert most_likely(mixture, candidates)[:, 0].tolist() == [127, 128, 127]
 
 
-def test_a_mode_outside_the_range_draws_to_the_edge() -> None:
+def test_a_mode_outside_eps_moves_pixels_to_the_edge() -> None:
     model = small((1, 1, 2), mixtures=1)
     with torch.no_grad():
         model.head.weight.zero_()
@@ -194,7 +194,7 @@ def test_a_mode_outside_the_range_draws_to_the_edge() -> None:
             assert (got.x * 255).round().flatten().tolist() == want
 
 
-def test_inputs_are_rounded_to_eight_bits_first() -> None:
+def test_inputs_are_rounded_to_eight_bits() -> None:
     model, x = small((1, 3, 3)), pictures(2, (1, 3, 3)).clamp(0.01, 0.99)
     purify = PixelDefend(model)
     assert torch.equal(purify(x + 0.4 / 255).x, purify(x).x)
@@ -203,11 +203,11 @@ def test_inputs_are_rounded_to_eight_bits_first() -> None:
 @pytest.mark.parametrize(
     ("eps", "reach"), [(0.0, 0), (16 / 255, 16), (0.06, 15), (float(torch.tensor(8 / 255)), 8), (1.0, 255), (7.0, 255)]
 )
-def test_eps_in_whole_levels(eps: float, reach: int) -> None:
+def test_eps_is_rounded_down_to_whole_levels(eps: float, reach: int) -> None:
     assert int(PixelDefend(small((1, 1, 1)), eps).offsets.max()) == reach
 
 
-def test_before_a_classifier_it_passes_gradients_straight_through() -> None:
+def test_defence_passes_gradients_straight_through() -> None:
     purify = PixelDefend(small((1, 2, 2)))
     robust = Defence(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3).double()), purify)
     x = pictures(2, (1, 2, 2)).requires_grad_()
@@ -249,12 +249,12 @@ def test_bad_options(options: dict[str, Any], told: str) -> None:
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-def test_a_classifier_is_no_model_of_images() -> None:
-    with pytest.raises(InputError, match="got a Linear, want a PixelCNN"):
+def test_a_classifier_instead_of_a_pixelcnn_raises() -> None:
+    with pytest.raises(InputError, match="got a Linear, expected a PixelCNN"):
         PixelDefend(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
 
 
-def test_its_label_names_its_settings() -> None:
+def test_repr_shows_its_settings() -> None:
     assert repr(PixelDefend(small((1, 2, 2)), 0.5)) == "PixelDefend(eps=0.5)"
 
 
@@ -270,8 +270,8 @@ def test_on_a_gpu() -> None:
 
 
 @pytest.mark.gpu
-def test_replayed_or_not_it_is_the_same() -> None:
-    """Batches of two sizes, one padded, by a model that is replayed and by one that must not be; also called again."""
+def test_replay_does_not_change_the_result() -> None:
+    """Batches of two sizes, one padded, with and without replay, and called twice."""
     model, x = small((3, 6, 5)).cuda(), pictures(8, (3, 6, 5)).cuda()
     plain = copy.deepcopy(model)
     model.recordable, plain.recordable = True, False
@@ -279,7 +279,6 @@ def test_replayed_or_not_it_is_the_same() -> None:
         got, want = PixelDefend(model)(images), PixelDefend(plain)(images)
         assert torch.equal(got.x, want.x)
         torch.testing.assert_close(got.loss_after, want.loss_after)
-    assert (
-        len(cuda_graphs._graphs_by_module[model].recordings) == 1
-    )  # of a row, which serves the first and the last, and both sizes
+    # One recording of a row serves all rows and both sizes.
+    assert len(cuda_graphs._graphs_by_module[model].recordings) == 1
     assert plain not in cuda_graphs._graphs_by_module

@@ -1,4 +1,4 @@
-"""The purifier against Algorithm 2 read plainly, against closed forms, and against what it promises to leave alone."""
+"""SOAP against a plain Algorithm 2 and closed forms, and that nothing else changes."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tiny import GRID, TASKS, attacked_digits, noise_images, state_of, tiny_mode
 import soap
 from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
-from soap.purifiers.soap import TIE, least
+from soap.purifiers.soap import LOSS_TOLERANCE, is_minimal
 
 BUNDLED = ("mnist-fcn-dr", "mnist-cnn-dr")
 
@@ -26,7 +26,7 @@ def digits(request: pytest.FixtureRequest) -> tuple[JointModel, torch.Tensor, to
     return model, *attacked_digits(model, 100)
 
 
-def test_every_radius_of_the_grid_equals_the_plain_loop(digits):
+def test_every_radius_equals_a_plain_loop(digits):
     model, x, _ = digits
     own = model.purification
     for eps in own.grid:
@@ -36,17 +36,17 @@ def test_every_radius_of_the_grid_equals_the_plain_loop(digits):
         assert torch.equal(model(ours).argmax(1), model(plain).argmax(1)), f"eps {eps}"
 
 
-def test_min_aux_equals_the_plain_loop(digits):
+def test_min_aux_equals_a_plain_loop(digits):
     model, x, _ = digits
     own = model.purification
     ours = soap.SOAP(model)(x)
-    plain, eps = plain_min_aux(model, x, own.grid, own.step_size, own.steps, TIE)
+    plain, eps = plain_min_aux(model, x, own.grid, own.step_size, own.steps, LOSS_TOLERANCE)
     assert torch.equal(ours.eps, eps)
     assert share_equal(ours.x, plain) >= 0.999
     assert torch.equal(model(ours.x).argmax(1), model(plain).argmax(1))
 
 
-def test_an_image_alone_and_in_any_batch_gives_the_same(digits):
+def test_an_image_gives_the_same_result_alone_and_in_a_batch(digits):
     model, x, _ = digits
     purify = soap.SOAP(model)
     together = purify(x)
@@ -85,8 +85,8 @@ def test_the_trajectory_ends_at_the_purified_image(digits):
     steps=st.integers(1, 8),
 )
 @settings(max_examples=60)
-def test_a_quadratic_loss_leads_to_the_nearest_point_it_can_reach(offsets, radius, steps):
-    gamma = 1 / 16  # exact in binary: whole steps land on the target to the bit, and sign(0) stays there
+def test_quadratic_loss_ends_at_the_nearest_reachable_point(offsets, radius, steps):
+    gamma = 1 / 16  # exact in binary: whole steps end on the target to the last bit, where sign(0) = 0
     x = torch.full((1, len(offsets)), 0.5, dtype=torch.float64)
     delta = gamma * torch.tensor([offsets], dtype=torch.float64)
     model = quadratic(x + delta)
@@ -98,7 +98,7 @@ def test_a_quadratic_loss_leads_to_the_nearest_point_it_can_reach(offsets, radiu
 @pytest.mark.parametrize(
     ("grid", "steps", "gradients", "further"),
     [
-        (tuple(k / 10 for k in range(11)), 5, 11, 5),  # the paper's grid: not 55 and 11
+        (tuple(k / 10 for k in range(11)), 5, 11, 5),  # the paper's grid: not 55 and 11 without sharing
         (tuple(k / 10 for k in range(10, -1, -1)), 5, 11, 5),
         ((0.5,), 5, 5, 1),
         ((0.0,), 5, 0, 1),
@@ -107,7 +107,7 @@ def test_a_quadratic_loss_leads_to_the_nearest_point_it_can_reach(offsets, radiu
     ],
 )
 @pytest.mark.parametrize("ask", [soap.SOAP.__call__, soap.SOAP.path], ids=["images", "path"])
-def test_radii_share_their_work(ask, grid, steps, gradients, further):
+def test_radii_share_gradients(ask, grid, steps, gradients, further):
     model, x = quadratic(torch.rand(3, 5)), torch.rand(3, 5)
     ask(soap.SOAP(model, eps="min-aux", step_size=0.1, steps=steps, grid=grid), x)
     assert (model.auxiliary.gradients, model.auxiliary.losses_only) == (gradients, further)
@@ -121,7 +121,7 @@ def test_radii_share_their_work(ask, grid, steps, gradients, further):
     seed=st.integers(0, 100),
 )
 @settings(max_examples=40)
-def test_any_grid_step_and_count_equals_the_plain_loop(task, gamma, steps, grid, seed):
+def test_any_grid_step_size_and_steps_equal_a_plain_loop(task, gamma, steps, grid, seed):
     """In float64, so that rounding does not flip the sign of a gradient near zero."""
     model = tiny_model(task, seed=seed % 7, dtype=torch.float64)
     x = noise_images(2, seed=seed, dtype=torch.float64)
@@ -129,7 +129,7 @@ def test_any_grid_step_and_count_equals_the_plain_loop(task, gamma, steps, grid,
         ours = soap.SOAP(model, eps=eps, step_size=gamma, steps=steps)(x).x
         torch.testing.assert_close(ours, plain_purify(model, x, eps, gamma, steps).detach(), atol=1e-6, rtol=0)
     ours = soap.SOAP(model, grid=tuple(grid), step_size=gamma, steps=steps)(x)
-    plain, eps_plain = plain_min_aux(model, x, tuple(grid), gamma, steps, TIE)
+    plain, eps_plain = plain_min_aux(model, x, tuple(grid), gamma, steps, LOSS_TOLERANCE)
     torch.testing.assert_close(ours.eps, eps_plain.double())
     torch.testing.assert_close(ours.x, plain, atol=1e-6, rtol=0)
 
@@ -143,7 +143,7 @@ def test_any_grid_step_and_count_equals_the_plain_loop(task, gamma, steps, grid,
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=50)
-def test_legal_and_nothing_else_changes(task, eps, training, learning, n, seed):
+def test_result_is_valid_and_nothing_else_changes(task, eps, training, learning, n, seed):
     model = tiny_model(task).train(training).requires_grad_(learning)
     x, y = noise_images(n, seed=seed), torch.arange(n) % 4
     before, images = state_of(model), x.clone()
@@ -159,7 +159,7 @@ def test_legal_and_nothing_else_changes(task, eps, training, learning, n, seed):
         assert torch.equal(out.x, x)
 
 
-def test_oracle_is_right_wherever_any_radius_is(digits):
+def test_oracle_is_correct_if_any_radius_is(digits):
     model, x, y = digits
     right = torch.stack([model(soap.SOAP(model, eps=eps)(x).x).argmax(1) == y for eps in model.purification.grid])
     oracle = soap.SOAP(model, eps="oracle")(x, y)
@@ -169,21 +169,22 @@ def test_oracle_is_right_wherever_any_radius_is(digits):
     assert torch.equal(oracle.eps[solved], first[solved])
 
 
-def test_the_authors_choice_is_one_radius_for_the_batch_by_its_mean_loss(digits):
+def test_min_aux_batch_selects_one_radius_by_the_mean_loss(digits):
     model, x, _ = digits
     grid = model.purification.grid
     ends = [soap.SOAP(model, eps=eps)(x) for eps in grid]
     means = torch.stack([end.loss_after.mean() for end in ends])
-    best = next(k for k, mean in enumerate(means) if mean <= means.min() * (1 + TIE))  # radii that never bind tie
+    # Radii that never clip have equal losses.
+    best = next(k for k, mean in enumerate(means) if mean <= means.min() * (1 + LOSS_TOLERANCE))
     out = soap.SOAP(model, eps="min-aux-batch")(x)
     assert torch.equal(out.eps, torch.full((len(x),), grid[best]))
     assert share_equal(out.x, ends[best].x) >= 0.999
-    with pytest.raises(soap.InputError, match="leave out max_memory"):
+    with pytest.raises(soap.InputError, match=r"whole batch.*max_memory"):
         soap.SOAP(model, eps="min-aux-batch", max_memory=10**9)
 
 
-def test_where_losses_are_negative_a_radius_is_chosen_all_the_same(digits, monkeypatch):
-    """The least of them was sought above itself, so the smallest radius was always taken."""
+def test_min_aux_selects_a_radius_for_negative_losses(digits, monkeypatch):
+    """A relative tolerance on negative losses once excluded the minimum itself."""
     model, x, _ = digits
     wanted, loss = soap.SOAP(model)(x), model.auxiliary.loss
     monkeypatch.setattr(model.auxiliary, "loss", lambda model, x: loss(model, x) - 1)
@@ -192,13 +193,13 @@ def test_where_losses_are_negative_a_radius_is_chosen_all_the_same(digits, monke
     torch.testing.assert_close(got.loss_after, wanted.loss_after - 1, atol=1e-4, rtol=0)
 
 
-def test_losses_that_differ_by_rounding_are_ties():
+def test_losses_that_differ_by_rounding_count_as_equal():
     losses = torch.tensor([[3.0, -3.0, 0.0], [3.0, -3.0, 0.0], [3.1, -2.9, 0.1]])
     losses[1] -= 1e-6
-    assert least(losses).tolist() == [[True, True, False], [True, True, True], [False, False, False]]
+    assert is_minimal(losses).tolist() == [[True, True, False], [True, True, True], [False, False, False]]
 
 
-def test_one_long_step_is_the_single_step_purifier():
+def test_one_long_step_equals_the_single_step_purifier():
     model, x = tiny_model(), noise_images(3)
     point = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model.auxiliary.loss(model, point).sum(), point)
@@ -207,7 +208,7 @@ def test_one_long_step_is_the_single_step_purifier():
         torch.testing.assert_close(soap.SOAP(model, eps=eps, step_size=1.0, steps=1)(x).x, expected)
 
 
-def test_a_bound_on_memory_splits_the_batch_and_changes_nothing(digits):
+def test_max_memory_splits_the_batch_with_the_same_result(digits):
     model, x, _ = digits
     whole = soap.SOAP(model)(x)
     bounded = soap.SOAP(model, max_memory=5_000_000)
@@ -221,7 +222,7 @@ def test_a_bound_on_memory_splits_the_batch_and_changes_nothing(digits):
         soap.SOAP(model, max_memory=1000)(x)
 
 
-def test_memory_running_out_halves_the_part_and_goes_on(monkeypatch):
+def test_out_of_memory_halves_the_part_and_continues(monkeypatch):
     model, x = tiny_model(), noise_images(9)
     whole = soap.SOAP(model)(x)
     task, sizes = model.auxiliary, []
@@ -240,7 +241,7 @@ def test_memory_running_out_halves_the_part_and_goes_on(monkeypatch):
     assert torch.equal(part.eps, whole.eps)
 
 
-def test_settings_default_to_the_models_own():
+def test_settings_default_to_those_of_the_model():
     purify = soap.SOAP(tiny_model())
     assert (purify.step_size, purify.steps, purify.grid) == (0.1, 5, GRID)
     assert repr(purify) == f"SOAP(eps='min-aux', grid={GRID}, step_size=0.1, steps=5)"

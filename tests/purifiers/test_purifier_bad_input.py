@@ -1,4 +1,4 @@
-"""Bad input to the purifier: one clear error each, and nothing is changed."""
+"""Bad input to a purifier raises one clear error, and nothing changes."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ BAD = [
     (lambda m, x: soap.SOAP(m, steps=2.5), r"steps \(T\) is 2.5"),
     (lambda m, x: soap.SOAP(m, step_size=0.0), "step_size is 0.0"),
     (lambda m, x: soap.SOAP(m, step_size="8/255"), "step_size is '8/255', expected a number above 0"),
-    (lambda m, x: soap.SOAP(nn.Flatten()), "got a Flatten, want a network with an auxiliary task.*Hedge and Anti"),
+    (lambda m, x: soap.SOAP(nn.Flatten()), "got a Flatten, expected a network with an auxiliary task.*Hedge and Anti"),
     (lambda m, x: soap.SOAP(m, precision="fp16"), "'fp32', 'bf16'"),
     (lambda m, x: soap.SOAP(m, precision="bf16")(x), "'bf16' is for GPUs"),
 ]
@@ -47,7 +47,7 @@ BAD = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_input_is_one_clear_error(call, message):
+def test_bad_input_raises(call, message):
     model, x = tiny_model(), noise_images(2)
     before = state_of(model)
     with pytest.raises(soap.InputError, match=message):
@@ -55,7 +55,7 @@ def test_bad_input_is_one_clear_error(call, message):
     assert state_of(model) == before
 
 
-def test_a_model_without_task_or_settings_says_so():
+def test_a_model_without_task_or_settings_raises():
     plain = JointModel(tiny_model_network())
     with pytest.raises(soap.InputError, match="without an auxiliary task"):
         soap.SOAP(plain)

@@ -12,8 +12,7 @@ from soap._runtime import seeding
 from soap._runtime.isolation import isolated
 from soap.attacks import APGD, Attack
 from soap.attacks.losses import TARGETED
-from soap.attacks.pgd import BALLS
-from soap.balls import Ball
+from soap.balls import BALLS, Ball
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.adaptive.attackable import attackable

@@ -1,4 +1,4 @@
-"""The stolen copy: labels alone are asked for, and not more often than allowed; what it learns fools the model."""
+"""StolenCopy: it uses only labels, at most as many as allowed, and its results break the model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from soap.attacks import StolenCopy, fooled
 
 
 class Blind(nn.Module):
-    """Tells which half of the image is brighter, as a label and nothing more; no gradient leads through it."""
+    """Predicts which half of the image is brighter, as a one-hot label without gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ def images(n: int, seed: int = 0) -> Tensor:
     return torch.rand(n, 1, 16, 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_the_copy_fools_a_model_that_gives_no_gradient() -> None:
+def test_substitute_attack_breaks_a_model_without_gradient() -> None:
     model, x = Blind(), images(80)
     y = model(x).argmax(1)
     attack = StolenCopy(eps=0.1, queries=320, steps=10)
@@ -43,15 +43,15 @@ def test_the_copy_fools_a_model_that_gives_no_gradient() -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(n=st.integers(1, 12), queries=st.integers(2, 40))
-def test_it_asks_no_more_than_it_may(n: int, queries: int) -> None:
+def test_number_of_queries_is_at_most_the_limit(n: int, queries: int) -> None:
     model, x = Blind(), images(n)
     y = torch.zeros(n, dtype=torch.int64)
     x_adv = StolenCopy(eps=0.05, queries=queries, steps=1).perturb(model, x, y)
     assert x_adv.shape == x.shape
-    assert model.asked <= queries + 1 + min(8, n)  # and the looks at what kind of model it is
+    assert model.asked <= queries + 1 + min(8, n)  # plus the queries that check the model
 
 
-def test_rows_that_are_no_images_have_a_copy_too() -> None:
+def test_substitute_attack_works_on_tabular_inputs() -> None:
     rows = torch.rand(60, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
     def model(x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def test_rows_that_are_no_images_have_a_copy_too() -> None:
     ("changes", "told"),
     [({"eps": 0.0}, "eps"), ({"queries": 1}, "queries"), ({"norm": "l1"}, "norm"), ({"steps": 0}, "steps")],
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], told: str) -> None:
+def test_invalid_settings_raise(changes: dict[str, Any], told: str) -> None:
     make: Callable[..., StolenCopy] = StolenCopy
     with pytest.raises(ValueError, match=told):
         make(**{"eps": 0.1, **changes})

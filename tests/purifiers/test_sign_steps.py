@@ -1,4 +1,4 @@
-"""Anti-adversary and Hedge: closed forms on linear models, a plain slow loop, and what every purifier promises."""
+"""Anti-adversary and Hedge against closed forms on linear models and a slow plain loop."""
 
 import pytest
 import torch
@@ -10,9 +10,15 @@ from torch.nn import functional as F
 
 import soap
 from soap._runtime.seeding import streams, uniform
-from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda, Walks
-from soap.attacks.sight import look
-from soap.attacks.unrolled import Unrollable, Unrolled
+from soap.gradient_rules import (
+    MeanOverIterates,
+    PathPurifier,
+    StartPoint,
+    StraightThrough,
+    UnrollablePurifier,
+    Unrolled,
+    logits_and_gradient,
+)
 from soap.purifiers import AntiAdversary, Hedge, Purifier
 
 BOTH = pytest.mark.parametrize("kind", [AntiAdversary, Hedge])
@@ -30,7 +36,7 @@ W = torch.tensor([2.0, -1.0, 0.5, 0.0], dtype=torch.float64)
 MIDDLE = torch.tensor([[0.6, 0.4, 0.5, 0.5], [0.3, 0.7, 0.5, 0.5]], dtype=torch.float64)  # w.x = 1.05, 0.15
 
 
-def test_the_anti_adversary_of_a_linear_model_goes_straight_towards_its_prediction():
+def test_anti_adversary_on_a_linear_model_has_a_closed_form():
     bias = torch.tensor([0.0, 1.0], dtype=torch.float64)  # the second image is of class 1
     model = nn.Sequential(two_sided(W))
     model[0].bias = nn.Parameter(bias)
@@ -41,17 +47,17 @@ def test_the_anti_adversary_of_a_linear_model_goes_straight_towards_its_predicti
     torch.testing.assert_close(out.loss_before, F.cross_entropy(logits, logits.argmax(1), reduction="none"))
     assert (out.loss_after < out.loss_before).all()
     assert out.eps.tolist() == pytest.approx([0.2, 0.2])
-    # The range of legal inputs is kept to.
+    # Results stay inside the bounds.
     assert AntiAdversary(model, step_size=0.3, steps=4)(MIDDLE).x[0].tolist() == [1.0, 0.0, 1.0, 0.5]
 
 
-def test_hedge_on_a_linear_model_ends_in_the_corner_that_is_surest():
-    """With logits (z, -z) the sum of cross-entropies is 2 log(2 cosh z), so it climbs towards larger |z|."""
+def test_hedge_on_a_linear_model_ends_in_the_corner_of_highest_loss():
+    """With logits (z, -z) the sum of cross-entropies is 2 log(2 cosh z), so Hedge moves towards larger |z|."""
     model = two_sided(W)
-    out = Hedge(model, 0.02, step_size=0.01, steps=10)(MIDDLE)  # so near that no start changes the sign of z
+    out = Hedge(model, 0.02, step_size=0.01, steps=10)(MIDDLE)  # eps so small that no start changes the sign of z
     moved = W != 0
     torch.testing.assert_close(out.x[:, moved], (MIDDLE + 0.02 * W.sign())[:, moved], atol=1e-12, rtol=0)
-    free = ~moved  # no gradient: it stays where it was drawn
+    free = ~moved  # zero gradient: these coordinates stay at the start
     assert torch.equal(out.x[:, free], Hedge(model, 0.02).start(MIDDLE)[:, free])
     z = MIDDLE @ W
     torch.testing.assert_close(out.loss_before, -2 * torch.log(2 * torch.cosh(z)))
@@ -60,7 +66,7 @@ def test_hedge_on_a_linear_model_ends_in_the_corner_that_is_surest():
 
 
 def plain(purify, model, image):
-    """One image, read off the papers: K sign steps; Hedge from a random start, clipped to its ball."""
+    """One image as in the papers: K sign steps; Hedge from a random start, clipped to its ball."""
     label, classes = model(image).argmax(1), model(image).shape[1]
     hedged = isinstance(purify, Hedge)
     point = image.clone()
@@ -80,7 +86,7 @@ def plain(purify, model, image):
 
 
 @BOTH
-def test_the_answer_is_the_plain_loops(kind):
+def test_result_equals_a_plain_loop(kind):
     model = tiny_model(dtype=torch.float64)
     purify, x = kind(model, **SHORT[kind]), noise_images(5, dtype=torch.float64)
     expected = torch.cat([plain(purify, model, image) for image in x.split(1)])
@@ -92,7 +98,7 @@ def test_the_answer_is_the_plain_loops(kind):
 @BOTH
 @settings(max_examples=10)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
-def test_an_answer_depends_on_no_batch_mate(kind, rows):
+def test_result_does_not_depend_on_other_samples(kind, rows):
     model = tiny_model(dtype=torch.float64)
     purify, x = kind(model, **SHORT[kind]), noise_images(6, dtype=torch.float64)
     whole, part = purify(x), purify(x[rows])
@@ -100,25 +106,25 @@ def test_an_answer_depends_on_no_batch_mate(kind, rows):
         torch.testing.assert_close(getattr(part, name), getattr(whole, name)[rows], atol=1e-10, rtol=1e-8)
 
 
-def test_hedge_starts_anywhere_in_its_ball_by_its_seed_and_the_image():
+def test_hedge_start_depends_on_seed_and_image():
     model, x = tiny_model(), noise_images(40) * 0.5 + 0.25
     start = Hedge(model, 0.1).start(x)
     shares = ((start - x) / 0.1).flatten()
     assert shares.abs().max() <= 1 + 1e-5
     assert shares.mean().abs() < 0.05
-    assert abs(shares.square().mean() - 1 / 3) < 0.02  # of a uniform draw from [-1, 1]
+    assert abs(shares.square().mean() - 1 / 3) < 0.02  # the variance of a uniform draw from [-1, 1]
     assert torch.equal(Hedge(model, 0.1).start(x[7:9]), start[7:9])
     assert not torch.equal(Hedge(model, 0.1, seed=1).start(x), start)
     assert len({tuple(row.tolist()) for row in (start - x).flatten(1)}) == len(x)
 
 
 @BOTH
-def test_the_path_is_the_way_it_went_and_the_attackers_of_this_package_take_it(kind):
+def test_path_ends_at_the_result_and_every_gradient_rule_applies(kind):
     model, x, y = tiny_model(), noise_images(4), torch.arange(4)
     purify = kind(model, **SHORT[kind])
     assert isinstance(purify, Purifier)
-    assert isinstance(purify, Walks)
-    assert isinstance(purify, Unrollable)
+    assert isinstance(purify, PathPurifier)
+    assert isinstance(purify, UnrollablePurifier)
     path, eps = purify.route(x)
     assert path.shape == (purify.steps + 1, *x.shape)
     assert torch.equal(path, purify.path(x))
@@ -128,7 +134,7 @@ def test_the_path_is_the_way_it_went_and_the_attackers_of_this_package_take_it(k
     steps = (path[1:] - path[:-1]).abs().amax()
     assert steps <= purify.step_size + 1e-6
     attack = soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)
-    for sight in (Bpda, StartBpda, TrajectoryBpda, Unrolled):
+    for sight in (StraightThrough, StartPoint, MeanOverIterates, Unrolled):
         seen = sight(model, purify)
         assert torch.equal(seen(x), model(purify(x).x))
         assert 0 < (attack(seen, x, y) - x).abs().max() <= 0.1 + 1e-6
@@ -136,11 +142,11 @@ def test_the_path_is_the_way_it_went_and_the_attackers_of_this_package_take_it(k
 
 @BOTH
 @pytest.mark.parametrize("smooth", [False, True])
-def test_the_unrolled_gradient_goes_through_the_start_and_every_step(kind, smooth):
-    """Against one backward pass through all steps, with tanh for sign on the way back (and forth, when smooth)."""
+def test_unrolled_gradient_passes_through_start_and_steps(kind, smooth):
+    """Against one backward pass through all steps, with tanh for sign (if smooth, in the forward pass, too)."""
     model = tiny_model(dtype=torch.float64)
     purify, images = kind(model, **SHORT[kind]), noise_images(3, dtype=torch.float64) * 0.4 + 0.3
-    _, direction = look(Unrolled(model, purify, smooth=smooth), images, lambda logits: logits[:, 0])
+    _, direction = logits_and_gradient(Unrolled(model, purify, smooth=smooth), images, lambda logits: logits[:, 0])
     x = images.clone().requires_grad_()
     point = x + (purify.start(images) - images)
     for _ in range(purify.steps):
@@ -155,7 +161,7 @@ def test_the_unrolled_gradient_goes_through_the_start_and_every_step(kind, smoot
 
 @BOTH
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_everything_is_left_as_it_was_in_any_context(kind, context):
+def test_model_and_inputs_do_not_change_in_any_grad_mode(kind, context):
     model = tiny_model().train().requires_grad_(True)
     purify, images = kind(model, **SHORT[kind]), noise_images(3)
     expected, before = purify(images), state_of(model)
@@ -171,7 +177,7 @@ def test_everything_is_left_as_it_was_in_any_context(kind, context):
 
 
 @BOTH
-def test_memory_running_out_halves_the_part(kind):
+def test_out_of_memory_halves_the_part(kind):
     class Scarce(nn.Module):
         def __init__(self):
             super().__init__()
@@ -189,7 +195,7 @@ def test_memory_running_out_halves_the_part(kind):
     assert max(model.sizes) == 13
 
 
-def test_the_repr_tells_every_setting():
+def test_repr_shows_every_setting():
     model = tiny_model()
     assert repr(AntiAdversary(model)) == "AntiAdversary(step_size=0.15, steps=2)"
     assert repr(Hedge(model)) == f"Hedge(eps={8 / 255}, step_size={4 / 255}, steps=20, seed=0)"
@@ -198,7 +204,7 @@ def test_the_repr_tells_every_setting():
 
 @pytest.mark.gpu
 @BOTH
-def test_the_gpu_replays_what_the_cpu_computes(kind):
+def test_gpu_replay_equals_cpu(kind):
     model, x = tiny_model(), noise_images(7)
     here = kind(model, **SHORT[kind])(x)
     model = tiny_model().cuda()
@@ -231,7 +237,7 @@ BAD = [
     (lambda m, x: Hedge(Softmax())(x), "returned probabilities"),
     (lambda m, x: AntiAdversary(nn.Identity())(x), r"expected float logits of shape \[2, classes\]"),
     (lambda m, x: Hedge(Blind())(x), "carries no gradient"),
-    (lambda m, x: AntiAdversary(lambda x: x), "want an nn.Module from x to logits"),
+    (lambda m, x: AntiAdversary(lambda x: x), "expected an nn.Module from images to logits"),
     (lambda m, x: AntiAdversary(m, step_size=0.0), "step_size is 0.0"),
     (lambda m, x: AntiAdversary(m, steps=0), r"steps \(K\) is 0"),
     (lambda m, x: Hedge(m, -0.1), "eps is -0.1"),
@@ -243,7 +249,7 @@ BAD = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_input_is_one_clear_error(call, message):
+def test_bad_input_raises(call, message):
     model = tiny_model()
     before = state_of(model)
     with pytest.raises(soap.InputError, match=message):

@@ -9,9 +9,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import soap
-from soap.attacks import unrolled
-from soap.attacks.second_derivatives import FixedConvolutions
-from soap.attacks.unrolled import Unrolled
+from soap.gradient_rules import Unrolled, unrolled
+from soap.gradient_rules.double_backward import FixedConvolutions
 
 LAYERS = {
     (1, False): nn.Conv1d,
@@ -24,7 +23,7 @@ LAYERS = {
 
 
 def derivatives(layer, x, way):
-    """Value, gradient and the gradient of the gradient along `way`, of a loss that is not quadratic."""
+    """Value, gradient, and gradient of the gradient along `way`, of a loss that is not quadratic."""
     x = x.clone().requires_grad_()
     value = layer(x)
     (gradient,) = torch.autograd.grad(value.tanh().square().sum(), x, create_graph=True)
@@ -50,7 +49,7 @@ def convolutions(draw):
 
 @settings(max_examples=80, deadline=None)
 @given(convolutions())
-def test_values_and_both_derivatives_are_torchs(made):
+def test_values_and_both_derivatives_equal_torch(made):
     layer, x = made
     way = torch.randn_like(x)
     wanted = derivatives(layer, x, way)
@@ -61,7 +60,7 @@ def test_values_and_both_derivatives_are_torchs(made):
 
 
 @pytest.mark.parametrize("options", [{}, {"padding": "same"}])
-def test_a_layer_that_learns_gets_its_gradient(options):
+def test_trainable_layers_get_their_gradient(options):
     layer, x = nn.Conv2d(2, 3, 3, **options).double(), torch.randn(2, 2, 5, 5, dtype=torch.float64, requires_grad=True)
     wanted = torch.autograd.grad(layer(x).square().sum(), (x, *layer.parameters()))
     with FixedConvolutions():
@@ -70,14 +69,14 @@ def test_a_layer_that_learns_gets_its_gradient(options):
         assert torch.equal(ours, theirs)
 
 
-def test_a_single_image_without_its_batch_is_left_to_torch():
+def test_unbatched_images_are_left_to_torch():
     layer, x = nn.Conv2d(2, 3, 3).requires_grad_(False), torch.randn(2, 5, 5, requires_grad=True)
     with FixedConvolutions():
         assert torch.equal(layer(x), layer(x.detach()))
 
 
 class Kernels(TorchDispatchMode):
-    """The largest side of a kernel that anything is convolved with."""
+    """The largest kernel side of any convolution."""
 
     largest = 0
 
@@ -88,11 +87,11 @@ class Kernels(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_step_back_computes_no_gradient_of_weights(plain, monkeypatch):
-    """Such a gradient is a convolution with a kernel as large as what the layer gives."""
-    if plain:  # the test sees it where it is there
+def test_backward_step_computes_no_weight_gradients(plain, monkeypatch):
+    """A weight gradient is a convolution with a kernel as large as the layer's output."""
+    if plain:  # torch computes them, so the test would detect them
         monkeypatch.setattr(unrolled, "FixedConvolutions", torch.enable_grad)
     model, x = tiny_model("rotation"), noise_images(2)
     with Kernels() as seen:
-        Unrolled(model, soap.SOAP(model)).look(x, lambda logits: logits.logsumexp(1))
-    assert (seen.largest > 3) is plain  # the network's own kernels are of 3 x 3
+        Unrolled(model, soap.SOAP(model)).logits_and_gradient(x, lambda logits: logits.logsumexp(1))
+    assert (seen.largest > 3) is plain  # the network's own kernels are 3 x 3

@@ -1,4 +1,4 @@
-"""Auto-PGD: which point it keeps, what its trace tells, and who leaves early."""
+"""Auto-PGD: which point it keeps, what its trace contains, and which samples leave early."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,26 +19,26 @@ NewModel = Callable[..., JointModel]
 LOSSES = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
 
 
-def test_a_point_that_fools_is_better_than_a_higher_one_that_does_not() -> None:
+def test_an_adversarial_point_is_preferred_to_a_higher_loss() -> None:
     class Cliff(nn.Module):
-        """Nearly undecided among three classes; past 0.55 one of two is wrong, and the loss of class 0 is lower."""
+        """Three nearly equal logits; above 0.55 the prediction is wrong although the loss of class 0 is lower."""
 
         def forward(self, x: Tensor) -> Tensor:
             undecided, wrong = x.new_tensor([0.01, 0.0, 0.0]), x.new_tensor([0.0, 0.02, -10.0])
             return torch.where(x[:, :1] > 0.55, wrong, undecided)
 
-        def look(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def logits_and_gradient(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
             return self(x), torch.ones_like(x)
 
     model, x, y = Cliff(), torch.tensor([[0.5], [0.4]]), torch.tensor([0, 0])
     trace = APGD(eps=0.1, steps=5, start="zero").trace(model, x, y)
     assert trace.loss_curve[0, 0] > trace.loss_curve[1, 0] + 0.3
     assert torch.allclose(trace.x[0], torch.tensor(0.6))
-    assert torch.equal(trace.x[1], x[1])  # 0.5 at most: nothing fools, and nothing is higher than the start
+    assert torch.equal(trace.x[1], x[1])  # at most 0.5: no success, and no loss higher than at the start
     assert trace.fooled_at.tolist() == [1, -1]
 
 
-def test_a_trace_tells_the_truth(problem: Problem, recording: Any) -> None:
+def test_trace_agrees_with_the_model(problem: Problem, recording: Any) -> None:
     model, x, y = problem
     attack = APGD(eps=0.02, steps=30, loss="margin")
     recorded = recording(model)
@@ -60,7 +60,7 @@ def test_a_trace_tells_the_truth(problem: Problem, recording: Any) -> None:
     assert torch.allclose(margin(model(trace.x), y), torch.maximum(trace.loss_curve.amax(0), clean), atol=1e-12)
 
 
-def test_a_row_that_a_later_run_fools_is_traced_in_that_run(problem: Problem) -> None:
+def test_trace_shows_the_run_of_the_first_success(problem: Problem) -> None:
     model, x, y = problem
     attack = APGD(eps=0.16, norm="l2", steps=1, loss="margin")
     once, often = attack.trace(model, x, y), replace(attack, restarts=8).trace(model, x, y)
@@ -73,7 +73,9 @@ def test_a_row_that_a_later_run_fools_is_traced_in_that_run(problem: Problem) ->
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, "targeted-dlr", "targeted-margin"])
-def test_rows_that_leave_when_fooled_are_the_same_rows_for_less(problem: Problem, recording: Any, loss: str) -> None:
+def test_leave_when_fooled_finds_the_same_successes_with_fewer_passes(
+    problem: Problem, recording: Any, loss: str
+) -> None:
     model, x, y = problem
     attack = APGD(eps=0.012, steps=20, loss=loss)
     patient, hasty = recording(model), recording(model)
@@ -97,9 +99,9 @@ def test_rows_that_leave_when_fooled_are_the_same_rows_for_less(problem: Problem
     assert max(hasty.sizes[2:]) == 14
 
 
-def test_a_row_that_fools_beside_others_alone_does_not_leave() -> None:
+def test_a_success_that_depends_on_the_batch_is_not_final() -> None:
     class Fickle(nn.Module):
-        """Wrong past 0.55 in a batch of three, past 0.58 in a smaller one: rounding, writ large."""
+        """Wrong above 0.55 in a batch of three, above 0.58 in a smaller one: an exaggerated rounding effect."""
 
         def forward(self, x: Tensor) -> Tensor:
             return torch.cat([torch.zeros_like(x[:, :1]), x[:, :1] - (0.55 if len(x) == 3 else 0.58)], 1)
@@ -107,8 +109,8 @@ def test_a_row_that_fools_beside_others_alone_does_not_leave() -> None:
     model, x, y = Fickle(), torch.tensor([[0.5], [0.465], [0.1]]), torch.tensor([0, 0, 0])
     attack = APGD(eps=0.1, steps=20, loss="margin", start="zero", leave_when_fooled=True)
     trace = attack.trace(model, x, y)
-    assert trace.fooled_at[0] >= 0  # at 0.6 wrong in any batch
-    assert trace.fooled_at[1] == -1  # at 0.565 in the whole batch alone
+    assert trace.fooled_at[0] >= 0  # 0.6 is wrong in any batch
+    assert trace.fooled_at[1] == -1  # 0.565 is wrong only in the whole batch
     assert not fooled(model, trace.x[1:2], y[1:2]).any()
     assert replace(attack, leave_when_fooled=False).trace(model, x, y).fooled_at[1] >= 0
 
@@ -124,7 +126,7 @@ def test_a_row_that_fools_beside_others_alone_does_not_leave() -> None:
     restarts=st.integers(1, 2),
     leave=st.booleans(),
 )
-def test_results_are_legal_and_never_worse(
+def test_results_are_valid_and_never_worse_than_the_input(
     new_model: NewModel, seed: int, eps: float, steps: int, norm: str, loss: str, start: str, restarts: int, leave: bool
 ) -> None:
     model = new_model(seed % 100).double().eval()
@@ -149,7 +151,7 @@ def test_results_are_legal_and_never_worse(
         assert torch.allclose(height(model(trace.last), y)[stands], trace.loss_curve[-1][stands], atol=1e-9)
 
 
-def test_best_beats_last_where_the_walk_overshoots(problem: Problem) -> None:
+def test_best_point_beats_last_point_if_steps_overshoot(problem: Problem) -> None:
     model, x, y = problem
     trace = APGD(eps=0.3, steps=4).trace(model, x, y)
     best, last = (cross_entropy(model(point), y) for point in (trace.x, trace.last))
@@ -159,7 +161,7 @@ def test_best_beats_last_where_the_walk_overshoots(problem: Problem) -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_gradient_that_is_not_finite_moves_nothing_out_of_the_images(problem: Problem, bad: float, norm: str) -> None:
+def test_nan_and_infinite_gradients_do_not_move_points_out_of_bounds(problem: Problem, bad: float, norm: str) -> None:
     model, x, y = problem
 
     class Broken(nn.Module):
@@ -167,7 +169,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_out_of_the_images(problem: 
             logits: Tensor = model(x)
             return logits
 
-        def look(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        def logits_and_gradient(self, x: Tensor, criterion: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
             gradient = torch.zeros_like(x)
             gradient[..., 0, 0], gradient[..., 1, 1] = bad, 1.0
             return model(x), gradient
@@ -179,7 +181,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_out_of_the_images(problem: 
         assert torch.equal(point[..., 0, 0], x[..., 0, 0])
 
 
-def test_a_flat_model_is_left_where_it_is() -> None:
+def test_a_constant_model_does_not_move_the_points() -> None:
     def flat(x: Tensor) -> Tensor:
         return torch.stack([2 + 0 * x.sum(1), 0 * x.sum(1)], 1)
 
@@ -190,7 +192,7 @@ def test_a_flat_model_is_left_where_it_is() -> None:
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-def test_a_trace_checks_its_input_as_the_attack_does(problem: Problem) -> None:
+def test_trace_checks_inputs_like_the_attack(problem: Problem) -> None:
     model, x, y = problem
     with pytest.raises(InputError, match="divide by 255"):
         APGD(eps=0.1).trace(model, 255 * x, y)
@@ -202,7 +204,7 @@ def test_a_trace_checks_its_input_as_the_attack_does(problem: Problem) -> None:
     model.train(training)
 
 
-def test_the_targeted_ratio_is_climbed(problem: Problem) -> None:
+def test_targeted_dlr_increases(problem: Problem) -> None:
     model, x, y = problem
     target = model(x).scatter(1, y[:, None], -torch.inf).argmax(1)
     trace = APGD(eps=0.02, steps=10, loss="targeted-dlr", targets=1, start="zero").trace(model, x, y)

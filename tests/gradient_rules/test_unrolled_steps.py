@@ -1,4 +1,4 @@
-"""What the unrolled gradient rests on: steps whose Jacobian is known, and second derivatives of tasks and layers."""
+"""The unrolled gradient for steps with known Jacobian, and second derivatives of tasks and layers."""
 
 import copy
 
@@ -8,10 +8,9 @@ from tiny import noise_images
 from torch import nn
 
 import soap
-from soap.attacks.sight import look
-from soap.attacks.unrolled import Unrolled
 from soap.auxiliary import Consistency, JointModel, Purification, Rotation
 from soap.auxiliary.consistency import second_view
+from soap.gradient_rules import Unrolled, logits_and_gradient
 from soap.models import Network
 from soap.models.batch_norm import Norm, RectifiedNorm
 
@@ -45,13 +44,13 @@ class Bowl:
 
 
 def narrowing(g, gamma, scale):
-    """1 - gamma * s'(g): how a step of the bowl narrows a small change of its start."""
+    """1 - gamma * s'(g): the derivative of a step of the quadratic loss."""
     width = scale * g.square().mean(1, keepdim=True).sqrt()
     return 1 - gamma * (1 - (g / width).tanh().square()) / width
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_bowl_has_a_jacobian_in_closed_form(scale):
+def test_quadratic_loss_has_a_jacobian_in_closed_form(scale):
     gamma = 0.0625
     x, target = torch.tensor([[0.5, 0.4, 0.6, 0.5]]).double(), torch.tensor([[0.1, 0.3, 0.65, 0.9]]).double()
     bowl = Bowl(target, step_size=gamma, steps=3)
@@ -59,33 +58,35 @@ def test_a_bowl_has_a_jacobian_in_closed_form(scale):
     jacobian = torch.ones_like(x)
     for point in path[:-1]:
         jacobian = jacobian * narrowing(point - target, gamma, scale)
-    logits, direction = look(Unrolled(nn.Identity(), bowl, scale=scale), x, squares)
+    logits, direction = logits_and_gradient(Unrolled(nn.Identity(), bowl, scale=scale), x, squares)
     assert torch.equal(logits, path[-1])
     torch.testing.assert_close(direction, 2 * path[-1] * jacobian)
 
 
-def test_a_step_that_binds_follows_the_start_and_one_that_leaves_the_range_follows_nothing():
+def test_gradient_of_clipped_steps():
     x, target = torch.tensor([[0.5, 0.02, 0.98, 0.5]]).double(), torch.tensor([[0.0, -1.0, 2.0, 0.51]]).double()
     path = torch.tensor([[0.45, 0.0, 1.0, 0.55]]).double()  # clipped by eps; by the range, twice; by eps
     seen = Unrolled(nn.Identity(), Bowl(target, eps=0.05))
     torch.testing.assert_close(seen(x), path)
     expected = 2 * path * torch.tensor([1.0, 0.0, 0.0, 1.0])
-    torch.testing.assert_close(seen.look(x, squares)[1], expected)
+    torch.testing.assert_close(seen.logits_and_gradient(x, squares)[1], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gamma", [k / 97 for k in range(3, 24, 2)])
-def test_a_clip_a_whole_number_of_steps_away_does_not_bind_by_rounding(gamma, dtype):
-    """Three steps from any start reach but do not leave a radius of three, nor from there the range."""
+def test_rounding_does_not_clip_at_a_whole_number_of_steps(gamma, dtype):
+    """Three steps reach a radius of three steps but are not clipped by it, nor by the bounds."""
     x = torch.cat([torch.full((1,), 3 * gamma), torch.linspace(3.1 * gamma, 1, 70)]).to(dtype)[None]
     far, near = (Bowl(x - 1, eps=eps, step_size=gamma, steps=3) for eps in (0.9, 3 * gamma))
     far.bounds = (-1.0, 1.0)
-    expected, direction = (Unrolled(nn.Identity(), bowl).look(x, lambda z: z.sum(1))[1] for bowl in (far, near))
+    expected, direction = (
+        Unrolled(nn.Identity(), bowl).logits_and_gradient(x, lambda z: z.sum(1))[1] for bowl in (far, near)
+    )
     torch.testing.assert_close(direction, expected, atol=1e-6, rtol=1e-5)
 
 
 class Flat(Bowl):
-    """A loss without slope, or with one so faint that its square underflows."""
+    """A constant loss, or one with a gradient so small that its square underflows."""
 
     tilt = 0.0
 
@@ -97,16 +98,16 @@ class Flat(Bowl):
 
 
 @pytest.mark.parametrize("tilt", [0.0, 1e-36, 1e-25])
-def test_where_the_loss_is_flat_or_faint_the_gradient_stays_finite(tilt):
+def test_gradient_is_finite_where_the_loss_is_flat(tilt):
     purify, x = Flat(torch.tensor([[0.2, 0.6]])), torch.tensor([[0.5, 0.5]])
     purify.tilt = tilt
-    direction = Unrolled(nn.Identity(), purify).look(x, squares)[1]
-    jacobian = narrowing((x - purify.target).double(), 0.0625, 1.0).float() if tilt else 1.0  # whatever the tilt
+    direction = Unrolled(nn.Identity(), purify).logits_and_gradient(x, squares)[1]
+    jacobian = narrowing((x - purify.target).double(), 0.0625, 1.0).float() if tilt else 1.0  # for every tilt
     torch.testing.assert_close(direction, 2 * x * jacobian)
 
 
 @pytest.mark.parametrize("gradient", ["paper", "stop", "exact"])
-def test_what_label_consistency_keeps_of_its_second_derivative(gradient):
+def test_second_derivative_of_label_consistency_by_gradient_option(gradient):
     """Linear logits A x and view V x. The gradient is 2/C (1 - W)A'(A x - A V x): W = V' if exact, 0 if stopped, else
     the floor-indexed adjoint; what autograd keeps of its derivative is 2/C (1 - W) A'A (1 - W')."""
     side, classes = 16, 3
@@ -120,7 +121,7 @@ def test_what_label_consistency_keeps_of_its_second_derivative(gradient):
     a = model.classifier.weight.detach()
     eye = torch.eye(flat, dtype=torch.float64)
 
-    def back(floor_indexed):  # of each unit vector: the rows of W'
+    def back(floor_indexed):  # for each unit vector: the rows of W'
         point = torch.zeros(1, 1, side, side, dtype=torch.float64, requires_grad=True)
         out = second_view(point, floor_indexed=floor_indexed).flatten()
         rows = [torch.autograd.grad(out, point, unit, retain_graph=True)[0].flatten() for unit in eye]
@@ -137,7 +138,7 @@ def test_what_label_consistency_keeps_of_its_second_derivative(gradient):
 
 
 class Residual(nn.Module):
-    """Convolution, norm, summand and ReLU, in our fused layers or in torch's own."""
+    """Convolution, batch norm, residual and ReLU, in our fused layers or in torch's own."""
 
     def __init__(self, fused):
         super().__init__()
@@ -156,7 +157,7 @@ class Residual(nn.Module):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_fused_norms_are_differentiated_twice_as_separate_ones_are(device):
+def test_fused_batch_norm_has_the_same_second_derivative(device):
     def rotation(fused):
         torch.manual_seed(0)
         encoder = nn.Sequential(Residual(fused), nn.Flatten())
@@ -174,11 +175,11 @@ def test_fused_norms_are_differentiated_twice_as_separate_ones_are(device):
         ours, theirs = rotation(True), rotation(False)
     x = noise_images(3, dtype=dtype).to(device)
     purify = soap.SOAP(theirs)
-    again = copy.copy(purify)  # the same walk, differentiated through the fused layers
+    again = copy.copy(purify)  # the same steps, differentiated through the fused layers
     again.loss = soap.SOAP(ours).loss
     again.route = purify.route
-    logits, direction = Unrolled(ours, again).look(x, squares)
-    expected = Unrolled(theirs, purify).look(x, squares)
+    logits, direction = Unrolled(ours, again).logits_and_gradient(x, squares)
+    expected = Unrolled(theirs, purify).logits_and_gradient(x, squares)
     torch.testing.assert_close(logits, expected[0])
     torch.testing.assert_close(direction, expected[1], **({} if device == "cpu" else {"atol": 1e-4, "rtol": 1e-2}))
     assert direction.abs().sum() > 0

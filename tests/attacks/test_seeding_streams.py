@@ -1,4 +1,4 @@
-"""Random numbers of a row: against plain integer arithmetic, and what they may not depend on."""
+"""Random streams per sample, against plain integer arithmetic, and their independence of the batch."""
 
 import struct
 from collections.abc import Callable
@@ -37,32 +37,32 @@ def plain(row: list[float], salts: tuple[int, ...], count: int, first: int) -> l
     st.lists(st.integers(0, 2**62), max_size=3),
     st.integers(0, 50),
 )
-def test_the_numbers_are_those_of_plain_arithmetic(rows: list[list[float]], salts: list[int], first: int) -> None:
+def test_streams_equal_plain_integer_arithmetic(rows: list[list[float]], salts: list[int], first: int) -> None:
     drawn = uniform(streams(torch.tensor(rows), *salts), 5, first)
     assert drawn.dtype == torch.float32
     assert drawn.tolist() == [plain(row, tuple(salts), 5, first) for row in rows]
 
 
-def test_splitmix_gives_its_published_sequence() -> None:
+def test_splitmix_equals_its_published_sequence() -> None:
     # The first outputs of SplitMix64 from the state 1234567, as its implementations are checked with.
     outputs = (6457827717110365317, 3203168211198807973, 9817491932198370423)
     expected = [((output >> 41) + 0.5) / 2**23 for output in outputs]
     assert uniform(torch.tensor([1234567]), 3)[0].tolist() == expected
 
 
-def test_rows_draw_alone_what_they_draw_together() -> None:
+def test_a_samples_numbers_do_not_depend_on_its_batch() -> None:
     x = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     together = uniform(streams(x, 3), 20)
     for order in ([4], [2, 0], [5, 4, 3, 2, 1, 0]):
         assert torch.equal(uniform(streams(x[order], 3), 20), together[order])
-    assert torch.equal(uniform(streams(x.mT.contiguous().mT, 3), 20), together)  # whatever the layout in memory
-    assert torch.equal(uniform(streams(x.double(), 3), 20), together)  # or the precision
-    assert torch.equal(uniform(streams(x, 3), 12, first=8), together[:, 8:])  # or the portions
+    assert torch.equal(uniform(streams(x.mT.contiguous().mT, 3), 20), together)  # for any memory layout
+    assert torch.equal(uniform(streams(x.double(), 3), 20), together)  # and precision
+    assert torch.equal(uniform(streams(x, 3), 12, first=8), together[:, 8:])  # and in any portions
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("attack", [APGD(eps=0.1, steps=20), Square(eps=0.1, queries=50)], ids=["apgd", "square"])
-def test_a_gpu_draws_and_finds_the_same(attack: Attack, new_model: Callable[..., JointModel]) -> None:
+def test_gpu_draws_the_same_numbers(attack: Attack, new_model: Callable[..., JointModel]) -> None:
     model = new_model().double().eval()
     x = torch.rand(12, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y = model(x).argmax(1)
@@ -76,13 +76,13 @@ def test_streams_differ_by_row_salt_and_order_of_values() -> None:
     x[1, 3] = x[1, 3].nextafter(torch.tensor(1.0))
     x[2] = x[2].flip(0)
     keys = [*streams(x, 0).tolist(), *streams(x[:1], 1).tolist(), *streams(x[:1], 0, 0).tolist()]
-    assert keys[0] == keys[3]  # the same values are the same row
+    assert keys[0] == keys[3]  # equal values give equal streams
     assert len(set(keys)) == 5
 
 
 @pytest.mark.parametrize("shape", [(1, 100_000), (1000, 100)])
-def test_the_numbers_are_uniform_and_uncorrelated(shape: tuple[int, int]) -> None:
-    # Black images but for one pixel: rows as alike as rows can be.
+def test_numbers_are_uniform_and_uncorrelated(shape: tuple[int, int]) -> None:
+    # Black images except for one pixel: samples as similar as possible.
     x = torch.zeros(shape[0], 1000)
     x[torch.arange(shape[0]), torch.arange(shape[0])] = 1
     drawn = uniform(streams(x, 0), shape[1]).double()

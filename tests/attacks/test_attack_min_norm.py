@@ -1,4 +1,4 @@
-"""The smallest-perturbation attacks: what happens where they fail, their bound, and the paper's success rate."""
+"""Minimum-norm attacks: results without success, the radius, and the paper's success rate."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def problem(new_model: Callable[..., JointModel]) -> Problem:
 
 
 class Fixed(nn.Module):
-    """Always of one opinion, however its input moves; `slope` is how the logits lean."""
+    """Always predicts the same class; `slope` is the gradient of its logits."""
 
     def __init__(self, slope: float) -> None:
         super().__init__()
@@ -33,28 +33,28 @@ class Fixed(nn.Module):
 
 
 @pytest.mark.parametrize("slope", [0.0, 1e-3])
-def test_where_nothing_fools_carlini_wagner_returns_the_image(slope: float) -> None:
+def test_carlini_wagner_returns_the_image_without_success(slope: float) -> None:
     x = torch.rand(3, 4)
     attack = CarliniWagner(steps=10, search_steps=2)
     assert torch.equal(attack(Fixed(slope), x, torch.zeros(3, dtype=torch.long)), x)
 
 
-def test_where_nothing_fools_deepfool_ends_at_its_last_point() -> None:
+def test_deepfool_returns_its_last_point_without_success() -> None:
     x = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
     y = torch.zeros(3, dtype=torch.long)
     assert torch.equal(DeepFool(steps=3)(Fixed(0.0), x, y), x)  # no gradient, no step
     assert torch.equal(DeepFool(steps=3)(Fixed(1e-3), x, y), torch.ones(3, 4))  # the corner of the box
 
 
-def test_carlini_wagner_climbs_to_a_c_that_fools(problem: Problem) -> None:
+def test_carlini_wagner_increases_c_until_success(problem: Problem) -> None:
     model, x, y = problem
     weak = {"steps": 40, "lr": 0.05, "initial_c": 1e-4}
-    # Rows beside a boundary fall to Adam's first step, whatever c is.
+    # Samples close to a boundary are broken by Adam's first step for every c.
     assert fooled(model, CarliniWagner(**weak, search_steps=1)(model, x, y), y).double().mean() < 0.5
     assert fooled(model, CarliniWagner(**weak, search_steps=6)(model, x, y), y).all()
 
 
-def test_carlini_wagner_bisects_to_nearer_points(problem: Problem) -> None:
+def test_carlini_wagner_bisection_finds_nearer_points(problem: Problem) -> None:
     model, x, y = problem
     strong = {"steps": 60, "lr": 0.05, "initial_c": 100.0}
     near = [row_norms(CarliniWagner(**strong, search_steps=k)(model, x, y) - x) for k in (1, 3, 6)]
@@ -102,7 +102,7 @@ def plain_carlini_wagner(model: nn.Module, x: Tensor, y: Tensor, settings: Carli
 
 
 @pytest.mark.parametrize("confidence", [0.0, 0.1])
-def test_carlini_wagner_is_the_plain_loop(new_model: Callable[..., JointModel], confidence: float) -> None:
+def test_carlini_wagner_equals_a_plain_loop(new_model: Callable[..., JointModel], confidence: float) -> None:
     model = new_model().double().eval()
     x = torch.rand(3, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y = model(x).argmax(1)
@@ -110,8 +110,8 @@ def test_carlini_wagner_is_the_plain_loop(new_model: Callable[..., JointModel], 
     assert torch.allclose(attack(model, x, y), plain_carlini_wagner(model, x, y, attack), atol=1e-7)
 
 
-def test_black_and_white_pixels_can_be_moved() -> None:
-    # Where x is 0 or 1 its tanh inverse is infinite.
+def test_carlini_wagner_moves_pixels_at_the_bounds() -> None:
+    # At 0 and 1 the inverse of tanh is infinite.
     model = nn.Linear(8, 2, dtype=torch.float64)
     x = (torch.arange(32) % 2).reshape(4, 8).double()
     y = model(x).argmax(1)
@@ -122,7 +122,7 @@ def test_black_and_white_pixels_can_be_moved() -> None:
 
 
 @pytest.mark.parametrize("kind", [CarliniWagner, DeepFool])
-def test_the_radius_changes_only_rows_beyond_it(problem: Problem, kind: type[CarliniWagner] | type[DeepFool]) -> None:
+def test_radius_changes_only_samples_outside_it(problem: Problem, kind: type[CarliniWagner] | type[DeepFool]) -> None:
     model, x, y = problem
     settings = {"steps": 40} if kind is DeepFool else {"steps": 40, "lr": 0.05, "initial_c": 1.0}
     free = kind(**settings)(model, x, y)
@@ -138,24 +138,24 @@ def test_the_radius_changes_only_rows_beyond_it(problem: Problem, kind: type[Car
     assert torch.allclose((bounded - x)[outside], (free - x)[outside] * ratio, atol=1e-6)
 
 
-def test_counting_successes_leaves_the_model_as_it_was(new_model: Callable[..., JointModel]) -> None:
+def test_success_does_not_change_the_model(new_model: Callable[..., JointModel]) -> None:
     model, x, y = new_model().train(), torch.rand(4, 1, 6, 6), torch.arange(4)
     before, state = {name: tensor.clone() for name, tensor in model.state_dict().items()}, torch.get_rng_state()
     counted = success(model, 1.0, x, x, y)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training
-    assert torch.equal(counted, model.eval()(x).argmax(1) != y)  # neither dropout nor batch statistics
+    assert torch.equal(counted, model.eval()(x).argmax(1) != y)  # evaluation mode: no dropout, no batch statistics
 
 
-def test_success_asks_for_both_a_wrong_label_and_a_norm_below_the_radius() -> None:
+def test_success_needs_a_wrong_label_and_a_norm_below_the_radius() -> None:
     model = nn.Linear(2, 2)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
-        model.bias.copy_(torch.tensor([-0.5, 0.5]))  # class 0 where the first coordinate is above 1/2
+        model.bias.copy_(torch.tensor([-0.5, 0.5]))  # class 0 if the first coordinate is above 1/2
     x = torch.tensor([[0.9, 0.5]]).repeat(5, 1)
     y = torch.tensor([0, 0, 0, 0, 1])
     x_adv = torch.tensor([[0.45, 0.5], [0.4, 0.5], [0.3, 0.5], [0.6, 0.5], [0.9, 0.5]])
-    # inside and wrong; on the sphere; beyond it; inside and right; wrong from the beginning
+    # inside and wrong; on the sphere; outside; inside and correct; wrong from the start
     assert success(model, 0.5, x, x_adv, y).tolist() == [True, False, False, False, True]
     assert success(model, None, x, x_adv, y).tolist() == [True, True, True, False, True]
