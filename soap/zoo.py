@@ -22,6 +22,7 @@ from soap.recipes import Recipe, generative
 from soap.recipes.bounds import at_most
 from soap.recipes.generative import GenerativeRecipe
 from soap.shapes import Tensor
+from soap.specs import TrainingSpec
 
 SPARE = 1000
 """Parameters that a recipe may ask for beyond those of the file: the error then says which of them is wanting."""
@@ -82,7 +83,7 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
         validate.choice("gradient", gradient, GRADIENTS)
         plan = replace(plan, auxiliary={**plan.auxiliary, "gradient": gradient})
     model = _filled(lambda: recipes.build(plan), lambda: recipes.build(plan), tensors, path)
-    model.training_note = _training_note(plan, metadata)
+    model.training_spec = _training_spec(plan, metadata)
     return model.to(devices.pick_device(str(device))).eval()
 
 
@@ -150,18 +151,18 @@ def _described(tensors: Mapping[str, Tensor], key: str) -> str:
     return f"{list(tensor.shape)}{kind}"
 
 
-def _training_note(plan: Recipe, metadata: dict[str, str]) -> str:
-    """How the weights were made, as far as it may differ from the bundled recipe."""
+def _training_spec(plan: Recipe, metadata: dict[str, str]) -> TrainingSpec:
+    """The training of the weights, by their own recipe and metadata."""
     schedule, dropout = plan.training, plan.model.get("dropout")
     published = recipes.read(plan.name).model.get("dropout") if plan.name in recipes.names() else dropout
-    said = [
-        f"{schedule.epochs} epochs" + (" by cosine" if schedule.decay == "cosine" else ""),
-        *([f"dropout {dropout}"] if dropout != published else []),
-        f"seed {schedule.seed}",
-        metadata.get("precision", "fp32"),
-        *([f"stored in {metadata['stored']}"] if "stored" in metadata else []),
-    ]
-    return ", ".join(said)
+    return TrainingSpec(
+        epochs=schedule.epochs,
+        seed=schedule.seed,
+        precision=metadata.get("precision", "fp32"),
+        decay="cosine" if schedule.decay == "cosine" else None,
+        dropout=dropout if dropout != published else None,
+        stored=metadata.get("stored"),
+    )
 
 
 def _recipe(path: Path, metadata: dict[str, str]) -> Recipe:

@@ -53,9 +53,9 @@ def rendered(document: str, rows: Sequence[Row]) -> str:
 def _one_run(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
     """By attack and variant; the rows that are not purified are those of the same weights and images."""
     found = by_gradient(rows, MODEL)
-    shared = {(row.settings, _subject(row)) for row in found.values()}
-    bare = [row for row in rows if row.defence == BARE and (row.settings, _subject(row)) in shared]
-    return found | {(row.attack, BARE): row for row in bare}
+    shared = {(row.attack, _subject(row)) for row in found.values()}
+    bare = [row for row in rows if not row.defence.purifies and (row.attack, _subject(row)) in shared]
+    return found | {(row.attack.name, BARE): row for row in bare}
 
 
 def _subject(row: Row) -> tuple[object, ...]:

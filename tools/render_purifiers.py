@@ -87,21 +87,21 @@ def lines(rows: Sequence[Row], results: Path = RESULTS) -> Iterator[Line]:
             yield Line(model=model, purifier=purifier, clean=clean, pgd=pgd, worst=worst, verdict=verdict)
 
 
-def label(model: str, purifier: str) -> str:
-    """What rows call the purifier with its own settings."""
+def label(model: str, purifier: str) -> DefenceSpec:
+    """The purifier with its own settings, as rows store it."""
     if purifier in BY_PRIOR:
         return defence_by(generative.read(BY_PRIOR[purifier].prior))
     by_classifier = {"anti-adversary": AntiAdversary, "hedge": Hedge}
     if purifier in by_classifier:
-        return repr(by_classifier[purifier](nn.Identity()))
-    return recipes.defence(recipes.read(model), "min-aux" if purifier == SOAP_NAME else BARE)
+        return defence_spec(by_classifier[purifier](nn.Identity()))
+    return recipes.defence(recipes.read(model), "min-aux" if purifier == SOAP_NAME else UNDEFENDED)
 
 
-def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row | None:
+def _measured(rows: Sequence[Row], model: str, attack: str, defence: DefenceSpec) -> Row | None:
     """The row of the first training with the most images, the longest and latest, under the paper's attack."""
     data = recipes.read(model).data
-    wanted = ("transfer", model, data, repr(PAPER[data][attack]), defence)
-    found = [row for row in rows if (row.protocol, row.model, row.data, row.settings, row.defence) == wanted]
+    wanted = ("transfer", model, data, attack_spec(attack, PAPER[data][attack]), defence)
+    found = [row for row in rows if (row.protocol, row.model, row.data, row.attack, row.defence) == wanted]
     first = [row for row in found if seed_of(row) == 0]
     return max(first, key=lambda row: (row.n, epochs(row) or 0, row.provenance.date), default=None)
 
@@ -116,14 +116,14 @@ def run_of(results: Path, model: str, purifier: str) -> Path:
     return room_of(results, purifier) / (model if purifier in OWN else f"{model}-{purifier}")
 
 
-def _suite(defence: str, folder: Path) -> tuple[Row | None, str]:
+def _suite(defence: DefenceSpec, folder: Path) -> tuple[Row | None, str]:
     """The worst case of a suite and its verdict; the bare figures of a purifier's run are not its own."""
     if not (folder / "findings.json").is_file():
         return None, ""
     rows = Store(folder / "rows.jsonl").read()
-    if defence == BARE and any(row.defence != BARE for row in rows):
+    if not defence.purifies and any(row.defence.purifies for row in rows):
         return None, ""
-    found = [row for row in rows if row.defence == defence and row.attack.endswith(": worst")]
+    found = [row for row in rows if row.defence == defence and row.attack.name == "worst"]
     verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]["name"]
     return (found[0], verdict) if found else (None, "")
 
@@ -133,8 +133,8 @@ def _percent(row: Row | None) -> str:
 
 
 def _of_which_suite(row: Row | None) -> str:
-    """What part of the suite was run, where it is not all of it: rows say "suite bpda: worst"."""
-    suite = "full" if row is None else row.attack.removeprefix("suite ").partition(":")[0]
+    """What part of the suite was run, where it is not all of it."""
+    suite = "full" if row is None else row.attack.suite
     return "" if suite == "full" else f", {suite} alone"
 
 

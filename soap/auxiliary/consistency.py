@@ -8,6 +8,8 @@
 - "exact": the true gradient, under which purification hardly works.
 """
 
+from typing import Any
+
 import torch
 from torch.nn import functional as F
 
@@ -30,9 +32,9 @@ class Consistency(AuxiliaryTask):
         self.noise = noise
         self.gradient = gradient
 
-    def extra_repr(self) -> str:
-        """The gradient, so that whatever is measured with another one is told apart."""
-        return f"gradient={self.gradient!r}"
+    def settings(self) -> dict[str, Any]:
+        """The gradient rule: results of different rules are different results."""
+        return {"gradient": self.gradient}
 
     def losses(
         self, model: Classifies, x: Float[Tensor, "batch c h w"], y: Int[Tensor, "batch"], generator: torch.Generator

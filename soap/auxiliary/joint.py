@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from soap.auxiliary.task import AuxiliaryTask, Classifies
 from soap.errors import InputError
 from soap.models import Network
+from soap.specs import TrainingSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class JointModel(Classifies):
     """`model(x)` gives logits; `model.auxiliary.loss(model, x)` gives the auxiliary loss of every row.
 
     `auxiliary` is None for networks without one (No Def, adversarial training): they cannot be purified.
-    `training_note` says how the weights were made, where that is known.
+    `training_spec` describes the training of the weights, where that is known.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class JointModel(Classifies):
         self.task = auxiliary
         self.purification = purification
         self.name = name
-        self.training_note = ""
+        self.training_spec: TrainingSpec | None = None
 
     @property
     def purifiable(self) -> bool:

@@ -5,7 +5,7 @@ per-example loss it purifies with.
 """
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,6 +26,14 @@ class AuxiliaryTask(nn.Module, ABC):
     """A label-free task; `alpha` weighs its training loss against classification (Eq. 2)."""
 
     alpha: float
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that change the purification loss or its gradient, as JSON values; result rows store them."""
+        return {}
+
+    def extra_repr(self) -> str:
+        """The settings, for `repr`."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
 
     @abstractmethod
     def losses(

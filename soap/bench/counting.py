@@ -69,9 +69,9 @@ class CountedTask(AuxiliaryTask):
         super().__init__()
         self.task, self.meter, self.alpha = task, meter, task.alpha
 
-    def extra_repr(self) -> str:
+    def settings(self) -> dict[str, Any]:
         """The task's own."""
-        return self.task.extra_repr()
+        return self.task.settings()
 
     def losses(self, model: Classifies, x: Tensor, y: Tensor, generator: torch.Generator) -> JointLosses:
         """The task's own, not counted."""

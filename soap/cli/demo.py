@@ -17,7 +17,7 @@ from soap.cli.shell import Shell, command
 from soap.cli.suite import report_content
 from soap.cli.tables import table
 from soap.errors import FileError
-from soap.evaluation import PAPER, transfer
+from soap.evaluation import PAPER, evaluate_transfer
 from soap.evaluation.adaptive import Target, Threat, evaluate
 from soap.evaluation.showcase import decoding, showcase
 from soap.purifiers import SOAP
@@ -72,7 +72,7 @@ def demo(
     purifier = SOAP(network)
     attacks = {name: PAPER[DATA][name] for name in ATTACKS}
     with TemporaryDirectory() as folder, shell.progress() as watch:
-        rows = transfer(
+        rows = evaluate_transfer(
             network,
             digits,
             attacks,

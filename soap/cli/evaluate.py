@@ -30,11 +30,12 @@ from soap.cli.shell import INTERRUPTED, Shell, command
 from soap.cli.suite import help_of_suites, run_suite, suite_names
 from soap.cli.tables import class_names, figure, percent, table
 from soap.errors import InputError
-from soap.evaluation import transfer
+from soap.evaluation import evaluate_transfer
 from soap.evaluation.adaptive.evaluate import QUICK_STEPS, STEPS
-from soap.evaluation.transfer import BARE
+from soap.specs import BARE, DefenceSpec
 from soap.recipes.purifiers import NAMES, SOAP_NAME
 from soap.report import UPPER_BOUND
+from soap.report.row_text import eps_text
 from soap.results import Row, Store
 
 
@@ -211,7 +212,7 @@ def evaluate(
         shell.say(f"{name}: {method}", level=1)
     with interrupts.stoppable() as stop:
         with shell.progress() as show:
-            rows = transfer(
+            rows = evaluate_transfer(
                 subject,
                 images,
                 attacks,
@@ -233,7 +234,7 @@ def evaluate(
         "results": results,
         "rows": [row.as_json() for row in rows],
     }
-    purified = any(row.defence != BARE for row in rows)
+    purified = any(row.defence.purifies for row in rows)
     shell.result(content, Group(view, Text(UPPER_BOUND)) if purified else view)
     shell.say(f"Rows are in {results}.")
     if not finished:
@@ -243,11 +244,11 @@ def evaluate(
 
 def _view(rows: Sequence[Row]) -> rich.table.Table:
     """A line an attack, a column a defence; what was not measured yet is a dash."""
-    by_place = {(row.attack, row.defence): row for row in rows}
-    attacks = list(dict.fromkeys(row.attack for row in rows))
-    defences = {row.defence: row.eps_pfy for row in rows if row.defence != BARE}
-    rates = {row.attack: row.measures["success"] for row in rows if "success" in row.measures}
-    purified = [f"{_called(defence)} ({choice}), %" for defence, choice in defences.items()]
+    by_place = {(row.attack.name, row.defence): row for row in rows}
+    attacks = list(dict.fromkeys(row.attack.name for row in rows))
+    defences = list(dict.fromkeys(row.defence for row in rows if row.defence.purifies))
+    rates = {row.attack.name: row.measures["success"] for row in rows if "success" in row.measures}
+    purified = [f"{_called(defence)} ({eps_text(defence)}), %" for defence in defences]
     found = ["found in radius"] if rates else []
     view = table("attack", "bare, %", *purified, *found, "n", "seconds", right=("n", "seconds", *found))
     for attack in attacks:
@@ -259,10 +260,9 @@ def _view(rows: Sequence[Row]) -> rich.table.Table:
     return view
 
 
-def _called(defence: str) -> str:
-    """A column's name: SOAP, which purifies by the model itself, needs none."""
-    kind = defence.partition("(")[0]
-    return "purified" if kind == "SOAP" else kind
+def _called(defence: DefenceSpec) -> str:
+    """The heading of a defence's column: "purified" for SOAP, the purifier's name for others."""
+    return "purified" if defence.name == "SOAP" else defence.name
 
 
 def register(app: typer.Typer) -> None:

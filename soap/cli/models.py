@@ -17,7 +17,9 @@ from soap.evaluation import PAPER, fingerprint
 from soap.recipes import Recipe, generative
 from soap.recipes.purifiers import way_of
 from soap.report import UPPER_BOUND
+from soap.report.row_text import attack_text, eps_text, settings_text
 from soap.results import Row, Store
+from soap.specs import attack_spec
 
 HEADLINES = {"none": "clean", "fgsm": "FGSM", "pgd": "PGD"}
 
@@ -43,8 +45,10 @@ class Card:
         """The figure of the paper's attack behind min-aux purification, or bare for a model without; most images."""
         wanted = PAPER.get(self.recipe.data, {}).get(attack)
         choice = "none" if self.recipe.task is None else "min-aux"
-        meant = (attack, repr(wanted), recipes.defence(self.recipe, choice), self.recipe.data)
-        fitting = [row for row in self.rows if (row.attack, row.settings, row.defence, row.data) == meant]
+        if wanted is None:
+            return None
+        meant = (attack_spec(attack, wanted), recipes.defence(self.recipe, choice), self.recipe.data)
+        fitting = [row for row in self.rows if (row.attack, row.defence, row.data) == meant]
         return max(fitting, key=lambda row: row.n, default=None)
 
     def as_json(self) -> dict[str, Any]:
@@ -166,7 +170,8 @@ def _show_card(shell: Shell, asked: str, card: Card) -> None:
     }
     view = table("attack", "purified", "accuracy, %", "n", "data", "settings", right=("n",))
     for row in card.rows:
-        view.add_row(row.attack, row.eps_pfy, figure(row), f"{row.n:,}", row.data, row.settings)
+        shown = (attack_text(row.attack), eps_text(row.defence), figure(row), f"{row.n:,}", row.data)
+        view.add_row(*shown, settings_text(row.attack))
     content = {
         **card.as_json(),
         "file_sha256": atomic.sha256(card.path),

@@ -1,7 +1,7 @@
-"""Protocols that turn a model, an attack and a purifier into result rows."""
+"""Protocols that turn a model, attacks and purifiers into result rows."""
 
 from soap.evaluation.provenance import fingerprint
 from soap.evaluation.threats import PAPER, Clean
-from soap.evaluation.transfer import save_images, transfer
+from soap.evaluation.transfer import evaluate_transfer, save_images
 
-__all__ = ["PAPER", "Clean", "fingerprint", "save_images", "transfer"]
+__all__ = ["PAPER", "Clean", "evaluate_transfer", "fingerprint", "save_images"]

@@ -18,6 +18,7 @@ from soap.descent import pull_back
 from soap.errors import InputError
 from soap.purifiers.soap import Purified
 from soap.shapes import Float, Tensor
+from soap.specs import Spec, call_text
 
 SIDE_BY_SIDE = {"cpu": 1, "cuda": 8}
 """Images projected side by side, each by kernels of its own: in a common batch a GPU rounds otherwise for another
@@ -70,12 +71,14 @@ class DefenseGAN:
         draws = torch.Generator().manual_seed(seeding.seed_for(seed, 0))  # on the CPU: the same on every device
         self._starts = torch.randn(starts, latent, generator=draws, dtype=torch.float64)
 
+    def spec(self) -> Spec:
+        """The settings, as result rows store them."""
+        generator = getattr(self.generator, "name", type(self.generator).__name__)
+        names = ("steps", "starts", "step_size", "momentum", "seed")
+        return Spec(name="DefenseGAN", settings={"generator": generator, **{n: getattr(self, n) for n in names}})
+
     def __repr__(self) -> str:
-        name = getattr(self.generator, "name", type(self.generator).__name__)
-        return (
-            f"DefenseGAN({name}, steps={self.steps}, starts={self.starts}, step_size={self.step_size}, "
-            f"momentum={self.momentum}, seed={self.seed})"
-        )
+        return call_text(self.spec())
 
     def __call__(self, x: Float[Tensor, "batch c h w"]) -> Purified:
         """Purify a batch; inputs are not changed.

@@ -20,6 +20,7 @@ from soap.models.pixel_walk import PixelChoice, fill
 from soap.models.pixelcnn import PixelCNN
 from soap.purifiers.soap import Purified
 from soap.shapes import Float, Int, Tensor
+from soap.specs import Spec, call_text
 
 SIDE_BY_SIDE = {"cpu": 64, "cuda": 2048}
 """Images walked at once at most: on a GPU a pixel's hundred small kernels cost nearly the same for one and for many.
@@ -50,8 +51,12 @@ class PixelDefend:
         # Nearest first and lower before higher: the first of equals is the one that ties go to.
         self.offsets = torch.tensor([0, *(sign * step for step in range(1, reach + 1) for sign in (-1, 1))])
 
+    def spec(self) -> Spec:
+        """The settings, as result rows store them."""
+        return Spec(name="PixelDefend", settings={"eps": self.eps})
+
     def __repr__(self) -> str:
-        return f"PixelDefend(eps={self.eps})"
+        return call_text(self.spec())
 
     def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
         """Purify a batch [batch, c, h, w] of images in [0, 1] of the model's own size; inputs are not changed."""

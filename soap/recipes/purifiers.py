@@ -14,6 +14,7 @@ from soap.errors import InputError, call_with, unknown
 from soap.purifiers import SOAP, AntiAdversary, Hedge, Purifier
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
+from soap.specs import PriorTraining
 
 SOAP_NAME = "soap"
 
@@ -83,10 +84,10 @@ def by_prior(
 
 
 def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
-    """A trained generative model as `zoo.load_prior` has it, with a `training_note` that says how it was made."""
+    """A trained generative model as `zoo.load_prior` has it, with a `training_spec` that describes its training."""
     model, recipe = zoo.load_prior(name, device=device), zoo.prior_recipe(name)
-    note = f"{recipe.name}, {recipe.training.epochs} epochs, seed {recipe.training.seed}"
-    setattr(model, "training_note", note)  # noqa: B010  (mypy knows modules by their tensors)
+    made = PriorTraining(name=recipe.name, epochs=recipe.training.epochs, seed=recipe.training.seed)
+    setattr(model, "training_spec", made)  # noqa: B010  (mypy knows modules by their tensors)
     return model
 
 

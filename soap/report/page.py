@@ -24,9 +24,9 @@ def demo_page(
     attackers who know the purifier left, where they were tried.
     """
     lines = under_attack(rows)
-    shown = next((line for line in lines if line.bare.attack == attack), None)
+    shown = next((line for line in lines if line.bare.attack.name == attack), None)
     if shown is None:
-        raise InputError(f"the page is to show attack {attack!r}, but the rows are of {[*{r.attack for r in rows}]}.")
+        raise InputError(f"the page is to show attack {attack!r}, but the rows are of {[*{r.attack.name for r in rows}]}.")
     title = TITLES.get(attack, attack)
     attacked = f"attacked by {title}"
     right = [int((labels == show.y).sum()) for labels in show.labels]

@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 import soap  # noqa: E402
 from soap._files import tensor_files  # noqa: E402
 from soap.data import Dataset  # noqa: E402
-from soap.evaluation.transfer import transfer  # noqa: E402
+from soap.evaluation.transfer import evaluate_transfer  # noqa: E402
 from soap.results import Store  # noqa: E402
 from soap.training import GenerativeSchedule, Schedule, checkpoint, generative, loop  # noqa: E402
 
@@ -91,7 +91,7 @@ def evaluate(out: Path) -> None:
     model = tiny_model()
     attacks = {f"pgd-{n}": soap.attacks.PGD(eps=0.05, step_size=0.01, steps=n) for n in (5, 10, 15)}
     purifiers = [soap.SOAP(model, eps) for eps in ("min-aux", 0.1)]
-    transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch=10)
+    evaluate_transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch=10)
 
 
 def trained(out: Path) -> dict[str, Any]:

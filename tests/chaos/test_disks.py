@@ -21,7 +21,7 @@ import soap
 from soap._files import tensor_files
 from soap.errors import FileError
 from soap.evaluation.adaptive.folder import Attacked, RunFolder
-from soap.evaluation.transfer import transfer
+from soap.evaluation.transfer import evaluate_transfer
 from soap.results import Row, Store
 from soap.training import checkpoint
 
@@ -124,7 +124,7 @@ def test_a_limit_on_file_sizes_leaves_the_last_two_checkpoints(tmp_path):
 
 
 def a_row() -> Row:
-    return transfer(tiny_model(), suite_images(5), {"fgsm": soap.attacks.FGSM(eps=0.1)}, [])[0]
+    return evaluate_transfer(tiny_model(), suite_images(5), {"fgsm": soap.attacks.FGSM(eps=0.1)}, [])[0]
 
 
 def test_a_full_disk_leaves_the_rows_before_and_no_part_of_the_next():

@@ -52,7 +52,7 @@ def test_the_rows_are_those_of_the_library(measured):
     model, data = soap.load("mnist-fcn-dr"), soap.data.load("mnist-mini").take(20)
     paper = soap.evaluation.PAPER["mnist-mini"]
     attacks = {name: paper[name] for name in ("none", "fgsm", "pgd")}
-    plain = soap.evaluation.transfer(model, data, attacks, [soap.SOAP(model)])
+    plain = soap.evaluation.evaluate_transfer(model, data, attacks, [soap.SOAP(model)])
     assert [row["correct"] for row in answer["rows"]] == [row.correct for row in plain]
     assert [row["key"] for row in answer["rows"]] == [row.key for row in plain]
 

@@ -14,7 +14,7 @@ from soap.attacks import FGSM, PGD
 from soap.auxiliary import second_view
 from soap.auxiliary.consistency import GRADIENTS
 from soap.data import Dataset
-from soap.evaluation import Clean, swept, transfer
+from soap.evaluation import Clean, swept, evaluate_transfer
 from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS, gradient_evidence, variant
 from soap.evaluation.threats import PAPER
 from soap.paper import committed_rows
@@ -149,7 +149,7 @@ def test_rows_are_those_of_the_transfer_protocol_and_are_found_again():
     for name in GRADIENTS:
         usual = tiny_model("consistency")
         usual.auxiliary.gradient = name
-        for row in transfer(usual, data, QUICK, [SOAP(usual)])[1::2]:
+        for row in evaluate_transfer(usual, data, QUICK, [SOAP(usual)])[1::2]:
             ours = found[row.attack, name]
             assert (ours.key, ours.correct) == (row.key, row.correct)
     x_adv = QUICK["pgd"](model, data.x, data.y)
@@ -186,7 +186,7 @@ def test_the_attacks_are_the_papers_and_rows_are_measured_once(tmp_path, monkeyp
 def test_other_purifiers_are_not_taken_for_variants():
     model, data = tiny_model("consistency"), sample(3)
     rows = gradient_evidence(model, data, attacks=QUICK)
-    others = transfer(model, data, QUICK, [SOAP(model, eps="oracle"), SOAP(model, eps=0.1)])
+    others = evaluate_transfer(model, data, QUICK, [SOAP(model, eps="oracle"), SOAP(model, eps=0.1)])
     changes = (
         {"protocol": "auxiliary-aware"},
         {"attack": "df"},

@@ -13,7 +13,7 @@ from soap import SOAP, InputError
 from soap.attacks import FGSM, PGD, AuxiliaryAwarePGD
 from soap.auxiliary import all_turns
 from soap.data import Dataset
-from soap.evaluation import Clean, swept, transfer
+from soap.evaluation import Clean, swept, evaluate_transfer
 from soap.evaluation.sweeps import (
     BETAS,
     auxiliary_aware,
@@ -55,7 +55,7 @@ def test_auxiliary_aware_rows_are_those_computed_by_hand():
         x_adv = AuxiliaryAwarePGD(eps=0.2, step_size=0.1, steps=3, beta=beta)(model, data.x, data.y)
         assert found[beta, False].correct == right(model, x_adv, data.y)
         assert found[beta, True].correct == right(model, SOAP(model)(x_adv).x, data.y)
-    plain = transfer(model, data, {"pgd": ATTACK}, [SOAP(model)])
+    plain = evaluate_transfer(model, data, {"pgd": ATTACK}, [SOAP(model)])
     assert [found[0.0, False].correct, found[0.0, True].correct] == [row.correct for row in plain]
 
 
@@ -145,7 +145,7 @@ def test_label_leaking_has_the_tables_own_rows():
     model, data = tiny_model(), images(name="mnist")
     rows = label_leaking(model, data)
     assert [row.key for row in rows] == [
-        row.key for row in transfer(model, data, {"none": Clean(), "fgsm": FGSM(eps=0.3)}, [])
+        row.key for row in evaluate_transfer(model, data, {"none": Clean(), "fgsm": FGSM(eps=0.3)}, [])
     ]
     found = swept.by_attack(rows, model.name)
     assert found["fgsm"].correct == right(model, FGSM(eps=0.3)(model, data.x, data.y), data.y)

@@ -9,7 +9,7 @@ from tiny import noise_images, state_of, tiny_model
 import soap
 from soap.attacks import FGSM, PGD, DeepFool
 from soap.data import Dataset
-from soap.evaluation import PAPER, Clean, transfer
+from soap.evaluation import PAPER, Clean, evaluate_transfer
 from soap.results import Store
 
 ATTACKS = {"none": Clean(), "fgsm": FGSM(eps=0.1), "df": DeepFool(radius=0.5, candidates=4)}
@@ -26,7 +26,7 @@ def test_rows_are_the_figures_computed_by_hand():
     model, data = tiny_model(), images()
     before = state_of(model)
     purifiers = [soap.SOAP(model), soap.SOAP(model, eps="oracle"), soap.SOAP(model, eps=0.2)]
-    rows = transfer(model, data, ATTACKS, purifiers, batch=10)
+    rows = evaluate_transfer(model, data, ATTACKS, purifiers, batch=10)
     assert state_of(model) == before
     assert [(row.attack, row.eps_pfy) for row in rows] == [
         (attack, choice) for attack in ATTACKS for choice in ("none", "min-aux", "oracle", "0.2")
@@ -52,7 +52,7 @@ def test_any_purifier_will_do_and_rows_call_it_what_it_calls_itself():
     model, data = tiny_model(), images()
     near = Darker()
     near.eps = 0.25
-    _, free, fixed = transfer(model, data, {"none": Clean()}, [Darker(), near])
+    _, free, fixed = evaluate_transfer(model, data, {"none": Clean()}, [Darker(), near])
     assert (free.defence, free.eps_pfy, fixed.eps_pfy) == ("Darker()", "free", "0.25")
     assert free.correct == int((model(data.x / 2).argmax(1) == data.y).sum())
     assert free.measures == {"mean_eps_pfy": 0.5, "mean_loss_before": 3.0, "mean_loss_after": 1.0}
@@ -60,7 +60,7 @@ def test_any_purifier_will_do_and_rows_call_it_what_it_calls_itself():
 
 def test_measures_tell_how_strong_the_attack_was():
     model, data = tiny_model(), images()
-    rows = {row.attack: row for row in transfer(model, data, ATTACKS, [])}
+    rows = {row.attack: row for row in evaluate_transfer(model, data, ATTACKS, [])}
     assert rows["none"].measures == {"mean_l2": 0.0, "mean_linf": 0.0}
     assert rows["fgsm"].measures["mean_linf"] == pytest.approx(0.1, abs=1e-3)
     x_adv = ATTACKS["df"](model, data.x, data.y)
@@ -72,17 +72,17 @@ def test_no_batch_is_larger_than_asked_for():
     """Success was once counted on all images at once: on a GPU points on the boundary then fell on its other side."""
     model, data, sizes = tiny_model(), images(), []
     model.encoder.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
-    transfer(model, data, {"df": ATTACKS["df"]}, [], batch=10)
+    evaluate_transfer(model, data, {"df": ATTACKS["df"]}, [], batch=10)
     assert max(sizes) <= 10 * ATTACKS["df"].candidates
     assert len(data) > 10
     sizes.clear()
-    transfer(model, data, {"none": Clean()}, [], batch=10)
+    evaluate_transfer(model, data, {"none": Clean()}, [], batch=10)
     assert max(sizes) == 10
 
 
 def test_rows_already_in_the_store_are_not_measured_again(tmp_path):
     model, data, store = tiny_model(), images(), Store(tmp_path / "rows.jsonl")
-    first = transfer(model, data, ATTACKS, [soap.SOAP(model)], store=store)
+    first = evaluate_transfer(model, data, ATTACKS, [soap.SOAP(model)], store=store)
     content = store.path.read_bytes()
 
     class Explodes(FGSM):
@@ -92,21 +92,21 @@ def test_rows_already_in_the_store_are_not_measured_again(tmp_path):
         def __repr__(self) -> str:
             return repr(ATTACKS["fgsm"])
 
-    again = transfer(model, data, {"fgsm": Explodes(eps=0.1)}, [soap.SOAP(model)], store=store)
+    again = evaluate_transfer(model, data, {"fgsm": Explodes(eps=0.1)}, [soap.SOAP(model)], store=store)
     assert again == [row for row in first if row.attack == "fgsm"]
     assert store.path.read_bytes() == content
-    more = transfer(model, data, ATTACKS, [soap.SOAP(model), soap.SOAP(model, eps=0.3)], store=store)
+    more = evaluate_transfer(model, data, ATTACKS, [soap.SOAP(model), soap.SOAP(model, eps=0.3)], store=store)
     assert len(more) == 9
     assert len(store.read()) == 9
 
 
 def test_a_stop_keeps_what_is_done_and_the_next_run_goes_on(tmp_path):
     model, data = tiny_model(), images()
-    whole = transfer(model, data, ATTACKS, [soap.SOAP(model)], batch=10)
+    whole = evaluate_transfer(model, data, ATTACKS, [soap.SOAP(model)], batch=10)
     for asked in range(12):
         store = Store(tmp_path / f"{asked}.jsonl")
         calls = iter(range(1000))
-        part = transfer(
+        part = evaluate_transfer(
             model,
             data,
             ATTACKS,
@@ -116,23 +116,23 @@ def test_a_stop_keeps_what_is_done_and_the_next_run_goes_on(tmp_path):
             stop=lambda: next(calls) >= asked,  # noqa: B023
         )
         assert part == store.read()
-        done = transfer(model, data, ATTACKS, [soap.SOAP(model)], batch=10, store=store)
+        done = evaluate_transfer(model, data, ATTACKS, [soap.SOAP(model)], batch=10, store=store)
         assert [(r.key, r.correct) for r in done] == [(r.key, r.correct) for r in whole]
 
 
 def test_other_weights_or_data_are_other_rows(tmp_path):
     store = Store(tmp_path / "rows.jsonl")
     data = images()
-    transfer(tiny_model(), data, {"none": Clean()}, [], store=store)
-    transfer(tiny_model(seed=1), data, {"none": Clean()}, [], store=store)
-    transfer(tiny_model(), dataclasses.replace(data, sha256="f" * 64), {"none": Clean()}, [], store=store)
+    evaluate_transfer(tiny_model(), data, {"none": Clean()}, [], store=store)
+    evaluate_transfer(tiny_model(seed=1), data, {"none": Clean()}, [], store=store)
+    evaluate_transfer(tiny_model(), dataclasses.replace(data, sha256="f" * 64), {"none": Clean()}, [], store=store)
     assert len(store.read()) == 3
 
 
 def test_adversarial_images_are_saved_so_that_they_load_again(tmp_path):
     model, data = tiny_model(), images()
     attack = PGD(eps=0.1, step_size=0.05, steps=3)
-    transfer(model, data, {"pgd": attack}, [], save_adversarial=tmp_path)
+    evaluate_transfer(model, data, {"pgd": attack}, [], save_adversarial=tmp_path)
     saved = soap.data.load(tmp_path / "tiny-reconstruction-pgd.npz")
     torch.testing.assert_close(saved.x, attack(model, data.x, data.y))
     assert torch.equal(saved.y, data.y)
@@ -148,9 +148,9 @@ def test_the_papers_attacks():
 def test_bad_input_is_refused():
     model, data = tiny_model(), images()
     with pytest.raises(soap.InputError, match="no attack was named"):
-        transfer(model, data, {}, [])
+        evaluate_transfer(model, data, {}, [])
     with pytest.raises(soap.InputError, match="batch is 0"):
-        transfer(model, data, ATTACKS, [], batch=0)
+        evaluate_transfer(model, data, ATTACKS, [], batch=0)
     small = dataclasses.replace(data, x=noise_images(23, side=6))
     with pytest.raises(soap.InputError, match=r"this model takes \[batch, 1, 8, 8\]"):
-        transfer(model, small, ATTACKS, [])
+        evaluate_transfer(model, small, ATTACKS, [])
