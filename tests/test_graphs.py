@@ -70,7 +70,7 @@ def test_what_gives_answers_asks_for_the_padding(kind, monkeypatch):
     call = {
         "soap": lambda: soap.SOAP(model, 0.1)(x).x,
         "hedge": lambda: soap.purifiers.Hedge(model, eps=0.1)(x).x,
-        "answers": lambda: passes.answers(model, x),
+        "answers": lambda: passes.forward_logits(model, x),
     }[kind]
     assert len(call()) == 3
     assert seen == [8]

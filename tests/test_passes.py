@@ -7,9 +7,8 @@ from tiny import TASKS, noise_images, tiny_model
 import soap
 from soap._runtime import passes
 from soap._runtime.isolation import frozen
-from soap.attacks import sight
 from soap.attacks.losses import LOSSES
-from soap.attacks.unrolled import Unrolled
+from soap.gradient_rules import Unrolled, logits_and_gradient, rule
 
 
 def by_hand(model, x, criterion):
@@ -24,9 +23,9 @@ def by_hand(model, x, criterion):
 def test_a_look_in_two_passes_is_the_look_in_one(task, loss, monkeypatch):
     model, x, y = tiny_model(task).eval(), noise_images(5), torch.arange(5) % 4
     asked = []
-    monkeypatch.setattr(sight, "replays", lambda model, x: asked.append(len(x)) or True)
+    monkeypatch.setattr(rule, "is_replayed", lambda model, x: asked.append(len(x)) or True)
     with frozen(model):
-        logits, gradient = sight.look(model, x, lambda z: LOSSES[loss](z, y))
+        logits, gradient = logits_and_gradient(model, x, lambda z: LOSSES[loss](z, y))
         wanted = by_hand(model, x, lambda z: LOSSES[loss](z, y))
     assert asked == [5]
     torch.testing.assert_close(logits, wanted[0])
@@ -34,13 +33,13 @@ def test_a_look_in_two_passes_is_the_look_in_one(task, loss, monkeypatch):
 
 
 def test_rows_are_passed_in_parts(monkeypatch):
-    monkeypatch.setattr(passes, "MOST", 4)
+    monkeypatch.setattr(passes, "MAX_ROWS_PER_PASS", 4)
     model, x, upstream = tiny_model().eval(), noise_images(10), torch.rand(10, 4)
     sizes = []
     model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
     with frozen(model):
-        torch.testing.assert_close(passes.answers(model, x), model(x))
-        gradient = passes.pulled_back(model, x, upstream)
+        torch.testing.assert_close(passes.forward_logits(model, x), model(x))
+        gradient = passes.input_gradient(model, x, upstream)
         assert sizes == [4, 4, 2, 10, 4, 4, 2]
         torch.testing.assert_close(gradient, by_hand(model, x, lambda z: (z * upstream).sum(1))[1])
 
@@ -50,15 +49,15 @@ def test_images_made_under_inference_mode_are_taken():
     with torch.inference_mode():
         x = noise_images(2).clone()
         upstream = torch.ones(2, 4)
-        assert passes.answers(model, x).shape == (2, 4)
-        assert passes.pulled_back(model, x, upstream).abs().sum() > 0
+        assert passes.forward_logits(model, x).shape == (2, 4)
+        assert passes.input_gradient(model, x, upstream).abs().sum() > 0
 
 
 def test_on_the_cpu_nothing_is_replayed():
     model = tiny_model().eval()
     model.recordable = True
-    assert not passes.replays(model, noise_images(1))
-    assert not passes.replays(lambda x: x, noise_images(1))
+    assert not passes.is_replayed(model, noise_images(1))
+    assert not passes.is_replayed(lambda x: x, noise_images(1))
 
 
 @pytest.mark.gpu
@@ -68,8 +67,8 @@ def test_on_a_gpu_passes_replayed_equal_themselves_called(task):
     for images in (noise_images(8).cuda(), noise_images(8).cuda().flip(0)):
         with frozen(model):
             model.recordable = True
-            assert passes.replays(model, images)
-            fast = passes.answers(model, images), passes.pulled_back(model, images, upstream)
+            assert passes.is_replayed(model, images)
+            fast = passes.forward_logits(model, images), passes.input_gradient(model, images, upstream)
             model.recordable = False
             wanted = by_hand(model, images, lambda z: (z * upstream).sum(1))
         torch.testing.assert_close(fast[0], wanted[0])
@@ -80,7 +79,7 @@ def test_on_a_gpu_passes_replayed_equal_themselves_called(task):
 def test_on_a_gpu_a_network_that_learns_is_called():
     model = tiny_model().cuda().train()
     model.recordable = True
-    assert not passes.replays(model, noise_images(1).cuda())
+    assert not passes.is_replayed(model, noise_images(1).cuda())
 
 
 @pytest.mark.gpu
@@ -94,7 +93,7 @@ def test_on_a_gpu_many_recordings_of_a_model_share_their_memory_and_agree():
         for rows in (100, 64, 33, 7, 1):
             x, y = images[:rows], torch.arange(rows, device="cuda") % 10
             with torch.no_grad():
-                seen = robust(x), *Unrolled(model, purify).look(x, lambda z, y=y: LOSSES["ce"](z, y))
+                seen = robust(x), *Unrolled(model, purify).logits_and_gradient(x, lambda z, y=y: LOSSES["ce"](z, y))
             for number, value in enumerate(seen):
                 known = first.setdefault((rows, number), value)
                 assert torch.equal(known, value), (turn, rows, number)

@@ -14,10 +14,9 @@ from torch import nn
 
 import soap
 from soap._runtime import cuda_graphs
-from soap.attacks import APGD, sight
-from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda
+from soap.attacks import APGD
 from soap.attacks.losses import cross_entropy
-from soap.attacks.unrolled import Unrolled
+from soap.gradient_rules import MeanOverIterates, StartPoint, StraightThrough, Unrolled, logits_and_gradient
 from soap.models.pixelcnn import PixelCNN
 
 
@@ -66,17 +65,17 @@ def recorded(monkeypatch):
     return made
 
 
-def sights(model):
+def seen_models(model):
     purify, hedge = soap.SOAP(model), soap.purifiers.Hedge(model, steps=3)
     return {
         "classifier": model,
-        "bpda": Bpda(model, purify),
-        "at the start": StartBpda(model, purify),
-        "along the path": TrajectoryBpda(model, purify),
+        "bpda": StraightThrough(model, purify),
+        "at the start": StartPoint(model, purify),
+        "along the path": MeanOverIterates(model, purify),
         "unrolled": Unrolled(model, purify),
         "unrolled, wider": Unrolled(model, purify, scale=3.0),
         "unrolled, smooth": Unrolled(model, purify, smooth=True),
-        "hedge along the path": TrajectoryBpda(model, hedge),
+        "hedge along the path": MeanOverIterates(model, hedge),
         "hedge unrolled": Unrolled(model, hedge),
     }
 
@@ -85,8 +84,8 @@ def seen(model, x, y):
     """Looks, answers and attacked images, by every way to see the defence; one model, so that recordings could mix."""
     attack = APGD(eps=0.3, steps=3, restarts=2, leave_when_fooled=True)
     found = {}
-    for name, one in sights(model).items():
-        logits, gradient = sight.look(one, x, partial(cross_entropy, y=y))
+    for name, one in seen_models(model).items():
+        logits, gradient = logits_and_gradient(one, x, partial(cross_entropy, y=y))
         found |= {(name, "logits"): logits, (name, "gradient"): gradient, (name, "attacked"): attack(one, x, y)}
     with torch.no_grad():
         found["defended", "logits"] = soap.Defence(model, soap.SOAP(model))(x)

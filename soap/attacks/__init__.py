@@ -4,7 +4,6 @@ from soap.attacks.apgd import APGD, Trace
 from soap.attacks.attack import Attack, Model, fooled
 from soap.attacks.autoattack import AutoAttack
 from soap.attacks.auxiliary_aware import AuxiliaryAwarePGD
-from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda
 from soap.attacks.carlini_wagner import CarliniWagner
 from soap.attacks.deepfool import DeepFool
 from soap.attacks.losses import cross_entropy, dlr, margin, targeted_dlr, targeted_margin
@@ -14,7 +13,6 @@ from soap.attacks.pgd import FGSM, PGD
 from soap.attacks.square import Square
 from soap.attacks.stolen import StolenCopy
 from soap.attacks.substitute import Substitute, Transfer
-from soap.attacks.unrolled import Unrolled
 
 __all__ = [
     "APGD",
@@ -23,20 +21,16 @@ __all__ = [
     "Attack",
     "AutoAttack",
     "AuxiliaryAwarePGD",
-    "Bpda",
     "CarliniWagner",
     "DeepFool",
     "MinimalL2",
     "Model",
     "Noise",
     "Square",
-    "StartBpda",
     "StolenCopy",
     "Substitute",
     "Trace",
-    "TrajectoryBpda",
     "Transfer",
-    "Unrolled",
     "cross_entropy",
     "dlr",
     "fooled",

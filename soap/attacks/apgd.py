@@ -16,8 +16,8 @@ from soap.attacks.apgd_walk import Found, Walk, checkpoints
 from soap.attacks.attack import Attack, Model
 from soap.attacks.losses import LOSSES, TARGETED
 from soap.attacks.pgd import BALLS
-from soap.attacks.sight import look
 from soap.balls import Ball
+from soap.gradient_rules import logits_and_gradient
 from soap.shapes import Float, Int, Tensor
 
 
@@ -37,7 +37,7 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class APGD(Attack):
-    """Climb `loss` inside a ball of radius `eps`, on any model that can be looked at (`soap.attacks.sight`).
+    """Climb `loss` inside a ball of radius `eps`, on any model whose input gradient is known (`soap.gradient_rules`).
 
     A run costs `steps` + 1 looks, a call one forward pass more. A row keeps the point of highest loss among those that
     fool, the clean image included; where none does, among all.
@@ -129,7 +129,7 @@ class APGD(Attack):
         for step in range(self.steps + 1):
             if step > 0:
                 walk.move(ball, first=step == 1)
-            logits, gradient = look(model, walk.x, criterion)
+            logits, gradient = logits_and_gradient(model, walk.x, criterion)
             walk.see(logits, gradient, criterion(logits), step=step)
             if self.leave_when_fooled and (step in checks or step == self.steps):
                 _look_again(model, walk)

@@ -1,4 +1,4 @@
-"""The auxiliary-aware attack (section 4.3 of the paper): fool the classifier while pleasing the purifier."""
+"""The auxiliary-aware attack (section 4.1 of the paper): fool the classifier while pleasing the purifier."""
 
 import math
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from soap.auxiliary import JointModel
 from soap.balls import Linf
 from soap.descent import ascend
 from soap.errors import InputError
+from soap.gradient_rules import FiniteLogits
 from soap.shapes import Tensor
 
 
@@ -37,11 +38,11 @@ class AuxiliaryAwarePGD(Attack):
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """One walk on the combined objective."""
-        joint = getattr(model, "inside", model)  # a model may stand in a wrapper that mends its outputs
+        joint = model.model if isinstance(model, FiniteLogits) else model
         if not isinstance(joint, JointModel):
             raise InputError(
                 f"got a {type(model).__name__}, which has no auxiliary task to be aware of; want a JointModel "
-                "(a defended model's is its `.model`), or attack with PGD."
+                "(a defended model's is its `.classifier`), or attack with PGD."
             )
         task = joint.auxiliary
         return ascend(

@@ -14,7 +14,7 @@ import soap
 from soap import zoo
 from soap._runtime import seeding
 from soap._runtime.isolation import preserved_random_state
-from soap.attacks.bpda import Bpda
+from soap.gradient_rules import StraightThrough
 from soap.models import Generator
 from soap.purifiers import DefenseGAN, defense_gan
 
@@ -158,7 +158,7 @@ def test_it_stands_before_a_classifier_and_is_attacked_there():
     purify = DefenseGAN(generator, steps=3, starts=2)
     x, y = noise_images(4), torch.arange(4)
     assert torch.equal(soap.Defence(model, purify)(x), model(purify(x).x))
-    adversarial = soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)(Bpda(model, purify), x, y)
+    adversarial = soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)(StraightThrough(model, purify), x, y)
     assert 0 < (adversarial - x).abs().max() <= 0.1 + 1e-6
 
 

@@ -10,9 +10,15 @@ from torch.nn import functional as F
 
 import soap
 from soap._runtime.seeding import streams, uniform
-from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda, Walks
-from soap.attacks.sight import look
-from soap.attacks.unrolled import Unrollable, Unrolled
+from soap.gradient_rules import (
+    MeanOverIterates,
+    PathPurifier,
+    StartPoint,
+    StraightThrough,
+    UnrollablePurifier,
+    Unrolled,
+    logits_and_gradient,
+)
 from soap.purifiers import AntiAdversary, Hedge, Purifier
 
 BOTH = pytest.mark.parametrize("kind", [AntiAdversary, Hedge])
@@ -117,8 +123,8 @@ def test_the_path_is_the_way_it_went_and_the_attackers_of_this_package_take_it(k
     model, x, y = tiny_model(), noise_images(4), torch.arange(4)
     purify = kind(model, **SHORT[kind])
     assert isinstance(purify, Purifier)
-    assert isinstance(purify, Walks)
-    assert isinstance(purify, Unrollable)
+    assert isinstance(purify, PathPurifier)
+    assert isinstance(purify, UnrollablePurifier)
     path, eps = purify.route(x)
     assert path.shape == (purify.steps + 1, *x.shape)
     assert torch.equal(path, purify.path(x))
@@ -128,7 +134,7 @@ def test_the_path_is_the_way_it_went_and_the_attackers_of_this_package_take_it(k
     steps = (path[1:] - path[:-1]).abs().amax()
     assert steps <= purify.step_size + 1e-6
     attack = soap.attacks.PGD(eps=0.1, step_size=0.05, steps=2)
-    for sight in (Bpda, StartBpda, TrajectoryBpda, Unrolled):
+    for sight in (StraightThrough, StartPoint, MeanOverIterates, Unrolled):
         seen = sight(model, purify)
         assert torch.equal(seen(x), model(purify(x).x))
         assert 0 < (attack(seen, x, y) - x).abs().max() <= 0.1 + 1e-6
@@ -140,7 +146,7 @@ def test_the_unrolled_gradient_goes_through_the_start_and_every_step(kind, smoot
     """Against one backward pass through all steps, with tanh for sign on the way back (and forth, when smooth)."""
     model = tiny_model(dtype=torch.float64)
     purify, images = kind(model, **SHORT[kind]), noise_images(3, dtype=torch.float64) * 0.4 + 0.3
-    _, direction = look(Unrolled(model, purify, smooth=smooth), images, lambda logits: logits[:, 0])
+    _, direction = logits_and_gradient(Unrolled(model, purify, smooth=smooth), images, lambda logits: logits[:, 0])
     x = images.clone().requires_grad_()
     point = x + (purify.start(images) - images)
     for _ in range(purify.steps):

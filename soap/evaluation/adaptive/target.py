@@ -7,8 +7,6 @@ import torch
 from torch import nn
 
 from soap._runtime.isolation import isolated
-from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda, Walks
-from soap.attacks.unrolled import Unrollable, Unrolled
 from soap.auxiliary import JointModel
 from soap.defence import Defence
 from soap.errors import InputError
@@ -19,6 +17,8 @@ from soap.validate import describe
 
 BARE, DEFENDED = "bare", "defended"
 BPDA, START, TRAJECTORY, UNROLLED = "bpda", "bpda-start", "bpda-trajectory", "unrolled"
+RULES = {BPDA: "straight-through", START: "start", TRAJECTORY: "iterates", UNROLLED: "unrolled"}
+"""Protocols and the gradient rules of `Defence.seen_by` that they use."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +51,7 @@ class Target:
     def of_parts(cls, classifier: nn.Module, purify: Callable[[Tensor], object], *, name: str) -> "Target":
         """Somebody's classifier behind somebody's purifier: a function from images to images (or to what has `.x`)."""
         return cls(
-            name=name, defended=Bpda(classifier, purify), bare=classifier, purify=purify, label=f"{name}'s purifier"
+            name=name, defended=Defence(classifier, purify), bare=classifier, purify=purify, label=f"{name}'s purifier"
         )
 
     @classmethod
@@ -75,13 +75,7 @@ class Target:
             return self.defended
         if self.bare is None or self.purify is None:
             return None
-        if name == BPDA:
-            return Bpda(self.bare, self.purify)
-        if name == START:
-            return StartBpda(self.bare, self.purify)
-        if name == TRAJECTORY:
-            return TrajectoryBpda(self.bare, self.purify) if isinstance(self.purify, Walks) else None
-        return Unrolled(self.bare, self.purify, scale=scale) if isinstance(self.purify, Unrollable) else None
+        return Defence(self.bare, self.purify).seen_by(RULES[name], scale=scale)
 
     def classes(self, x: Float[Tensor, "batch *shape"]) -> int:
         """How many classes the defence tells apart, by what it says of the first image."""

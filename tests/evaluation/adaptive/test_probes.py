@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.autograd import grad
 
 from soap.attacks import APGD, Attack
-from soap.attacks.sight import look
 from soap.data.dataset import dataset
 from soap.errors import InputError
 from soap.evaluation.adaptive.attackable import Attackable, attackable
@@ -22,6 +21,7 @@ from soap.evaluation.adaptive.probes.inference import first_layer, passes, watch
 from soap.evaluation.adaptive.probes.nearest import Nearest
 from soap.evaluation.adaptive.suite import run_attempts
 from soap.evaluation.adaptive.target import Target
+from soap.gradient_rules import logits_and_gradient
 
 
 def test_the_quick_suite_makes_the_cheap_probes_alone():
@@ -222,7 +222,7 @@ def test_what_attacks_refuse_is_made_attackable(net, broken):
     x, y = digits(8).x, digits(8).y
     made = attackable(net, x)
     assert isinstance(made, Attackable) == broken
-    logits, direction = look(made, x, lambda z: z[:, 0])
+    logits, direction = logits_and_gradient(made, x, lambda z: z[:, 0])
     assert torch.isfinite(logits).all()
     assert torch.isfinite(direction).all()
     assert torch.equal(logits.argmax(1), net(x).argmax(1))

@@ -6,9 +6,9 @@ from typing import Any
 from soap._runtime.isolation import isolated
 from soap.attacks import Attack
 from soap.attacks.losses import cross_entropy
-from soap.attacks.sight import look
 from soap.evaluation.adaptive.attackable import attackable
 from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject, varied
+from soap.gradient_rules import logits_and_gradient
 
 
 def doubled_steps(subject: Subject) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def single_step(subject: Subject) -> dict[str, Any]:
         part, labels = x[start : start + subject.batch], y[start : start + subject.batch]
         model = attackable(subject.model, part)
         with isolated(model):
-            _, direction = look(model, part, partial(cross_entropy, y=labels))
+            _, direction = logits_and_gradient(model, part, partial(cross_entropy, y=labels))
         step = subject.ball.project(subject.threat.eps * subject.ball.steepest(direction.nan_to_num()))
         kept += int(subject.right((part + step).clamp(0, 1), labels).sum())
     return {

@@ -9,12 +9,12 @@ from torch import nn
 
 from soap._runtime.isolation import isolated
 from soap.attacks.losses import cross_entropy, margin
-from soap.attacks.sight import Sighted, look
 from soap.balls import row_norms
 from soap.errors import InputError
 from soap.evaluation.adaptive.probes.outputs import Fixed
 from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject
 from soap.evaluation.adaptive.target import BPDA, START, TRAJECTORY, UNROLLED
+from soap.gradient_rules import OwnGradient, logits_and_gradient
 from soap.shapes import Float, Tensor
 
 DIRECTIONS = 32
@@ -47,7 +47,7 @@ def _directions(subject: Subject, model: nn.Module) -> dict[str, Any]:
     for x, y in zip(torch.split(subject.x, subject.batch), torch.split(subject.y, subject.batch), strict=True):
         try:
             with isolated(model):
-                seen = [look(model, x, partial(loss, y=y))[1] for loss in (cross_entropy, margin)]
+                seen = [logits_and_gradient(model, x, partial(loss, y=y))[1] for loss in (cross_entropy, margin)]
         except InputError:
             return {"missing": len(subject.x), "not_finite": 0, "cross_entropy_zero": len(subject.x), "cut": True}
         finite = torch.stack([torch.isfinite(one).flatten(1).all(1) for one in seen]).all(0)
@@ -66,7 +66,7 @@ def differences(subject: Subject) -> dict[str, Any]:
     target, sight = subject.target, subject.strongest.sight
     part = target.bare if sight in RULES else None
     model = subject.model if part is None else part
-    rule = RULES.get(sight, "surrogate: the model's own rule" if isinstance(model, Sighted) else "gradient")
+    rule = RULES.get(sight, "surrogate: the model's own rule" if isinstance(model, OwnGradient) else "gradient")
     x, y = subject.few(IMAGES)
     x = x.clamp(0.01, 0.99)
     try:
@@ -88,7 +88,7 @@ def _compare(model: nn.Module, x: Float[Tensor, "n *shape"], y: Tensor, seed: in
         return margin(model(point), y)
 
     try:
-        _, gradient = look(model, x, lambda z: margin(z, y))
+        _, gradient = logits_and_gradient(model, x, lambda z: margin(z, y))
     except InputError:
         raise ImpossibleError("there is no gradient to compare; see check 5") from None
     moved = (gradient != 0).flatten(1).any(1) & torch.isfinite(gradient).flatten(1).all(1)

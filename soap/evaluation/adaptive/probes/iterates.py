@@ -10,11 +10,11 @@ from torch import nn
 from soap._runtime import seeding
 from soap.attacks import APGD
 from soap.attacks.apgd import Trace
-from soap.attacks.sight import Criterion, look
 from soap.evaluation.adaptive.attackable import attackable
 from soap.evaluation.adaptive.probes.nearest import Nearest
 from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject
 from soap.evaluation.adaptive.suite import seeded
+from soap.gradient_rules import Criterion, logits_and_gradient
 from soap.shapes import Int, Tensor
 
 IMAGES = 64
@@ -68,9 +68,9 @@ class Witness(nn.Module):
         self._note(x, logits)
         return logits
 
-    def look(self, x: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor]:
+    def logits_and_gradient(self, x: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor]:
         """The model's own view."""
-        logits, direction = look(self.model, x, criterion)
+        logits, direction = logits_and_gradient(self.model, x, criterion)
         self._note(x, logits)
         return logits, direction
 

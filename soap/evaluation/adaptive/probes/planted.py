@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from soap._runtime.isolation import isolated
-from soap.attacks.bpda import Bpda
 from soap.attacks.noise import Noise
 from soap.balls import Ball
+from soap.defence import Defence
 from soap.evaluation.adaptive.probes.nearest import Nearest
 from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject, by_margin, seen
 from soap.evaluation.adaptive.target import Target
@@ -141,7 +141,7 @@ def _planted(target: Target, plant: Plant) -> Target:
     """The target with the planted decision behind the same purifier."""
     if target.bare is not None and target.purify is not None:
         bare = PlantedReading(target.bare, plant)
-        return replace(target, bare=bare, defended=Bpda(bare, target.purify))
+        return replace(target, bare=bare, defended=Defence(bare, target.purify))
     whole = PlantedReading(target.defended, plant)
     return replace(target, defended=whole, bare=whole if target.bare is not None else None)
 

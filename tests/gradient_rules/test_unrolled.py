@@ -6,11 +6,15 @@ from tiny import TASKS, attacked_digits, noise_images, state_of, tiny_model
 
 import soap
 from soap.attacks import cross_entropy
-from soap.attacks.bpda import Bpda
-from soap.attacks.sight import Sighted, look
-from soap.attacks.unrolled import Unrollable, Unrolled
 from soap.auxiliary.consistency import GRADIENTS
 from soap.bench.counting import Meter, counting_features
+from soap.gradient_rules import (
+    OwnGradient,
+    StraightThrough,
+    UnrollablePurifier,
+    Unrolled,
+    logits_and_gradient,
+)
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 
@@ -57,12 +61,12 @@ FORMS = [(task, None) for task in TASKS[:2]] + [("consistency", gradient) for gr
 @pytest.mark.parametrize("scale", [0.3, 3.0])
 def test_going_back_step_by_step_is_autograd_through_the_whole_walk(task, gradient, smooth, scale):
     model, purify, x, y = double(task, gradient, grid=(0.0, 0.07, 0.25), step_size=0.1)
-    logits, direction = look(Unrolled(model, purify, scale=scale, smooth=smooth), x, of(y))
+    logits, direction = logits_and_gradient(Unrolled(model, purify, scale=scale, smooth=smooth), x, of(y))
     point, eps = x.clone().requires_grad_(), purify(x).eps[:, None, None, None]
     end, _ = plain_steps(purify.loss, point, eps, 0.1, 5, scale, smooth=smooth)
     torch.testing.assert_close(logits, model(end).detach())
     torch.testing.assert_close(direction, torch.autograd.grad(cross_entropy(model(end), y).sum(), point)[0])
-    assert not torch.allclose(direction, look(Bpda(model, purify), x, of(y))[1])
+    assert not torch.allclose(direction, logits_and_gradient(StraightThrough(model, purify), x, of(y))[1])
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -71,7 +75,7 @@ def test_the_gradient_of_the_smooth_walk_is_its_central_difference(task, radius)
     gradient = "exact" if task == "consistency" else None  # of a gradient that is not true there is no such check
     model, purify, x, y = double(task, gradient, eps=radius, step_size=0.05, steps=4)
     seen, eps = Unrolled(model, purify, smooth=True), torch.full((3, 1, 1, 1), radius, dtype=torch.float64)
-    logits, direction = seen.look(x, of(y))
+    logits, direction = seen.logits_and_gradient(x, of(y))
     end, widths = plain_steps(purify.loss, x, eps, 0.05, 4, 1.0, smooth=True)
     torch.testing.assert_close(logits, model(end))
     torch.testing.assert_close(seen(x), model(end))
@@ -126,7 +130,7 @@ def test_memory_does_not_grow_with_the_number_of_steps():
         """Of our way back, and of autograd through the whole walk."""
         model, purify, x, y = double(eps=0.5, step_size=0.05, steps=steps)
         point, eps = x.clone().requires_grad_(), torch.full((3, 1, 1, 1), 0.5, dtype=torch.float64)
-        ours = most_kept(lambda: Unrolled(model, purify).look(x, of(y)))
+        ours = most_kept(lambda: Unrolled(model, purify).logits_and_gradient(x, of(y)))
         return ours, most_kept(lambda: plain_steps(purify.loss, point, eps, 0.05, steps, 1.0, smooth=False))
 
     (few, few_plain), (many, many_plain) = measured(2), measured(8)
@@ -140,7 +144,7 @@ def test_a_stand_in_of_any_width_gives_a_finite_gradient_for_digits():
     purify = soap.SOAP(model)
     expected = soap.Defence(model, purify)(x)
     for scale in SCALES:
-        logits, direction = look(Unrolled(model, purify, scale=scale), x, of(y))
+        logits, direction = logits_and_gradient(Unrolled(model, purify, scale=scale), x, of(y))
         assert torch.equal(logits, expected)
         assert torch.isfinite(direction).all()
         assert (direction.abs().flatten(1).amax(1) > 0).all()
@@ -150,8 +154,8 @@ def test_a_stand_in_of_any_width_gives_a_finite_gradient_for_digits():
 def test_so_wide_a_stand_in_that_it_is_flat_leaves_bpda_where_no_pixel_leaves_the_range(task):
     model, purify, x, y = double(task, grid=(0.0, 0.1, 0.25))
     x = 0.3 + 0.4 * x
-    expected = Bpda(model, purify).look(x, of(y))
-    torch.testing.assert_close(Unrolled(model, purify, scale=1e9).look(x, of(y)), expected)
+    expected = StraightThrough(model, purify).logits_and_gradient(x, of(y))
+    torch.testing.assert_close(Unrolled(model, purify, scale=1e9).logits_and_gradient(x, of(y)), expected)
 
 
 @pytest.mark.parametrize("smooth", [False, True])
@@ -165,28 +169,28 @@ def test_nothing_else_changes_in_any_context(context, smooth):
     with context():
         x = noise_images(3, dtype=torch.float64)
         kept = x.clone()
-        logits, direction = seen.look(x, of(y))
+        logits, direction = seen.logits_and_gradient(x, of(y))
         assert torch.equal(x, kept)
         assert torch.equal(seen(x), logits)
     assert torch.equal(logits, expected) is not smooth
     assert not direction.requires_grad
     assert state_of(model) == before
-    assert isinstance(seen, Sighted)
-    assert isinstance(purify, Unrollable)
+    assert isinstance(seen, OwnGradient)
+    assert isinstance(purify, UnrollablePurifier)
 
 
 def test_an_image_alone_and_in_a_batch_gives_the_same():
     model, purify, x, y = double("rotation")
     seen = Unrolled(model, purify)
-    together = seen.look(x, of(y))
+    together = seen.logits_and_gradient(x, of(y))
     for row in range(3):
-        alone = seen.look(x[row : row + 1], of(y[row : row + 1]))
+        alone = seen.logits_and_gradient(x[row : row + 1], of(y[row : row + 1]))
         torch.testing.assert_close((alone[0][0], alone[1][0]), (together[0][row], together[1][row]))
 
 
 def test_memory_running_out_halves_the_part_and_changes_nothing(monkeypatch):
     model, purify, x, y = double()
-    path, whole = purify.route(x), Unrolled(model, purify).look(x, of(y))
+    path, whole = purify.route(x), Unrolled(model, purify).logits_and_gradient(x, of(y))
     loss, sizes = purify.loss, []
 
     def scarce(points):
@@ -197,7 +201,7 @@ def test_memory_running_out_halves_the_part_and_changes_nothing(monkeypatch):
 
     monkeypatch.setattr(purify, "route", lambda x: path)
     monkeypatch.setattr(purify, "loss", scarce)
-    torch.testing.assert_close(Unrolled(model, purify).look(x, of(y)), whole)
+    torch.testing.assert_close(Unrolled(model, purify).logits_and_gradient(x, of(y)), whole)
     assert max(sizes) == 3
 
 
@@ -209,18 +213,24 @@ def test_a_look_costs_one_purification_and_goes_back_through_each_step_twice():
     meter = Meter(x.device)
     twin = counting_features(model, meter)
     meter.restart()
-    Unrolled(twin, soap.SOAP(twin)).look(x, of(y))
+    Unrolled(twin, soap.SOAP(twin)).logits_and_gradient(x, of(y))
     passes = meter.passes(len(x))
     assert (passes.forward, passes.backward) == (16 + 1 + 5, 11 + 1 + 5 * 2)
 
 
 BAD = [
-    (lambda m: Unrolled(m, lambda x: x), r"want one with step_size, steps, bounds, loss\(x\).*use Bpda"),
+    (lambda m: Unrolled(m, lambda x: x), r"expected one with step_size, steps, bounds, loss\(x\).*straight-through"),
     (lambda m: Unrolled(m, soap.SOAP(m), scale=0.0), "scale is 0.0, want a number above 0"),
     (lambda m: Unrolled(m, soap.SOAP(m), scale=float("nan")), "scale is nan"),
-    (lambda m: Unrolled(m, soap.SOAP(m, "oracle")).look(noise_images(2), squares), "no defence and has no path"),
-    (lambda m: Unrolled(m, soap.SOAP(m)).look(noise_images(2) * 255, squares), "divide by 255"),
-    (lambda m: Unrolled(m, soap.SOAP(m)).look(noise_images(2), lambda z: z.detach().sum(1)), "no gradient"),
+    (
+        lambda m: Unrolled(m, soap.SOAP(m, "oracle")).logits_and_gradient(noise_images(2), squares),
+        "no defence and has no path",
+    ),
+    (lambda m: Unrolled(m, soap.SOAP(m)).logits_and_gradient(noise_images(2) * 255, squares), "divide by 255"),
+    (
+        lambda m: Unrolled(m, soap.SOAP(m)).logits_and_gradient(noise_images(2), lambda z: z.detach().sum(1)),
+        "no gradient",
+    ),
 ]
 
 
@@ -240,8 +250,8 @@ def test_on_a_gpu_a_replayed_purifier_gives_the_same(task):
     model, x, y = tiny_model(task).cuda(), noise_images(8).cuda(), torch.arange(8, device="cuda") % 4
     seen = Unrolled(model, soap.SOAP(model))
     model.recordable = True
-    fast = seen.look(x, of(y))
+    fast = seen.logits_and_gradient(x, of(y))
     model.recordable = False
-    plain = seen.look(x, of(y))
+    plain = seen.logits_and_gradient(x, of(y))
     assert torch.equal(fast[0], plain[0])
     torch.testing.assert_close(fast[1], plain[1])

@@ -9,11 +9,10 @@ from torch import nn
 
 import soap
 from soap.attacks import APGD, PGD, cross_entropy, margin
-from soap.attacks.bpda import Bpda, StartBpda, TrajectoryBpda
-from soap.attacks.sight import Sighted, look
 from soap.bench.counting import Meter, counting_logits, counting_losses
+from soap.gradient_rules import MeanOverIterates, OwnGradient, StartPoint, StraightThrough, logits_and_gradient
 
-SIGHTS = (Bpda, StartBpda, TrajectoryBpda)
+SIGHTS = (StraightThrough, StartPoint, MeanOverIterates)
 
 
 def of(loss, y):
@@ -38,11 +37,13 @@ def test_bpda_is_autograd_through_the_defended_digits(digits, loss):
     point = x.clone().requires_grad_()
     logits = soap.Defence(model, purify)(point)
     (expected,) = torch.autograd.grad(loss(logits, y).sum(), point)
-    seen, direction = look(Bpda(model, purify), x, of(loss, y))
+    seen, direction = logits_and_gradient(StraightThrough(model, purify), x, of(loss, y))
     assert torch.equal(seen, logits)
     torch.testing.assert_close(direction, expected)
     through = x.clone().requires_grad_()  # for attacks that differentiate by themselves
-    torch.testing.assert_close(torch.autograd.grad(loss(Bpda(model, purify)(through), y).sum(), through)[0], expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss(StraightThrough(model, purify)(through), y).sum(), through)[0], expected
+    )
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -56,7 +57,7 @@ def test_the_trajectory_is_the_mean_of_a_slow_loop_over_its_iterates(task, eps):
     for points in iterates:
         for row, image in enumerate(points):
             total[row] += gradient_at(model, image[None], of(cross_entropy, y[row : row + 1]))[0]
-    logits, direction = look(TrajectoryBpda(model, purify), x, of(cross_entropy, y))
+    logits, direction = logits_and_gradient(MeanOverIterates(model, purify), x, of(cross_entropy, y))
     torch.testing.assert_close(direction, total / len(iterates))
     assert torch.equal(logits, soap.Defence(model, purify)(x))
 
@@ -85,9 +86,9 @@ def test_on_a_known_purifier_and_a_known_criterion_the_directions_are_closed_for
     ways = [delta.clamp(-reach, reach) for reach in steps]
     last = x + ways[-1]
     squares = lambda logits: logits.square().sum(1)  # noqa: E731
-    rules = {Bpda: 2 * last, StartBpda: 2 * x, TrajectoryBpda: 2 * x + 2 * sum(ways) / 6}
+    rules = {StraightThrough: 2 * last, StartPoint: 2 * x, MeanOverIterates: 2 * x + 2 * sum(ways) / 6}
     for sight, expected in rules.items():
-        logits, direction = look(sight(nn.Identity(), purify), x, squares)
+        logits, direction = logits_and_gradient(sight(nn.Identity(), purify), x, squares)
         torch.testing.assert_close(logits, last)
         torch.testing.assert_close(direction, expected)
 
@@ -103,23 +104,23 @@ def test_nothing_else_changes_in_any_context(sight, context):
     with context():
         x = noise_images(3, dtype=torch.float64)
         kept = x.clone()
-        logits, direction = seen.look(x, of(cross_entropy, y))
+        logits, direction = seen.logits_and_gradient(x, of(cross_entropy, y))
         assert torch.equal(x, kept)
         assert torch.equal(seen(x), logits)
     assert torch.equal(logits, expected)  # in evaluation mode, as the defence is deployed
     assert not direction.requires_grad
     assert direction.abs().sum() > 0
     assert state_of(model) == before
-    assert isinstance(seen, Sighted)
+    assert isinstance(seen, OwnGradient)
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_an_image_alone_and_in_a_batch_gives_the_same(sight):
     model, y = tiny_model("rotation", dtype=torch.float64), torch.tensor([0, 1, 2])
     x, seen = noise_images(3, dtype=torch.float64), sight(model, soap.SOAP(model))
-    together = seen.look(x, of(cross_entropy, y))
+    together = seen.logits_and_gradient(x, of(cross_entropy, y))
     for row in range(3):
-        alone = seen.look(x[row : row + 1], of(cross_entropy, y[row : row + 1]))
+        alone = seen.logits_and_gradient(x[row : row + 1], of(cross_entropy, y[row : row + 1]))
         torch.testing.assert_close((alone[0][0], alone[1][0]), (together[0][row], together[1][row]))
 
 
@@ -133,9 +134,9 @@ def descends_without_asking(x):
 @pytest.mark.parametrize("wrap", [lambda out: out, lambda out: SimpleNamespace(x=out)], ids=["tensor", "with-x"])
 def test_a_purifier_of_ones_own(wrap):
     model, x, y = tiny_model(), noise_images(3), torch.tensor([0, 1, 2])
-    seen = Bpda(model, lambda x: wrap(descends_without_asking(x)))
+    seen = StraightThrough(model, lambda x: wrap(descends_without_asking(x)))
     with torch.no_grad():  # as inside an attack
-        logits, direction = seen.look(x, of(cross_entropy, y))
+        logits, direction = seen.logits_and_gradient(x, of(cross_entropy, y))
     torch.testing.assert_close(logits, model(0.8 * x).detach())
     torch.testing.assert_close(direction, gradient_at(model, 0.8 * x, of(cross_entropy, y)))
 
@@ -153,7 +154,9 @@ class DescendsWithoutAsking:
 def test_a_path_of_ones_own():
     model, x, y = tiny_model(), noise_images(3), torch.tensor([0, 1, 2])
     with torch.no_grad():
-        logits, direction = TrajectoryBpda(model, DescendsWithoutAsking()).look(x, of(cross_entropy, y))
+        logits, direction = MeanOverIterates(model, DescendsWithoutAsking()).logits_and_gradient(
+            x, of(cross_entropy, y)
+        )
     torch.testing.assert_close(logits, model(0.8 * x).detach())
     ends = [gradient_at(model, point, of(cross_entropy, y)) for point in (x, 0.8 * x)]
     torch.testing.assert_close(direction, (ends[0] + ends[1]) / 2)
@@ -162,7 +165,7 @@ def test_a_path_of_ones_own():
 def test_an_attack_that_knows_the_purifier_breaks_more_than_one_that_does_not(digits):
     model = digits[0]
     images = soap.data.load("mnist-mini").take(40)
-    robust, attack = Bpda(model, soap.SOAP(model)), PGD(eps=0.3, step_size=0.03, steps=20, keep="best")
+    robust, attack = StraightThrough(model, soap.SOAP(model)), PGD(eps=0.3, step_size=0.03, steps=20, keep="best")
     adversarial = [attack(target, images.x, images.y) for target in (model, robust)]
     transfer, adaptive = ((robust(x).argmax(1) == images.y).float().mean() for x in adversarial)
     assert adaptive < transfer - 0.1
@@ -187,21 +190,23 @@ def test_where_a_purifier_keeps_the_label_and_hides_the_gradient_the_start_still
     """The anti-adversary before an adversarially trained network: the other rules found less than transfer did."""
     x, y = torch.tensor([[0.75], [0.25]]), torch.tensor([0, 1])
     model, purify = Flattens(), Surer()
-    end, start = Bpda(model, purify), StartBpda(model, purify)
-    assert torch.equal(look(end, x, of(margin, y))[1], torch.zeros_like(x))
-    assert torch.equal(look(start, x, of(margin, y))[1], torch.tensor([[-2.0], [2.0]]))
+    end, start = StraightThrough(model, purify), StartPoint(model, purify)
+    assert torch.equal(logits_and_gradient(end, x, of(margin, y))[1], torch.zeros_like(x))
+    assert torch.equal(logits_and_gradient(start, x, of(margin, y))[1], torch.tensor([[-2.0], [2.0]]))
     attack = APGD(eps=0.3, steps=20, loss="margin", start="zero")
     assert torch.equal(end(attack(end, x, y)).argmax(1), y)
     assert torch.equal(start(attack(start, x, y)).argmax(1), 1 - y)
 
 
-@pytest.mark.parametrize(("sight", "passes"), [(Bpda, (1, 1)), (StartBpda, (2, 1)), (TrajectoryBpda, (6, 6))])
+@pytest.mark.parametrize(
+    ("sight", "passes"), [(StraightThrough, (1, 1)), (StartPoint, (2, 1)), (MeanOverIterates, (6, 6))]
+)
 def test_a_look_costs_one_purification_and_the_classifiers_passes(digits, sight, passes):
     """On the paper's grid of 11 radii: 11 gradients and 5 further losses, whichever way the attacker looks."""
     model, x, y = digits
     losses, logits = Meter(x.device), Meter(x.device)
     twin = counting_logits(counting_losses(model, losses), logits)
-    sight(twin, soap.SOAP(twin)).look(x, of(cross_entropy, y))
+    sight(twin, soap.SOAP(twin)).logits_and_gradient(x, of(cross_entropy, y))
     purification, classifier = losses.passes(len(x)), logits.passes(len(x))
     assert (purification.forward, purification.backward) == (16, 11)
     assert (classifier.forward, classifier.backward) == passes
@@ -215,15 +220,30 @@ class Strays(Towards):
 
 
 BAD = [
-    (lambda m, x, c: Bpda(m, lambda x: None).look(x, c), "the purifier returned NoneType None, want purified images"),
-    (lambda m, x, c: Bpda(m, lambda x: x[:1])(x), r"float32 tensor of shape \[1, 1, 8, 8\].*of shape \[2, 1, 8, 8\]"),
-    (lambda m, x, c: Bpda(m, lambda x: SimpleNamespace(x=3))(x), "the purifier returned int 3"),
-    (lambda m, x, c: Bpda(m, soap.SOAP(m, "oracle")).look(x, c), "needs the labels"),
-    (lambda m, x, c: TrajectoryBpda(m, lambda x: x), r"want one with a method path\(x\).*use Bpda"),
-    (lambda m, x, c: TrajectoryBpda(m, soap.SOAP(m, "oracle")).look(x, c), "no defence and has no path"),
-    (lambda m, x, c: TrajectoryBpda(m, Strays(x)).look(x, c), r"path is a float32.*want \[T \+ 1, 2, 1, 8, 8\]"),
-    (lambda m, x, c: Bpda(m, soap.SOAP(m)).look(x * 255, c), "divide by 255"),
-    (lambda m, x, c: Bpda(m, lambda x: x).look(x, lambda logits: logits.detach().sum(1)), "carries no gradient"),
+    (
+        lambda m, x, c: StraightThrough(m, lambda x: None).logits_and_gradient(x, c),
+        "the purifier returned NoneType None, expected purified images",
+    ),
+    (
+        lambda m, x, c: StraightThrough(m, lambda x: x[:1])(x),
+        r"float32 tensor of shape \[1, 1, 8, 8\].*of shape \[2, 1, 8, 8\]",
+    ),
+    (lambda m, x, c: StraightThrough(m, lambda x: SimpleNamespace(x=3))(x), "the purifier returned int 3"),
+    (lambda m, x, c: StraightThrough(m, soap.SOAP(m, "oracle")).logits_and_gradient(x, c), "needs the labels"),
+    (lambda m, x, c: MeanOverIterates(m, lambda x: x), r"expected one with a method path\(x\).*straight-through"),
+    (
+        lambda m, x, c: MeanOverIterates(m, soap.SOAP(m, "oracle")).logits_and_gradient(x, c),
+        "no defence and has no path",
+    ),
+    (
+        lambda m, x, c: MeanOverIterates(m, Strays(x)).logits_and_gradient(x, c),
+        r"path is a float32.*expected \[T \+ 1, 2, 1, 8, 8\]",
+    ),
+    (lambda m, x, c: StraightThrough(m, soap.SOAP(m)).logits_and_gradient(x * 255, c), "divide by 255"),
+    (
+        lambda m, x, c: StraightThrough(m, lambda x: x).logits_and_gradient(x, lambda logits: logits.detach().sum(1)),
+        "carries no gradient",
+    ),
 ]
 
 
@@ -244,8 +264,8 @@ def test_on_a_gpu_a_replayed_purifier_gives_the_same(sight, task):
     model, x, y = tiny_model(task).cuda(), noise_images(8).cuda(), torch.arange(8, device="cuda") % 4
     seen = sight(model, soap.SOAP(model))
     model.recordable = True
-    fast = seen.look(x, of(cross_entropy, y))
+    fast = seen.logits_and_gradient(x, of(cross_entropy, y))
     model.recordable = False
-    plain = seen.look(x, of(cross_entropy, y))
+    plain = seen.logits_and_gradient(x, of(cross_entropy, y))
     assert torch.equal(fast[0], plain[0])
     torch.testing.assert_close(fast[1], plain[1])

@@ -9,9 +9,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import soap
-from soap.attacks import unrolled
-from soap.attacks.second_derivatives import FixedConvolutions
-from soap.attacks.unrolled import Unrolled
+from soap.gradient_rules import Unrolled, unrolled
+from soap.gradient_rules.double_backward import FixedConvolutions
 
 LAYERS = {
     (1, False): nn.Conv1d,
@@ -94,5 +93,5 @@ def test_a_step_back_computes_no_gradient_of_weights(plain, monkeypatch):
         monkeypatch.setattr(unrolled, "FixedConvolutions", torch.enable_grad)
     model, x = tiny_model("rotation"), noise_images(2)
     with Kernels() as seen:
-        Unrolled(model, soap.SOAP(model)).look(x, lambda logits: logits.logsumexp(1))
+        Unrolled(model, soap.SOAP(model)).logits_and_gradient(x, lambda logits: logits.logsumexp(1))
     assert (seen.largest > 3) is plain  # the network's own kernels are of 3 x 3

@@ -8,10 +8,9 @@ from tiny import noise_images
 from torch import nn
 
 import soap
-from soap.attacks.sight import look
-from soap.attacks.unrolled import Unrolled
 from soap.auxiliary import Consistency, JointModel, Purification, Rotation
 from soap.auxiliary.consistency import second_view
+from soap.gradient_rules import Unrolled, logits_and_gradient
 from soap.models import Network
 from soap.models.norm import Norm, RectifiedNorm
 
@@ -59,7 +58,7 @@ def test_a_bowl_has_a_jacobian_in_closed_form(scale):
     jacobian = torch.ones_like(x)
     for point in path[:-1]:
         jacobian = jacobian * narrowing(point - target, gamma, scale)
-    logits, direction = look(Unrolled(nn.Identity(), bowl, scale=scale), x, squares)
+    logits, direction = logits_and_gradient(Unrolled(nn.Identity(), bowl, scale=scale), x, squares)
     assert torch.equal(logits, path[-1])
     torch.testing.assert_close(direction, 2 * path[-1] * jacobian)
 
@@ -70,7 +69,7 @@ def test_a_step_that_binds_follows_the_start_and_one_that_leaves_the_range_follo
     seen = Unrolled(nn.Identity(), Bowl(target, eps=0.05))
     torch.testing.assert_close(seen(x), path)
     expected = 2 * path * torch.tensor([1.0, 0.0, 0.0, 1.0])
-    torch.testing.assert_close(seen.look(x, squares)[1], expected)
+    torch.testing.assert_close(seen.logits_and_gradient(x, squares)[1], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -80,7 +79,9 @@ def test_a_clip_a_whole_number_of_steps_away_does_not_bind_by_rounding(gamma, dt
     x = torch.cat([torch.full((1,), 3 * gamma), torch.linspace(3.1 * gamma, 1, 70)]).to(dtype)[None]
     far, near = (Bowl(x - 1, eps=eps, step_size=gamma, steps=3) for eps in (0.9, 3 * gamma))
     far.bounds = (-1.0, 1.0)
-    expected, direction = (Unrolled(nn.Identity(), bowl).look(x, lambda z: z.sum(1))[1] for bowl in (far, near))
+    expected, direction = (
+        Unrolled(nn.Identity(), bowl).logits_and_gradient(x, lambda z: z.sum(1))[1] for bowl in (far, near)
+    )
     torch.testing.assert_close(direction, expected, atol=1e-6, rtol=1e-5)
 
 
@@ -100,7 +101,7 @@ class Flat(Bowl):
 def test_where_the_loss_is_flat_or_faint_the_gradient_stays_finite(tilt):
     purify, x = Flat(torch.tensor([[0.2, 0.6]])), torch.tensor([[0.5, 0.5]])
     purify.tilt = tilt
-    direction = Unrolled(nn.Identity(), purify).look(x, squares)[1]
+    direction = Unrolled(nn.Identity(), purify).logits_and_gradient(x, squares)[1]
     jacobian = narrowing((x - purify.target).double(), 0.0625, 1.0).float() if tilt else 1.0  # whatever the tilt
     torch.testing.assert_close(direction, 2 * x * jacobian)
 
@@ -177,8 +178,8 @@ def test_fused_norms_are_differentiated_twice_as_separate_ones_are(device):
     again = copy.copy(purify)  # the same walk, differentiated through the fused layers
     again.loss = soap.SOAP(ours).loss
     again.route = purify.route
-    logits, direction = Unrolled(ours, again).look(x, squares)
-    expected = Unrolled(theirs, purify).look(x, squares)
+    logits, direction = Unrolled(ours, again).logits_and_gradient(x, squares)
+    expected = Unrolled(theirs, purify).logits_and_gradient(x, squares)
     torch.testing.assert_close(logits, expected[0])
     torch.testing.assert_close(direction, expected[1], **({} if device == "cpu" else {"atol": 1e-4, "rtol": 1e-2}))
     assert direction.abs().sum() > 0
