@@ -1,9 +1,9 @@
-"""Evaluate a defence of your own: a network, and a function from images to images that stands before it.
+"""Evaluate your own defence: a classifier, and a function from images to images before it.
 
     python examples/own_purifier.py
 
-The suite attacks as one who knows the function, and 19 checks doubt what is left. A purifier that also has a method
-`path(x)`, its iterates [T + 1, batch, ...], is attacked along its path, too.
+The suite attacks through the function, and 19 checks judge the result. A purifier with a method `path(x)`, its
+iterates [T + 1, batch, ...], is also attacked along its path.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import soap
-from soap.evaluation.adaptive import Target, Threat, evaluate, headline
+from soap.evaluation import headline
 
 
 def smooth(x: Tensor) -> Tensor:
@@ -20,11 +20,11 @@ def smooth(x: Tensor) -> Tensor:
 
 
 def main(n: int = 100, suite: str = "full", out: Path = Path("runs/own-purifier"), **effort: int) -> str:
-    """One line: the worst case with its interval, and what it is worth."""
+    """The worst case with its interval, and the verdict, in one line."""
     network = soap.load("mnist-fcn-no-def")  # any nn.Module from images to logits
     digits = soap.data.load("mnist-mini").take(n)
-    target = Target.of_parts(network, smooth, name="smoothing")
-    report = evaluate(target, digits, Threat(eps=0.1), suite=suite, out=out, **effort)
+    defence = soap.Defence(network, smooth, name="smoothing")
+    report = soap.evaluate(defence, digits, suite=suite, eps=0.1, out=out, **effort)
     return headline(report.summary, report.verdict)
 
 

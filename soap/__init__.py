@@ -11,10 +11,12 @@ labels = robust(x_adv).argmax(1)
 __version__ = "0.1.0"  # before the imports: modules below may read it
 
 from soap import attacks, auxiliary, data, evaluation, models, purifiers, recipes, training, zoo
-from soap.auxiliary import JointModel
+from soap.auxiliary import JointModel, wrap
 from soap.defence import Defence
 from soap.errors import FileError, InputError, SoapError
+from soap.evaluation import evaluate, tune
 from soap.purifiers import SOAP, Purified
+from soap.training import fit
 from soap.zoo import load, load_prior
 
 __all__ = [
@@ -28,12 +30,16 @@ __all__ = [
     "attacks",
     "auxiliary",
     "data",
+    "evaluate",
     "evaluation",
+    "fit",
     "load",
     "load_prior",
     "models",
     "purifiers",
     "recipes",
     "training",
+    "tune",
+    "wrap",
     "zoo",
 ]

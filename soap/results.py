@@ -11,14 +11,13 @@ import logging
 import math
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from soap._files import atomic, checksums
+from soap._files.records import read_record
 from soap.errors import FileError
 from soap.specs import AttackSpec, DefenceSpec, TrainingSpec
 
@@ -119,7 +118,7 @@ def from_json(content: Mapping[str, Any]) -> Row:
     if _SURROGATE.search(json.dumps(content, ensure_ascii=False, allow_nan=False)):
         raise ValueError("not a result row: it holds a lone surrogate")
     try:
-        row: Row = _record(Row, {each.name: content[each.name] for each in fields(Row)})
+        row = read_record(Row, {each.name: content[each.name] for each in fields(Row)})
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a result row: {error}") from error
     if not 0 <= row.correct <= row.n or row.n == 0:
@@ -133,47 +132,12 @@ def from_json(content: Mapping[str, Any]) -> Row:
 
 def provenance_from_json(content: Mapping[str, Any]) -> Provenance:
     """The provenance that `asdict` wrote; anything else raises ValueError or TypeError."""
-    made: Provenance = _record(Provenance, content)
-    return made
+    return read_record(Provenance, content)
 
 
 def defence_from_json(content: Mapping[str, Any]) -> DefenceSpec:
     """The defence that `asdict` wrote; anything else raises ValueError or TypeError."""
-    made: DefenceSpec = _record(DefenceSpec, content)
-    return made
-
-
-def _record(kind: Any, content: Any) -> Any:
-    """A dataclass from its JSON values, each of the type of its field."""
-    if not isinstance(content, dict):
-        raise ValueError(f"expected the fields of {kind.__name__}, got {content!r:.60}")
-    types = get_type_hints(kind)
-    return kind(**{name: _value(types.get(name), name, value) for name, value in content.items()})
-
-
-def _value(kind: Any, name: str, value: Any) -> Any:
-    """The value as its field has it; ValueError where the types differ."""
-    for each in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
-        if is_dataclass(each) and isinstance(value, dict):
-            return _record(each, value)
-        if get_origin(each) is tuple and isinstance(value, list):
-            return tuple(_value(get_args(each)[0], name, item) for item in value)
-        if _fits(value, each):
-            return value
-    raise ValueError(f"its {name} is {value!r:.60}")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return number and isinstance(value, int) and abs(value) < 2**63
-    if kind is float:
-        return number and abs(value) <= sys.float_info.max
-    if get_args(kind)[1:] == (float,):
-        return isinstance(value, dict) and all(_fits(item, float) for item in value.values())
-    if get_args(kind)[1:] == (Any,):
-        return isinstance(value, dict)
-    return isinstance(value, kind) if isinstance(kind, type) else False
+    return read_record(DefenceSpec, content)
 
 
 class Store:

@@ -7,9 +7,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from soap.evaluation.adaptive.attempts import PROTOCOLS
-from soap.evaluation.adaptive.folder import CONTINUED
-from soap.evaluation.adaptive.verdict import NOTHING
+from soap.evaluation.plan import PROTOCOLS
+from soap.evaluation.run_folder import CONTINUED
+from soap.evaluation.verdict import NOTHING
 from soap.report import markdown_table, with_section
 from soap.results import Row, Store
 

@@ -13,22 +13,23 @@ from torch import nn
 
 from soap import paper, recipes
 from soap.evaluation import PAPER
-from soap.evaluation.adaptive.verdict import NOTHING
+from soap.evaluation.verdict import NOTHING
 from soap.paper.planning import seed_of
 from soap.purifiers import AntiAdversary, Hedge
 from soap.recipes import generative
-from soap.recipes.naming import BARE, defence_by
+from soap.recipes.naming import defence_by
 from soap.recipes.purifiers import BY_PRIOR, SOAP_NAME
 from soap.report import markdown_table, with_section
 from soap.report.accuracy import percent
 from soap.report.comparison import epochs
 from soap.results import Row, Store
+from soap.specs import UNDEFENDED, DefenceSpec, attack_spec, defence_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = ROOT / "docs" / "purifiers.md", ROOT / "results"
 PRIORS, STEPS = (ROOT / "results" / f"{name}.jsonl" for name in ("priors", "defense-gan-steps"))
 TITLES = {
-    BARE: "none",
+    UNDEFENDED: "none",
     SOAP_NAME: "SOAP_NAME",
     "anti-adversary": "anti-adversary",
     "hedge": "Hedge",
@@ -36,15 +37,15 @@ TITLES = {
     "pixeldefend": "PixelDefend",
 }
 SUBJECTS = {
-    "cifar10-resnet18-pgd-at": (BARE, "anti-adversary", "hedge", "pixeldefend"),
-    "cifar10-resnet18-lc": (BARE, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
-    "cifar10-resnet18-no-def": (BARE, "pixeldefend"),
-    "mnist-cnn-no-def": (BARE, "defense-gan"),
-    "mnist-fcn-no-def": (BARE, "defense-gan"),
+    "cifar10-resnet18-pgd-at": (UNDEFENDED, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-lc": (UNDEFENDED, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-no-def": (UNDEFENDED, "pixeldefend"),
+    "mnist-cnn-no-def": (UNDEFENDED, "defense-gan"),
+    "mnist-fcn-no-def": (UNDEFENDED, "defense-gan"),
 }
 """Models, and the purifiers that are put before each."""
 
-OWN = (BARE, SOAP_NAME)
+OWN = (UNDEFENDED, SOAP_NAME)
 """Purifiers whose runs are kept whole, with their pages, under the model's own name."""
 
 ABSENT = "\N{EN DASH}"
@@ -73,7 +74,7 @@ class Line:
             (_percent(self.worst) if self.verdict != NOTHING else "no figure") + _of_which_suite(self.worst),
             self.verdict or ABSENT,
             " / ".join(dict.fromkeys(images)) or ABSENT,
-            _cost(self.pgd if self.purifier != BARE else None),
+            _cost(self.pgd if self.purifier != UNDEFENDED else None),
         )
 
 

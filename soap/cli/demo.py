@@ -16,9 +16,9 @@ from soap.cli.outputs import check_folder
 from soap.cli.shell import Shell, command
 from soap.cli.suite import report_content
 from soap.cli.tables import table
+from soap.defence import Defence
 from soap.errors import FileError
-from soap.evaluation import PAPER, evaluate_transfer
-from soap.evaluation.adaptive import Target, Threat, evaluate
+from soap.evaluation import PAPER, Threat, evaluate_suite, evaluate_transfer
 from soap.evaluation.showcase import decoding, showcase
 from soap.purifiers import SOAP
 from soap.report import UPPER_BOUND, percent, under_attack
@@ -86,8 +86,8 @@ def demo(
         show = showcase(network, digits, x_adv, purifier, batch=shell.batch, watch=watch)
         knowing = None
         if adaptive:
-            knowing = evaluate(
-                Target.of_model(network, purifier),
+            knowing = evaluate_suite(
+                Defence(network, purifier),
                 digits.take(min(KNOWING, limit)),
                 Threat(eps=PAPER[DATA][SHOWN].eps),  # type: ignore[attr-defined]
                 suite="quick",

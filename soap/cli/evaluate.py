@@ -31,12 +31,12 @@ from soap.cli.suite import help_of_suites, run_suite, suite_names
 from soap.cli.tables import class_names, figure, percent, table
 from soap.errors import InputError
 from soap.evaluation import evaluate_transfer
-from soap.evaluation.adaptive.evaluate import QUICK_STEPS, STEPS
-from soap.specs import BARE, DefenceSpec
+from soap.evaluation.suite import DEFAULT_STEPS, QUICK_STEPS
 from soap.recipes.purifiers import NAMES, SOAP_NAME
 from soap.report import UPPER_BOUND
 from soap.report.row_text import eps_text
 from soap.results import Row, Store
+from soap.specs import BARE, DefenceSpec
 
 
 def evaluate(
@@ -48,7 +48,7 @@ def evaluate(
             "--suite",
             metavar="NAME",
             help=f"Attack as one who knows the purifier, and check the figure: {help_of_suites()}. "
-            f"Takes --eps, --norm, --steps ({STEPS}, of quick {QUICK_STEPS}), --queries, --out and --require. "
+            f"Takes --eps, --norm, --steps ({DEFAULT_STEPS}, of quick {QUICK_STEPS}), --queries, --out and --require. "
             "[dim]\\[default: transfer alone][/dim]",
             autocompletion=suite_names,
         ),

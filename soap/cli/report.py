@@ -12,8 +12,8 @@ from soap.cli.runs import asked
 from soap.cli.shell import Shell, command
 from soap.cli.verify import RunName
 from soap.errors import FileError
-from soap.evaluation.adaptive.evaluate import read
-from soap.evaluation.adaptive.opened import opened
+from soap.evaluation.run_folder import open_run
+from soap.evaluation.suite import read_report
 
 
 def report(
@@ -37,11 +37,11 @@ def report(
     page = out or run / "report.html"
     if page.is_dir():
         raise FileError(f"{page}: it is a folder, want a file; name one, e.g. {page / 'report.html'}.")
-    folder = opened(run)
+    folder = open_run(run)
     wanted = asked(folder, data=data)
     check_folder(page.parent)
     images = wanted.images(data_root, folder.plan()["classes"])
-    found = read(run, images)
+    found = read_report(run, images)
     atomic.write_text(page, run_page(found, images, command=wanted.command))
     content = {"run": run, "page": page.absolute(), "verdict": found.verdict.name}
     shell.result(content, f"The page: {page.absolute()}")

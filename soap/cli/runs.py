@@ -11,10 +11,10 @@ from soap.auxiliary import JointModel
 from soap.cli.options import radius
 from soap.cli.shell import Shell
 from soap.data import Dataset
+from soap.defence import Defence
 from soap.errors import FileError
-from soap.evaluation.adaptive.evaluate import ASKED
-from soap.evaluation.adaptive.folder import RunFolder
-from soap.evaluation.adaptive.target import Target
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.suite import COMMAND_FACT
 from soap.purifiers import Purifier
 from soap.recipes import purifiers
 from soap.recipes.purifiers import SOAP_NAME
@@ -55,13 +55,13 @@ class Asked:
         """Whether nothing stands before the network."""
         return self.purifier == SOAP_NAME and self.eps_pfy is None
 
-    def target(self, shell: Shell) -> Target:
+    def defence(self, shell: Shell) -> Defence:
         """The model behind its purifier, on the command's device."""
         model = zoo.load(self.model, device=shell.device, gradient=self.gradient)
         if self.bare:
-            return Target.of_model(model)
+            return Defence(model)
         own = purifier_of(model, self.purifier, self.eps_pfy, prior=self.prior, seed=self.seed)
-        return Target.of_model(model, own)
+        return Defence(model, own)
 
     def images(self, root: Path | None, classes: Sequence[str]) -> Dataset:
         """The images, on the CPU; `classes` are those of the run."""
@@ -74,13 +74,13 @@ def asked(folder: RunFolder, *, model: str | None = None, data: str | None = Non
     A run made from Python, which asked for nothing by name, is taken to be about the model and data of its plan.
     """
     plan = folder.plan()
-    kept = folder.fact(ASKED)
+    kept = folder.read_fact(COMMAND_FACT)
     if kept is None:
         bare = not plan["purifies"]
         kept = Asked(
             model=plan["target"]["name"],
             gradient=None,
-            eps_pfy=None if bare else plan["target"]["eps_pfy"],
+            eps_pfy=None if bare else str(plan["target"]["defence"]["eps"]),
             data=plan["data"]["name"],
             split=plan["data"]["split"],
             limit=plan["data"]["n"],
@@ -97,7 +97,7 @@ def asked(folder: RunFolder, *, model: str | None = None, data: str | None = Non
         ):
             raise TypeError("a value of another type")
     except TypeError as error:
-        where = folder.path / "facts" / f"{ASKED}.json"
+        where = folder.path / "facts" / f"{COMMAND_FACT}.json"
         raise FileError(f"{where}: not what a run writes ({error}); repeat the command that began the run.") from error
     changes = {"model": model, "data": data}
     return Asked(**{**asdict(found), **{key: value for key, value in changes.items() if value is not None}})

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from soap.cli.runs import Asked
 from soap.cli.shell import INTERRUPTED, Shell
 from soap.cli.tables import class_names, table
 from soap.errors import InputError
-from soap.evaluation.adaptive.attempts import PROTOCOLS, SUITES, Threat, protocols
-from soap.evaluation.adaptive.checks import FAIL, WARN
-from soap.evaluation.adaptive.evaluate import QUERIES, Report, evaluate, usual_steps
-from soap.evaluation.adaptive.folder import RunFolder
-from soap.evaluation.adaptive.summary import Line, Summary, rows, summarise
-from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, headline
+from soap.evaluation.checks import FAIL, WARN
+from soap.evaluation.plan import PROTOCOLS, SUITES, Threat, protocols
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.suite import DEFAULT_QUERIES, SuiteReport, default_steps, evaluate_suite
+from soap.evaluation.summary import ProtocolResult, Summary, read_summary
+from soap.evaluation.verdict import NOTHING, TRUSTED, headline
 from soap.recipes.purifiers import SOAP_NAME
 from soap.report.run_words import alone, gain, right, shown_lines, threat_words
 
@@ -96,29 +97,29 @@ def run_suite(
         seed=shell.seed,
     )
     options = {
-        "steps": usual_steps(suite) if steps is None else steps,
-        "queries": QUERIES if queries is None else queries,
+        "steps": default_steps(suite) if steps is None else steps,
+        "queries": DEFAULT_QUERIES if queries is None else queries,
         "batch": shell.batch,
         "seed": shell.seed,
     }
     command = _command(asked, suite, threat, options, place)
-    target = asked.target(shell)
+    defence = asked.defence(shell)
     if asked.bare:
         shell.say(f"{network.name} has no auxiliary task, so there is nothing to purify with: it is attacked as it is.")
     with interrupts.stoppable() as stop, shell.progress() as show:
-        report = evaluate(
-            target,
+        report = evaluate_suite(
+            defence,
             images,
             threat,
             suite=suite,
             out=place,
-            asked={**asked.as_json(), "command": command},
+            note={**asked.as_json(), "command": command},
             watch=show,
             stop=stop,
             **options,
         )
     if report is None:
-        _stopped(shell, place, summarise(RunFolder(place), images))
+        _stopped(shell, place, read_summary(RunFolder(place), images))
     else:
         shell.result({**report_content(report), "finished": True, "run": place}, _view(report))
         shell.say(f"The run is in {place}; `soap report {shlex.quote(str(place))}` makes a page of it.")
@@ -165,7 +166,7 @@ def _stopped(shell: Shell, place: Path, summary: Summary) -> None:
     raise typer.Exit(INTERRUPTED)
 
 
-def report_content(report: Report) -> dict[str, Any]:
+def report_content(report: SuiteReport) -> dict[str, Any]:
     """The report for machines."""
     summary = report.summary
     return {
@@ -177,16 +178,13 @@ def report_content(report: Report) -> dict[str, Any]:
         "headline": None if report.verdict.name == NOTHING else _line(summary.worst),
         "clean": _line(summary.clean),
         "protocols": [_line(line) for line in summary.protocols],
-        "checks": [
-            {"number": one.number, "name": one.name, "state": one.state, "figure": one.figure, "said": one.said}
-            for one in report.findings
-        ],
+        "checks": [asdict(one) for one in report.findings],
         "left_out": dict(summary.plan["left_out"]),
-        "rows": [row.as_json() for row in rows(summary)],
+        "rows": [row.as_json() for row in report.rows],
     }
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: ProtocolResult) -> dict[str, Any]:
     return {
         "protocol": line.protocol,
         "n": line.n,
@@ -199,19 +197,19 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _view(report: Report) -> Group:
+def _view(report: SuiteReport) -> Group:
     """The report for a person: what counts first."""
     summary, verdict = report.summary, report.verdict
     parts: list[RenderableType] = [Text(headline(summary, verdict), style="bold"), Text(threat_words(summary))]
     parts += [_protocols(summary, shown_lines(report)), _checks(report)]
-    parts += [Text(f"{one.state} {one.number}: {one.said}") for one in report.findings if one.state in (WARN, FAIL)]
+    parts += [Text(f"{one.state} {one.number}: {one.meaning}") for one in report.findings if one.state in (WARN, FAIL)]
     whys = summary.plan["left_out"]
     if whys:
         parts.append(Text("Left out: " + "; ".join(f"{name} ({why})" for name, why in whys.items()) + "."))
     return Group(*parts)
 
 
-def _protocols(summary: Summary, lines: Sequence[Line]) -> rich.table.Table:
+def _protocols(summary: Summary, lines: Sequence[ProtocolResult]) -> rich.table.Table:
     """A line a protocol; the classifier alone is asked about the very same points."""
     apart = summary.plan["purifies"]
     others = ("bare on the same points, %", "gain, points") if apart else ()
@@ -222,8 +220,8 @@ def _protocols(summary: Summary, lines: Sequence[Line]) -> rich.table.Table:
     return view
 
 
-def _checks(report: Report) -> rich.table.Table:
-    view = table("state", "check", "figure", whole=("state",))
+def _checks(report: SuiteReport) -> rich.table.Table:
+    view = table("state", "check", "measured", whole=("state",))
     for finding in report.findings:
-        view.add_row(finding.state, f"{finding.number}. {finding.name}", finding.figure)
+        view.add_row(finding.state, f"{finding.number}. {finding.name}", finding.measured)
     return view

@@ -12,9 +12,9 @@ from soap.cli.options import DataName, DataRoot
 from soap.cli.runs import asked
 from soap.cli.shell import INTERRUPTED, Shell, command
 from soap.cli.tables import table
-from soap.evaluation.adaptive.opened import opened
-from soap.evaluation.adaptive.verify import Compared, Verification
-from soap.evaluation.adaptive.verify import verify as score_again
+from soap.evaluation.run_folder import open_run
+from soap.evaluation.verification import RowComparison, Verification, verify_run
+from soap.report.row_text import defence_text
 
 DOES_NOT_HOLD = 1
 
@@ -42,12 +42,12 @@ def verify(
     Weights and data must be those of the run, every stored image must lie in the ball, and the figures must come out
     again; another device may answer a few images differently, and they are counted. Exit code 1 if it does not hold.
     """
-    folder = opened(run)
+    folder = open_run(run)
     wanted = asked(folder, model=model, data=data)
-    target = wanted.target(shell)
+    defence = wanted.defence(shell)
     images = wanted.images(data_root, folder.plan()["classes"]).to(shell.device)
     with interrupts.stoppable() as stop, shell.progress() as show:
-        found = score_again(target, images, run, watch=show, stop=stop)
+        found = verify_run(defence, images, run, watch=show, stop=stop)
     if found is None:
         shell.say("Stopped before all was scored: nothing can be said.")
         raise typer.Exit(INTERRUPTED)
@@ -55,18 +55,18 @@ def verify(
         "run": run,
         "holds": found.holds,
         "problems": list(found.problems),
-        "answers": found.answers,
+        "labels": found.labels,
         "changed": found.changed,
-        "figures": [
+        "rows": [
             {
                 "protocol": one.name,
-                "defence": one.row.defence,
+                "defence": defence_text(one.row.defence),
                 "n": one.row.n,
                 "reported": one.reported,
                 "found": one.found,
                 "holds": one.holds,
             }
-            for one in found.figures
+            for one in found.comparisons
         ],
     }
     shell.result(content, _view(found))
@@ -76,17 +76,17 @@ def verify(
 
 def _view(found: Verification) -> Group:
     view = table("protocol", "behind", "reported, %", "found, %", "", right=("reported, %", "found, %"))
-    for one in found.figures:
-        behind = "nothing" if one.row.defence == "none" else "the defence"
+    for one in found.comparisons:
+        behind = "the defence" if one.row.defence.purifies else "nothing"
         reported = "-" if one.reported is None else _percent(one, one.reported)
         view.add_row(one.name, behind, reported, _percent(one, one.found), "holds" if one.holds else "DOES NOT HOLD")
-    lines = [f"{found.changed:,} of {found.answers:,} stored answers come out otherwise now.", *found.problems]
+    lines = [f"{found.changed:,} of {found.labels:,} stored labels differ now.", *found.problems]
     end = "The report holds." if found.holds else "The report DOES NOT HOLD."
-    parts = ([view] if found.figures else []) + [Text(line) for line in (*lines, end)]
+    parts = ([view] if found.comparisons else []) + [Text(line) for line in (*lines, end)]
     return Group(*parts)
 
 
-def _percent(one: Compared, correct: int) -> str:
+def _percent(one: RowComparison, correct: int) -> str:
     return f"{100 * correct / one.row.n:.1f} ({correct:,} of {one.row.n:,})"
 
 

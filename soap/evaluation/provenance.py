@@ -15,7 +15,7 @@ from soap import __version__
 from soap._runtime import devices
 from soap.data import Dataset
 from soap.defence import Defence
-from soap.purifiers import Purifier
+from soap.gradient_rules.rule import Purify
 from soap.purifiers.purifier import prior_of
 from soap.results import Provenance
 
@@ -38,7 +38,7 @@ def gather(model: nn.Module, data: Dataset, *, seed: int, batch: int) -> Provena
     )
 
 
-def with_prior(provenance: Provenance, model: nn.Module, purifier: Purifier | None) -> Provenance:
+def with_prior(provenance: Provenance, model: nn.Module, purifier: Purify | None) -> Provenance:
     """The provenance behind a purifier with a generative model: the hash covers its weights, too."""
     prior = None if purifier is None else prior_of(purifier)
     if purifier is None or prior is None:

@@ -1,7 +1,7 @@
 """Families of rows behind the paper's curves and ablations: beta, gamma x T, the radius, the loss of rotation.
 
-Each appends to a store what is not in it yet, like `evaluate_transfer`, which measures them all. Where they are found again:
-`swept.py`.
+Each appends to a store what is not in it yet, like `evaluate_transfer`, which measures them all. `swept.py` finds them
+again.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,26 +4,29 @@ The attacker does not know the purifier, so accuracy measured this way is an upp
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from soap import validate
 from soap._files import atomic
 from soap._runtime import distributed
 from soap._runtime.isolation import isolated
 from soap.attacks import Attack, MinimalL2, success
-from soap.auxiliary import JointModel
 from soap.balls import row_norms
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.provenance import gather, with_prior
-from soap.purifiers import SOAP, Purified, Purifier
+from soap.gradient_rules.rule import Purify
+from soap.purifiers import SOAP, Purified
 from soap.results import Provenance, Row, Store, from_json
 from soap.shapes import Tensor
 from soap.specs import AttackSpec, attack_spec, defence_spec
@@ -37,10 +40,10 @@ Watch = Callable[[str, int, int], None]
 
 
 def evaluate_transfer(
-    model: JointModel,
+    model: nn.Module,
     data: Dataset,
     attacks: Mapping[str, Attack],
-    purifiers: Sequence[Purifier],
+    purifiers: Sequence[Purify],
     *,
     store: Store | None = None,
     batch: int = 500,
@@ -58,14 +61,14 @@ def evaluate_transfer(
     """
     validate.at_least("batch", batch, 1)
     validate.inputs(data.x, model)
-    validate.labels(data.y, data.x, model.classes)
+    validate.labels(data.y, data.x, getattr(model, "classes", None))
     if not attacks:
         raise InputError("no attack given, expected at least one, e.g. 'pgd' (or 'none' for clean images).")
     run = TransferRun(PROTOCOL, model, data, gather(model, data, seed=seed, batch=batch), batch, watch, stop)
     known = {row.key: row for row in _stored_rows(store)}
     rows: list[Row] = []
     for name, attack in attacks.items():
-        save_to = None if save_adversarial is None else save_adversarial / f"{model.name}-{name}.npz"
+        save_to = None if save_adversarial is None else save_adversarial / f"{run.name}-{name}.npz"
         ready = partial(attacks.__getitem__, name)
         rows += run.measured(attack_spec(name, attack), ready, purifiers, known=known, store=store, save_to=save_to)
     return rows
@@ -76,18 +79,23 @@ class TransferRun:
     """What all rows of one evaluation share; it attacks the bare classifier and purifies the attacked images."""
 
     protocol: str
-    model: JointModel
+    model: nn.Module
     data: Dataset
     provenance: Provenance
     batch: int
     watch: Watch
     stop: Callable[[], bool]
 
+    @property
+    def name(self) -> str:
+        """The model's name, or its class."""
+        return str(getattr(self.model, "name", type(self.model).__name__))
+
     def measured(
         self,
         spec: AttackSpec,
         make: Callable[[], Attack | None],
-        purifiers: Sequence[Purifier],
+        purifiers: Sequence[Purify],
         *,
         known: dict[str, Row],
         store: Store | None,
@@ -117,11 +125,11 @@ class TransferRun:
                         store.append(row)
         return [known[key] for key in planned if key in known]
 
-    def plan(self, spec: AttackSpec, purifier: Purifier | None) -> Row:
+    def plan(self, spec: AttackSpec, purifier: Purify | None) -> Row:
         """The row before it is measured."""
         return Row(
             protocol=self.protocol,
-            model=self.model.name,
+            model=self.name,
             data=self.data.name,
             attack=spec,
             defence=defence_spec(purifier),
@@ -157,7 +165,7 @@ class TransferRun:
             if shown is not None:
                 self.watch(shown, min(first + here.world * self.batch, total), total)
 
-    def scored(self, row: Row, attack: Attack, purifier: Purifier | None, x_adv: Tensor, seconds: float) -> Row | None:
+    def scored(self, row: Row, attack: Attack, purifier: Purify | None, x_adv: Tensor, seconds: float) -> Row | None:
         """The row with its counts; None after a stop. seconds: of the attack; replaced by those of a purifier."""
         began = time.monotonic()
         sums = torch.zeros(-(-len(x_adv) // self.batch), 1 + len(PURIFIED_MEASURES), dtype=torch.float64)  # per batch
@@ -169,9 +177,9 @@ class TransferRun:
             line = sums[rows.start // self.batch]
             if purifier is not None:
                 purified = _purified(purifier, x, y)
-                x = purified.x
+                x = purified if isinstance(purified, Tensor) else purified.x
                 for place, name in enumerate(PURIFIED_MEASURES, 1):
-                    line[place] = float(getattr(purified, name).sum())
+                    line[place] = float(getattr(purified, name).sum()) if isinstance(purified, Purified) else torch.nan
             with isolated(self.model), torch.no_grad():
                 line[0] = int((self.model(x).argmax(1) == y).sum())
         distributed.here().put_together(sums)
@@ -181,6 +189,7 @@ class TransferRun:
         else:
             names = PURIFIED_MEASURES.values()
             measures = {f"mean_{name}": total / len(x_adv) for name, total in zip(names, totals, strict=True)}
+            measures = {name: value for name, value in measures.items() if not math.isnan(value)}
             seconds = time.monotonic() - began
         return replace(row, correct=int(correct), seconds=round(seconds, 3), measures=measures)
 
@@ -210,8 +219,8 @@ def _stored_rows(store: Store | None) -> list[Row]:
     return rows
 
 
-def _purified(purifier: Purifier, x: Tensor, y: Tensor) -> Purified:
-    """Purified images; only the oracle gets the labels."""
+def _purified(purifier: Purify, x: Tensor, y: Tensor) -> Any:
+    """The purifier's result, images or an object with images as `.x`; only the oracle gets the labels."""
     return purifier(x, y) if isinstance(purifier, SOAP) and purifier.eps == "oracle" else purifier(x)
 
 

@@ -9,6 +9,7 @@ from soap.purifiers.pixel_defend import PixelDefend
 from soap.purifiers.soap import Purified
 from soap.shapes import Tensor
 
+
 @runtime_checkable
 class Purifier(Protocol):
     """`purify(x)` gives purified images, one row an image; its repr tells every setting and is its name in rows."""

@@ -21,8 +21,8 @@ def step_text(step: AttackStep) -> str:
     """One attack with its settings: "PGD(eps=0.3, steps=40) on bare"."""
     own = dict(step.settings)
     if step.name == WORST:
-        where = f"eps={own['eps']:g}, {own['norm']}, attempts {own['attempts']}"
-        return f"the worst of {', '.join(own['protocols'])}; {where}"
+        where = f"; eps={own['eps']:g}, {own['norm']}, attempts {own['attempts']}" if "eps" in own else ""
+        return f"the worst of {', '.join(own['protocols'])}{where}"
     task = own.pop("task", {})
     parts = [call_text(AttackStep(name=step.name, settings=own)), *(f"{name}={of!r}" for name, of in task.items())]
     scale = "" if step.scale is None else f", scale={step.scale:g}"

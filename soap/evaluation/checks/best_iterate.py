@@ -1,8 +1,6 @@
-"""Along the attack: whether it returns the best point that it visited (check 7), and how its loss rose (report)."""
+"""Check 7: the attack returns every image broken that it broke at any step; and its loss curve, for the report."""
 
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -10,51 +8,73 @@ from torch import nn
 from soap._runtime import seeding
 from soap.attacks import APGD
 from soap.attacks.apgd import Trace
-from soap.evaluation.adaptive.attackable import attackable
-from soap.evaluation.adaptive.probes.nearest import Nearest
-from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject
-from soap.evaluation.adaptive.suite import seeded
-from soap.gradient_rules import Criterion, logits_and_gradient
+from soap.evaluation.attempts import seeded
+from soap.evaluation.checks import deterministic
+from soap.evaluation.checks.check import HALF_A_POINT, Check, Evidence, Judgement, Measurement, not_run, passed, warned
+from soap.evaluation.checks.context import ImpossibleError, MeasurementContext, Nearest, attempt_text
+from soap.gradient_rules import Criterion, logits_and_gradient, with_finite_logits
 from soap.shapes import Int, Tensor
 
 IMAGES = 64
 
 
-def best_kept(subject: Subject) -> dict[str, Any]:
-    """How many images the attack broke on its way and gave back unbroken.
+@dataclass(frozen=True, kw_only=True)
+class BestIterate:
+    """Images broken at any step, at the end, and broken on the way but returned unbroken (lost).
 
-    The attack runs on a model that remembers, so that nothing need be known of it. What it remembers is asked again: a
-    point that breaks in one batch and not in another is `doubtful`, and no loss.
+    doubtful: broken in one batch and not when classified again in another; not counted as lost.
     """
-    walked, y = _walked(subject), subject.few(IMAGES)[1]
-    ends, again = ~subject.right(walked.found, y), ~subject.right(walked.breaking, y)
-    return {
-        "images": len(y),
-        "broken_on_the_way": int(walked.broken.sum()),
-        "broken_at_the_end": int(ends.sum()),
-        "lost": int((walked.broken & again & ~ends).sum()),
-        "doubtful": int((walked.broken & ~again).sum()),
-        "attack": subject.strongest.settings,
-    }
+
+    images: int
+    broken_on_the_way: int
+    broken_at_the_end: int
+    lost: int
+    attack: str
+    doubtful: int = 0
 
 
-def loss_curve(subject: Subject) -> dict[str, Any]:
-    """Mean loss and share of unbroken images after every step; an image that left keeps the loss it left with."""
-    trace = _walked(subject).trace
+@dataclass(frozen=True, kw_only=True)
+class LossTrace:
+    """Mean loss and share of unbroken images after every step; an image that left keeps its last loss."""
+
+    attack: str
+    loss: tuple[float, ...]
+    standing: tuple[float, ...]
+
+
+def measure(context: MeasurementContext) -> BestIterate:
+    """Run the strongest attack on a model that remembers the points it was asked about."""
+    seen, y = _observed_attack(context), context.few(IMAGES)[1]
+    ends, again = ~context.correct(seen.found, y), ~context.correct(seen.breaking, y)
+    return BestIterate(
+        images=len(y),
+        broken_on_the_way=int(seen.broken.sum()),
+        broken_at_the_end=int(ends.sum()),
+        lost=int((seen.broken & again & ~ends).sum()),
+        doubtful=int((seen.broken & ~again).sum()),
+        attack=attempt_text(context.strongest.step),
+    )
+
+
+def measure_loss_curve(context: MeasurementContext) -> LossTrace:
+    """The loss of the same attack, step by step."""
+    trace = _observed_attack(context).trace
     if trace is None:
-        raise ImpossibleError(f"{type(subject.strongest.attack).__name__} does not tell its losses step by step")
+        raise ImpossibleError(f"{type(context.strongest.attack).__name__} does not return its losses step by step")
     losses = list(trace.loss_curve.nan_to_num(nan=torch.nan, posinf=torch.nan, neginf=torch.nan))
     for step in range(1, len(losses)):
         losses[step] = torch.where(losses[step].isnan(), losses[step - 1], losses[step])
     means = torch.stack(losses).nanmean(1).nan_to_num()
     steps = torch.arange(len(means), device=means.device)
     hit = trace.fooled_at
-    standing = ((hit < 0) | (hit > steps[:, None])).double().mean(1)
-    return {"attack": subject.strongest.settings, "loss": means.tolist(), "standing": standing.tolist()}
+    survived = ((hit < 0) | (hit > steps[:, None])).double().mean(1)
+    return LossTrace(
+        attack=attempt_text(context.strongest.step), loss=tuple(means.tolist()), standing=tuple(survived.tolist())
+    )
 
 
-class Witness(nn.Module):
-    """The model; remembers which images were ever misclassified at a point that it was asked about, and the first."""
+class RememberingModel(nn.Module):
+    """The model; it remembers which images were misclassified at any point, and the first such point."""
 
     def __init__(self, model: nn.Module, nearest: Nearest, y: Int[Tensor, "n"]) -> None:
         super().__init__()
@@ -65,24 +85,24 @@ class Witness(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The model's own logits."""
         logits: Tensor = self.model(x)
-        self._note(x, logits)
+        self._remember(x, logits)
         return logits
 
     def logits_and_gradient(self, x: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor]:
-        """The model's own view."""
+        """The model's own logits and gradient."""
         logits, direction = logits_and_gradient(self.model, x, criterion)
-        self._note(x, logits)
+        self._remember(x, logits)
         return logits, direction
 
-    def _note(self, x: Tensor, logits: Tensor) -> None:
+    def _remember(self, x: Tensor, logits: Tensor) -> None:
         rows = self.nearest(x)
         new = (logits.detach().argmax(1) != self.y[rows]) & ~self.broken[rows]
         self.broken[rows[new]], self.breaking[rows[new]] = True, x.detach()[new]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Walked:
-    """A run of the attack: which images it broke on its way and where, what it returned, and its trace if any."""
+class ObservedAttack:
+    """A run of the attack: images broken on the way, the points that broke them, the result, and APGD's trace."""
 
     broken: Tensor
     breaking: Tensor
@@ -90,16 +110,36 @@ class Walked:
     trace: Trace | None
 
 
-_walks: "WeakKeyDictionary[Subject, Walked]" = WeakKeyDictionary()
-"""Two facts are read from the one run."""
+def _observed_attack(context: MeasurementContext) -> ObservedAttack:
+    """One run for both measurements."""
+    if "observed attack" not in context.memory:
+        x, y = context.few(IMAGES)
+        model = RememberingModel(with_finite_logits(context.model, x), Nearest(x=x, norm=context.threat.norm), y)
+        attack = seeded(context.strongest.attack, seeding.seed_for(context.seed, 7))
+        trace = attack.trace(model, x, y) if isinstance(attack, APGD) else None
+        found = attack(model, x, y) if trace is None else trace.x
+        context.memory["observed attack"] = ObservedAttack(
+            broken=model.broken, breaking=model.breaking, found=found, trace=trace
+        )
+    made: ObservedAttack = context.memory["observed attack"]
+    return made
 
 
-def _walked(subject: Subject) -> Walked:
-    if subject not in _walks:
-        x, y = subject.few(IMAGES)
-        witness = Witness(attackable(subject.model, x), Nearest(x=x, norm=subject.threat.norm), y)
-        attack = seeded(subject.strongest.attack, seeding.seed_for(subject.seed, 7))
-        trace = attack.trace(witness, x, y) if isinstance(attack, APGD) else None
-        found = attack(witness, x, y) if trace is None else trace.x
-        _walks[subject] = Walked(broken=witness.broken, breaking=witness.breaking, found=found, trace=trace)
-    return _walks[subject]
+MEASUREMENT = Measurement(fact="best-iterate", record=BestIterate, measure=measure, check=7)
+LOSS_CURVE = Measurement(fact="loss-curve", record=LossTrace, measure=measure_loss_curve, check=None)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """WARN where more than half a point of the images is lost."""
+    found = evidence.record(MEASUREMENT)
+    if not evidence.record(deterministic.MEASUREMENT).deterministic:
+        return not_run("The defence is random (check 3), so a point that broke it once need not break it again.")
+    measured = f"{found.lost} of {found.broken_on_the_way} images broken on the way were returned unbroken"
+    if found.doubtful:
+        measured += f"; {found.doubtful} broke in one batch and not in another"
+    if found.lost > HALF_A_POINT * found.images:
+        return warned(measured, "The attack does not return its best iterate.")
+    return passed(measured, "The attack returns its best iterate.")
+
+
+CHECK = Check(number=7, name="best iterate kept", judge=judge)

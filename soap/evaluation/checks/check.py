@@ -1,85 +1,130 @@
-"""The checks by number, each a function of a run's files alone: no model is asked."""
+"""What all checks share: findings, the evidence they judge, and the measurements they store as facts of a run.
+
+A check is one file. Where a run's batches are not enough, the file defines a typed record, the function that measures
+it, and a `Measurement`; its `judge` function turns the evidence into a judgement.
+"""
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Generic, TypeVar
 
+from soap._files.records import read_record
 from soap.data import Dataset
-from soap.evaluation.adaptive.checks.finding import FAIL, NOT_RUN, PASS, WARN, Finding
-from soap.evaluation.adaptive.folder import RunFolder
-from soap.evaluation.adaptive.summary import Summary, summarise
+from soap.evaluation.checks.context import ImpossibleError, MeasurementContext
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.summary import Summary
+
+PASS, WARN, FAIL, NOT_RUN = "PASS", "WARN", "FAIL", "NOT RUN"
+STATES = (PASS, WARN, FAIL, NOT_RUN)
+
+HALF_A_POINT = 0.005
+"""Change of accuracy that a check tolerates."""
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The result of a check. state: one of `STATES`; measured: the numbers, short; meaning: one sentence.
+
+    PASS: no objection. WARN: the accuracy is an upper bound only. FAIL: the accuracy does not measure robustness.
+    NOT RUN: what the check needs was not measured, so the suite is incomplete.
+    """
+
+    number: int
+    name: str
+    state: str
+    measured: str
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Generic[Record]):
+    """A measurement that a check needs. fact: its file in the run folder. record: the dataclass it returns.
+
+    quick: whether it is cheap enough for the quick suite. check: the number of its check, None for the report alone.
+    """
+
+    fact: str
+    record: type[Record]
+    measure: Callable[[MeasurementContext], Record]
+    check: int | None
+    quick: bool = True
+
+    def fact_content(self, context: MeasurementContext) -> dict[str, Any]:
+        """Measure, and return the content of the fact: the record, or the problem that prevented it."""
+        try:
+            if len(context.x) == 0:
+                raise ImpossibleError("the defence classifies no clean image correctly")
+            return asdict(self.measure(context))  # type: ignore[call-overload]
+        except ImpossibleError as reason:
+            return {"problem": str(reason), "impossible": True}
+        except Exception as problem:  # a user's model may raise anything; the run reports it and goes on
+            return {"problem": f"{type(problem).__name__}: {problem}", "impossible": False}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """What a check may look at: the run's files, the images it was made on, and its figures."""
+    """What a check may use: the files and results of the run, and the images it ran on."""
 
     folder: RunFolder
     data: Dataset
-
-    @cached_property
-    def summary(self) -> Summary:
-        """The run's figures."""
-        return summarise(self.folder, self.data)
+    summary: Summary
 
     @property
     def plan(self) -> Mapping[str, Any]:
-        """What run.json holds."""
+        """The content of run.json."""
         return self.summary.plan
 
-    def fact(self, name: str) -> dict[str, Any]:
-        """What a probe found; an error of this file where it was not made, or could not be."""
-        found = self.folder.fact(name)
+    def record(self, measurement: Measurement[Record]) -> Record:
+        """The record of a measurement; raises an error of this file where it is missing or failed."""
+        found = self.folder.read_fact(measurement.fact)
         if found is None:
-            raise UnmeasuredError(f"The probe {name!r} was not made: run the full suite to its end.")
+            raise NotMeasuredError(f"The measurement {measurement.fact!r} is missing: run the full suite to its end.")
         if "problem" in found and found["impossible"]:
-            raise UnmeasuredError(f"The probe {name!r} has nothing to measure: {found['problem']}.")
+            raise NotMeasuredError(f"The measurement {measurement.fact!r} does not apply: {found['problem']}.")
         if "problem" in found:
-            raise UnmeasurableError(found["problem"])
-        fact: dict[str, Any] = found
-        return fact
+            raise MeasurementFailedError(found["problem"])
+        names = {each.name for each in fields(measurement.record)}  # type: ignore[arg-type]
+        return read_record(measurement.record, {name: value for name, value in found.items() if name in names})
 
 
-class UnmeasuredError(Exception):
-    """A probe was not made: the suite leaves it out, the run was stopped before it, or there is nothing to measure."""
+class NotMeasuredError(Exception):
+    """A measurement is missing: not in the suite, not reached before a stop, or not applicable to the defence."""
 
 
-class UnmeasurableError(Exception):
-    """A probe was tried and met an error."""
+class MeasurementFailedError(Exception):
+    """A measurement raised an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A finding, but for the number and name of its check."""
+class Judgement:
+    """A finding without the number and name of its check."""
 
     state: str
-    figure: str
-    said: str
+    measured: str
+    meaning: str
 
 
-def passed(figure: str, said: str) -> Answer:
+def passed(measured: str, meaning: str) -> Judgement:
     """PASS."""
-    return Answer(state=PASS, figure=figure, said=said)
+    return Judgement(state=PASS, measured=measured, meaning=meaning)
 
 
-def warned(figure: str, said: str) -> Answer:
-    """WARN: the figure is no more than an upper bound."""
-    return Answer(state=WARN, figure=figure, said=said)
+def warned(measured: str, meaning: str) -> Judgement:
+    """WARN: the accuracy is an upper bound only."""
+    return Judgement(state=WARN, measured=measured, meaning=meaning)
 
 
-def failed(figure: str, said: str) -> Answer:
-    """FAIL: the figure says nothing about robustness."""
-    return Answer(state=FAIL, figure=figure, said=said)
+def failed(measured: str, meaning: str) -> Judgement:
+    """FAIL: the accuracy does not measure robustness."""
+    return Judgement(state=FAIL, measured=measured, meaning=meaning)
 
 
-def not_run(said: str) -> Answer:
+def not_run(meaning: str) -> Judgement:
     """NOT RUN."""
-    return Answer(state=NOT_RUN, figure="not measured", said=said)
-
-
-Asks = Callable[[Evidence], Answer]
+    return Judgement(state=NOT_RUN, measured="not measured", meaning=meaning)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,39 +133,25 @@ class Check:
 
     number: int
     name: str
-    ask: Asks
+    judge: Callable[[Evidence], Judgement]
 
     @property
     def page(self) -> str:
-        """Its paragraph's file under docs/checks/."""
+        """The file of its page under docs/checks/."""
         words = re.findall(r"[a-z0-9]+", self.name.lower())
         return f"{self.number:02d}-{'-'.join(words)}.md"
 
     def finding(self, evidence: Evidence) -> Finding:
-        """Its answer; what was not or could not be measured is an answer, too."""
+        """The finding of the check, also where its measurement is missing or failed."""
         try:
-            answer = self.ask(evidence)
-        except UnmeasuredError as missing:
-            answer = not_run(str(missing))
-        except UnmeasurableError as problem:
-            answer = warned("could not be measured", f"The probe met an error: {problem}")
-        return Finding(number=self.number, name=self.name, state=answer.state, figure=answer.figure, said=answer.said)
+            found = self.judge(evidence)
+        except NotMeasuredError as missing:
+            found = not_run(str(missing))
+        except MeasurementFailedError as problem:
+            found = warned("could not be measured", f"The measurement raised an error: {problem}")
+        return Finding(number=self.number, name=self.name, **asdict(found))
 
 
-CHECKS: dict[int, Check] = {}
-"""All of them; importing soap.evaluation.adaptive.checks fills it."""
-
-
-def check(number: int, name: str) -> Callable[[Asks], Asks]:
-    """Register a function as the check of that number."""
-
-    def register(ask: Asks) -> Asks:
-        CHECKS[number] = Check(number=number, name=name, ask=ask)
-        return ask
-
-    return register
-
-
-def points(share: float) -> str:
+def percent(share: float) -> str:
     """A share in [0, 1] as per cent with one decimal."""
     return f"{100 * share:.1f} %"

@@ -1,56 +1,63 @@
-"""Whether more work breaks more: twice the iterations (check 8), twice the restarts (check 9), one step (check 12)."""
+"""Checks 8 and 9: twice the iterations and twice the restarts change accuracy by less than half a point."""
 
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
-from soap._runtime.isolation import isolated
 from soap.attacks import Attack
-from soap.attacks.losses import cross_entropy
-from soap.evaluation.adaptive.attackable import attackable
-from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject, varied
-from soap.gradient_rules import logits_and_gradient
+from soap.evaluation.checks.check import HALF_A_POINT, Check, Evidence, Judgement, Measurement, passed, warned
+from soap.evaluation.checks.context import MeasurementContext, varied
+from soap.specs import call_text, spec_of
 
 
-def doubled_steps(subject: Subject) -> dict[str, Any]:
-    """How far twice the iterations of the strongest attack lower the worst case."""
-    attack = subject.strongest.attack
-    return _further(subject, varied(attack, steps=2 * attack.steps), salt=8)  # type: ignore[attr-defined]
+@dataclass(frozen=True, kw_only=True)
+class MoreEffort:
+    """A stronger attack on images that survived every attempt: how many it broke, and the change of accuracy."""
+
+    attack: str
+    images: int
+    broken: int
+    moved: float
 
 
-def doubled_restarts(subject: Subject) -> dict[str, Any]:
-    """How far twice the restarts lower it, from other draws."""
-    attack = subject.strongest.attack
-    return _further(subject, varied(attack, restarts=2 * getattr(attack, "restarts", 1)), salt=9)
+def measure_steps(context: MeasurementContext) -> MoreEffort:
+    """The strongest attack with twice the iterations."""
+    attack = context.strongest.attack
+    return _on_survivors(context, varied(attack, steps=2 * attack.steps), salt=8)  # type: ignore[attr-defined]
 
 
-def _further(subject: Subject, attack: Attack, *, salt: int) -> dict[str, Any]:
-    """The attack on images that every attempt left standing; what it breaks, the suite had not found."""
-    x, y = subject.standing
-    broken = int((~subject.right(subject.strike(attack, subject.model, x, y, salt=salt), y)).sum()) if len(x) else 0
-    return {
-        "attack": repr(attack),
-        "images": len(x),
-        "broken": broken,
-        "moved": broken * subject.share,
-    }
+def measure_restarts(context: MeasurementContext) -> MoreEffort:
+    """The strongest attack with twice the restarts and other seeds."""
+    attack = context.strongest.attack
+    return _on_survivors(context, varied(attack, restarts=2 * getattr(attack, "restarts", 1)), salt=9)
 
 
-def single_step(subject: Subject) -> dict[str, Any]:
-    """Accuracy after one step as long as the radius, beside that after the strongest protocol, on the same images."""
-    x, y = subject.x, subject.y
-    if len(x) == 0:
-        raise ImpossibleError("the defence classifies no clean image rightly")
-    kept = 0
-    for start in range(0, len(x), subject.batch):
-        part, labels = x[start : start + subject.batch], y[start : start + subject.batch]
-        model = attackable(subject.model, part)
-        with isolated(model):
-            _, direction = logits_and_gradient(model, part, partial(cross_entropy, y=labels))
-        step = subject.ball.project(subject.threat.eps * subject.ball.steepest(direction.nan_to_num()))
-        kept += int(subject.right((part + step).clamp(0, 1), labels).sum())
-    return {
-        "images": len(x),
-        "single": kept / len(x),
-        "iterative": subject.left,
-        "protocol": subject.strongest.protocol,
-    }
+def _on_survivors(context: MeasurementContext, attack: Attack, *, salt: int) -> MoreEffort:
+    x, y = context.surviving
+    broken = int((~context.correct(context.attacked(attack, context.model, x, y, salt=salt), y)).sum()) if len(x) else 0
+    return MoreEffort(attack=call_text(spec_of(attack)), images=len(x), broken=broken, moved=broken * context.share)
+
+
+STEPS = Measurement(fact="doubled-steps", record=MoreEffort, measure=measure_steps, check=8, quick=False)
+RESTARTS = Measurement(fact="doubled-restarts", record=MoreEffort, measure=measure_restarts, check=9, quick=False)
+
+
+def judge_steps(evidence: Evidence) -> Judgement:
+    """WARN where twice the iterations break more."""
+    return _judge(evidence.record(STEPS), "iterations")
+
+
+def judge_restarts(evidence: Evidence) -> Judgement:
+    """WARN where twice the restarts break more."""
+    return _judge(evidence.record(RESTARTS), "restarts")
+
+
+def _judge(found: MoreEffort, what: str) -> Judgement:
+    measured = f"accuracy moves by {100 * found.moved:.2f} points ({found.broken} of {found.images} survivors broken)"
+    if found.moved >= HALF_A_POINT:
+        return warned(measured, f"Twice the {what} break more images: the attack has not converged. Use more.")
+    return passed(measured, f"Twice the {what} change little.")
+
+
+CHECKS = (
+    Check(number=8, name="converged", judge=judge_steps),
+    Check(number=9, name="restarts", judge=judge_restarts),
+)

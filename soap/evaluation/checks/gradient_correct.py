@@ -1,19 +1,20 @@
-"""The direction that attacks follow: whether there is one (check 5), and whether it is the gradient (check 6)."""
+"""Check 6: the gradient agrees with central differences, or the rule that replaces it is named."""
 
 import copy
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from soap._runtime.isolation import isolated
-from soap.attacks.losses import cross_entropy, margin
+from soap.attacks.losses import margin
 from soap.balls import row_norms
 from soap.errors import InputError
-from soap.evaluation.adaptive.probes.outputs import Fixed
-from soap.evaluation.adaptive.probes.subject import ImpossibleError, Subject
-from soap.evaluation.adaptive.target import BPDA, START, TRAJECTORY, UNROLLED
+from soap.evaluation.checks import optimisation
+from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, not_run, passed
+from soap.evaluation.checks.context import ImpossibleError, MeasurementContext
+from soap.evaluation.checks.deterministic import FixedDraw
+from soap.evaluation.plan import BPDA, RULES, START, TRAJECTORY, UNROLLED
 from soap.gradient_rules import OwnGradient, logits_and_gradient
 from soap.shapes import Float, Tensor
 
@@ -21,68 +22,73 @@ DIRECTIONS = 32
 IMAGES = 8
 STEP = {torch.float64: 1e-5, torch.float32: 1e-3}
 SMOOTH = {torch.float64: 1e-4, torch.float32: 1e-2}
-"""Slopes over a step and half of it, ahead and behind, that differ by less (relative) say that the loss is smooth."""
+"""The loss counts as smooth where slopes over a step and half a step, ahead and behind, differ by less (relative)."""
 
-RULES = {
-    BPDA: "BPDA: the purifier is taken for the identity on the way back",
-    START: "BPDA before the purifier: the gradient at the attacker's own point",
-    TRAJECTORY: "BPDA along the path: the mean gradient over the purifier's iterates",
-    UNROLLED: "surrogate: through the purifier's steps with tanh for sign on the way back",
+MAX_ERROR = {"float64": 1e-3, "float32": 0.2}
+"""Errors relative to the largest slope that rounding may cause."""
+
+RULE_TEXTS = {
+    RULES[BPDA]: "BPDA: the purifier is the identity in the backward pass",
+    RULES[START]: "BPDA before the purifier: the gradient at the attacker's own point",
+    RULES[TRAJECTORY]: "BPDA along the path: the mean gradient over the purifier's iterates",
+    RULES[UNROLLED]: "surrogate: through the purifier's steps with tanh for sign in the backward pass",
 }
 
 
-def presence(subject: Subject) -> dict[str, Any]:
-    """On how many images cross-entropy and margin give a direction, of the attacked model and of the classifier."""
-    views = {"attacked": subject.model, "bare": subject.target.bare}
-    found: dict[str, Any] = {"images": len(subject.x)}
-    for name, model in views.items():
-        if model is not None:
-            found[name] = _directions(subject, model)
-    return found
+@dataclass(frozen=True, kw_only=True)
+class GradientError:
+    """Largest error of the gradient, relative to the largest slope; None where the loss is nowhere smooth.
 
-
-def _directions(subject: Subject, model: nn.Module) -> dict[str, Any]:
-    """Images without any direction, with one that is not finite, and where cross-entropy alone has none."""
-    none, bad, flat = 0, 0, 0
-    for x, y in zip(torch.split(subject.x, subject.batch), torch.split(subject.y, subject.batch), strict=True):
-        try:
-            with isolated(model):
-                seen = [logits_and_gradient(model, x, partial(loss, y=y))[1] for loss in (cross_entropy, margin)]
-        except InputError:
-            return {"missing": len(subject.x), "not_finite": 0, "cross_entropy_zero": len(subject.x), "cut": True}
-        finite = torch.stack([torch.isfinite(one).flatten(1).all(1) for one in seen]).all(0)
-        zero = torch.stack([(one == 0).flatten(1).all(1) for one in seen])
-        none, bad = none + int(zero.all(0).sum()), bad + int((~finite).sum())
-        flat += int(zero[0].sum())
-    return {"missing": none, "not_finite": bad, "cross_entropy_zero": flat, "cut": False}
-
-
-def differences(subject: Subject) -> dict[str, Any]:
-    """How far the gradient is from central differences along random directions, where the margin is smooth.
-
-    In double precision, on a copy; in single where the model knows no other. Of a purifier's defence the classifier is
-    differentiated, and the rule that stands for the purifier is named.
+    rule: how attacks obtain the gradient. whole: whether the whole defence was differentiated, or the classifier
+    alone. directions: random directions along which at least one image is smooth.
     """
-    target, sight = subject.target, subject.strongest.sight
-    part = target.bare if sight in RULES else None
-    model = subject.model if part is None else part
-    rule = RULES.get(sight, "surrogate: the model's own rule" if isinstance(model, OwnGradient) else "gradient")
-    x, y = subject.few(IMAGES)
+
+    rule: str
+    whole: bool
+    precision: str
+    images: int
+    images_with_gradient: int
+    directions: int
+    error: float | None
+
+
+def measure(context: MeasurementContext) -> GradientError:
+    """Compare the gradient of the margin with central differences along random directions.
+
+    In double precision on a copy; in single where the model does not support double. With a purifier the classifier
+    alone is differentiated, and the rule that replaces the purifier's gradient is named.
+    """
+    defence, rule = context.defence, context.strongest.rule
+    part = defence.classifier if rule in RULE_TEXTS else None
+    model = context.model if part is None else part
+    text = RULE_TEXTS.get(rule, "surrogate: the model's own rule" if isinstance(model, OwnGradient) else "gradient")
+    x, y = context.few(IMAGES)
     x = x.clamp(0.01, 0.99)
     try:
         twin, points = copy.deepcopy(model).double(), x.double()
         with isolated(twin), torch.no_grad():
             twin(points)
-    except Exception:  # whatever a foreign model raises when it is copied or converted
+    except Exception:  # a user's model may raise anything when it is copied or converted
         twin, points = model, x
     with isolated(twin):
-        compared = _compare(Fixed(twin, subject.seed), points, y, subject.seed)
+        counts = compare_slopes(FixedDraw(twin, context.seed), points, y, context.seed)
     precision = str(points.dtype).removeprefix("torch.")
-    return {"rule": rule, "whole": part is None, "precision": precision, "images": len(x), **compared}
+    with_gradient, directions, error = counts
+    return GradientError(
+        rule=text,
+        whole=part is None,
+        precision=precision,
+        images=len(x),
+        images_with_gradient=with_gradient,
+        directions=directions,
+        error=error,
+    )
 
 
-def _compare(model: nn.Module, x: Float[Tensor, "n *shape"], y: Tensor, seed: int) -> dict[str, Any]:
-    """Largest error relative to the image's largest slope, over the directions where the loss is smooth."""
+def compare_slopes(
+    model: nn.Module, x: Float[Tensor, "n *shape"], y: Tensor, seed: int
+) -> tuple[int, int, float | None]:
+    """(images with a gradient, smooth directions, largest error relative to the image's largest slope)."""
 
     def loss(point: Tensor) -> Tensor:
         return margin(model(point), y)
@@ -96,24 +102,44 @@ def _compare(model: nn.Module, x: Float[Tensor, "n *shape"], y: Tensor, seed: in
     step = STEP[x.dtype]
     with torch.no_grad():
         here = loss(x)
-    slopes, by_gradient, smooth = [], [], []
+    slopes, by_gradient, changes = [], [], []
     for _ in range(DIRECTIONS):
         way = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
         way /= row_norms(way).reshape(-1, *[1] * (x.ndim - 1))
         with torch.no_grad():
             far_behind, behind, ahead, far_ahead = (loss(x + h * way) for h in (-step, -step / 2, step / 2, step))
         wide, narrow = (far_ahead - far_behind) / (2 * step), (ahead - behind) / step
-        # A kink closer than the steps bends both alike; the slopes on its two sides tell it.
+        # A kink closer than the steps changes both slopes alike; it shows in the slopes on its two sides.
         bend = (ahead - 2 * here + behind) / (step / 2)
         slopes.append(narrow)
         by_gradient.append((gradient * way).flatten(1).sum(1))
-        smooth.append(torch.maximum((wide - narrow).abs(), bend.abs()))
-    true, said, change = torch.stack(slopes), torch.stack(by_gradient), torch.stack(smooth)
-    size = torch.maximum(true.abs().amax(0), said.abs().amax(0)).clamp_min(1e-30)
-    counts = (change <= SMOOTH[x.dtype] * size) & moved
-    error = ((true - said).abs() / size)[counts]
-    return {
-        "images_with_gradient": int(moved.sum()),
-        "directions": int(counts.any(1).sum()),
-        "error": float(error.max()) if len(error) else None,
-    }
+        changes.append(torch.maximum((wide - narrow).abs(), bend.abs()))
+    true, found, change = torch.stack(slopes), torch.stack(by_gradient), torch.stack(changes)
+    size = torch.maximum(true.abs().amax(0), found.abs().amax(0)).clamp_min(1e-30)
+    smooth = (change <= SMOOTH[x.dtype] * size) & moved
+    error = ((true - found).abs() / size)[smooth]
+    return int(moved.sum()), int(smooth.any(1).sum()), float(error.max()) if len(error) else None
+
+
+MEASUREMENT = Measurement(fact="differences", record=GradientError, measure=measure, check=6)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """FAIL where a gradient that claims to be exact is not."""
+    found = evidence.record(MEASUREMENT)
+    rule = found.rule
+    if rule == "gradient" and evidence.record(optimisation.MEASUREMENT).found:
+        rule = "BPDA or surrogate: the module optimises inside, and autograd sees a part of it"
+    if found.error is None:
+        return not_run(
+            f"The gradient of {found.images} images is zero, or the loss nowhere smooth: nothing to compare."
+        )
+    measured = f"error {found.error:.1e} on {found.directions} directions, {found.precision}"
+    if found.error <= MAX_ERROR[found.precision]:
+        return passed(f"{measured}; {rule}", "The gradient is that of the loss.")
+    if found.whole and rule != "gradient":
+        return passed(f"{measured}; {rule}", "The direction is not the gradient, and does not claim to be.")
+    return failed(measured, "Autograd's gradient is not the slope of the loss: attacks go in a wrong direction.")
+
+
+CHECK = Check(number=6, name="gradient correct", judge=judge)

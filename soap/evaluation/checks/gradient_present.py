@@ -1,42 +1,84 @@
-"""Checks 5 and 6: the direction that attacks follow."""
+"""Check 5: every image has a finite, non-zero gradient, by cross-entropy or margin."""
 
-from soap.evaluation.adaptive.checks.inference import optimises
-from soap.evaluation.adaptive.checks.registry import Answer, Evidence, check, failed, not_run, passed
+from dataclasses import dataclass
+from functools import partial
 
-WRONG = {"float64": 1e-3, "float32": 0.2}
-"""Errors, relative to the largest slope, that rounding does not make."""
+import torch
+from torch import nn
+
+from soap._runtime.isolation import isolated
+from soap.attacks.losses import cross_entropy, margin
+from soap.errors import InputError
+from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, passed
+from soap.evaluation.checks.context import MeasurementContext
+from soap.gradient_rules import logits_and_gradient
 
 
-@check(5, "gradient present")
-def present(evidence: Evidence) -> Answer:
-    """No image with a zero or non-finite gradient, by cross-entropy and margin together."""
-    found = evidence.fact("gradient")
-    views = {name: found[name] for name in ("attacked", "bare") if name in found}
-    if any(view["cut"] for view in views.values()):
+@dataclass(frozen=True, kw_only=True)
+class MissingGradients:
+    """Images without a gradient, with a non-finite one, and with a zero one by cross-entropy alone.
+
+    cut: whether the graph is cut, so that there is no gradient at all.
+    """
+
+    missing: int
+    not_finite: int
+    cross_entropy_zero: int
+    cut: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientPresence:
+    """Missing gradients of the defence as the strongest attack sees it, and of the classifier where it is known."""
+
+    images: int
+    attacked: MissingGradients
+    bare: MissingGradients | None = None
+
+
+def measure(context: MeasurementContext) -> GradientPresence:
+    """Count images without a usable gradient."""
+    attacked, bare = context.model, context.defence.classifier
+    return GradientPresence(
+        images=len(context.x),
+        attacked=_missing(context, attacked),
+        bare=None if bare is None else _missing(context, bare),
+    )
+
+
+def _missing(context: MeasurementContext, model: nn.Module) -> MissingGradients:
+    none, bad, flat = 0, 0, 0
+    for x, y in zip(torch.split(context.x, context.batch), torch.split(context.y, context.batch), strict=True):
+        try:
+            with isolated(model):
+                seen = [logits_and_gradient(model, x, partial(loss, y=y))[1] for loss in (cross_entropy, margin)]
+        except InputError:
+            every = len(context.x)
+            return MissingGradients(missing=every, not_finite=0, cross_entropy_zero=every, cut=True)
+        finite = torch.stack([torch.isfinite(one).flatten(1).all(1) for one in seen]).all(0)
+        zero = torch.stack([(one == 0).flatten(1).all(1) for one in seen])
+        none, bad = none + int(zero.all(0).sum()), bad + int((~finite).sum())
+        flat += int(zero[0].sum())
+    return MissingGradients(missing=none, not_finite=bad, cross_entropy_zero=flat, cut=False)
+
+
+MEASUREMENT = Measurement(fact="gradient", record=GradientPresence, measure=measure, check=5)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """FAIL where any image lacks a gradient."""
+    found = evidence.record(MEASUREMENT)
+    views = [view for view in (found.attacked, found.bare) if view is not None]
+    if any(view.cut for view in views):
         return failed("no gradient at all", "The graph is cut: outputs do not depend differentiably on the image.")
-    lost = max(view["missing"] + view["not_finite"] for view in views.values())
-    flat = max(view["cross_entropy_zero"] for view in views.values())
-    figure = f"{lost} of {found['images']} images without a gradient"
+    lost = max(view.missing + view.not_finite for view in views)
+    flat = max(view.cross_entropy_zero for view in views)
+    measured = f"{lost} of {found.images} images without a gradient"
     if lost:
-        return failed(figure, "Zero or non-finite gradients lead attacks nowhere; whether the images hold is unknown.")
+        return failed(measured, "Attacks cannot follow zero or non-finite gradients, so robustness is unknown.")
     if flat:
-        figure += f" ({flat} by cross-entropy alone)"
-    return passed(figure, "Attacks have a direction to follow on every image.")
+        measured += f" ({flat} by cross-entropy alone)"
+    return passed(measured, "Attacks have a gradient to follow on every image.")
 
 
-@check(6, "gradient right")
-def right(evidence: Evidence) -> Answer:
-    """It agrees with central differences; where another rule stands for it, the rule is named."""
-    found = evidence.fact("differences")
-    rule = found["rule"]
-    if rule == "gradient" and optimises(evidence.fact("optimisation")):
-        rule = "BPDA or surrogate: the module optimises inside, autograd sees what it lets through"
-    if found["error"] is None:
-        said = f"The gradient of {found['images']} images is zero, or the loss nowhere smooth: nothing to compare."
-        return not_run(said)
-    figure = f"error {found['error']:.1e} on {found['directions']} directions, {found['precision']}"
-    if found["error"] <= WRONG[found["precision"]]:
-        return passed(f"{figure}; {rule}", "The gradient is that of the loss.")
-    if found["whole"] and rule != "gradient":
-        return passed(f"{figure}; {rule}", "The direction is no gradient, and is said to be none.")
-    return failed(figure, "Autograd's gradient is not the slope of the loss: attacks are led astray.")
+CHECK = Check(number=5, name="gradient present", judge=judge)

@@ -1,34 +1,56 @@
-"""Checks 2 and 3: what the defence answers."""
+"""Check 2: the defence returns finite logits, not probabilities."""
 
-from soap.evaluation.adaptive.checks.registry import Answer, Evidence, check, failed, passed, points, warned
+from dataclasses import dataclass
 
+import torch
 
-@check(2, "logits, not probabilities")
-def logits(evidence: Evidence) -> Answer:
-    """Outputs are finite, and no rows of non-negative numbers that sum to one."""
-    found = evidence.fact("outputs")
-    if not found["finite"]:
-        return failed("NaN or infinite", "The defence answers with numbers that are not finite on clean images.")
-    figure = f"{found['low']:.3g} to {found['high']:.3g} on {found['images']} images"
-    if found["probabilities"]:
-        return failed(
-            f"rows sum to 1, {figure}", "These are probabilities: a softmax flattens what attacks climb. Remove it."
-        )
-    return passed(figure, "The defence gives logits.")
+from soap._runtime.isolation import isolated
+from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, passed
+from soap.evaluation.checks.context import MeasurementContext
+
+IMAGES = 64
 
 
-@check(3, "deterministic")
-def deterministic(evidence: Evidence) -> Answer:
-    """The same answers over 5 calls; else both attacks that randomness asks for."""
-    found = evidence.fact("determinism")
-    figure = f"{found['changed_labels']} of {found['images']} labels change over {found['calls']} calls"
-    if found["deterministic"]:
-        return passed(figure, "The defence gives the same answer every time.")
-    if found.get("expectation") is None or found.get("fixed") is None:
-        return failed(figure, "The defence draws at random, and no attack took that into account.")
-    both = f"{points(found['expectation'])} against the expectation of {found['draws']} draws, "
-    both += f"{points(found['fixed'])} with the draw fixed"
-    return warned(
-        f"{figure}; {both}",
-        "The defence draws at random, and the attempts climb a single draw: the lower of the two figures is nearer.",
+@dataclass(frozen=True, kw_only=True)
+class OutputRange:
+    """Outputs on a few clean images; probabilities: whether they are non-negative and sum to one."""
+
+    images: int
+    finite: bool
+    probabilities: bool
+    low: float | None
+    high: float | None
+
+
+def measure(context: MeasurementContext) -> OutputRange:
+    """Range and sums of the outputs."""
+    x, _ = context.few(IMAGES)
+    with isolated(context.defence), torch.no_grad():
+        logits = context.defence(x)
+    finite = bool(torch.isfinite(logits).all())
+    sums = bool(((logits.sum(1) - 1).abs() < 1e-3).all()) if finite else False
+    return OutputRange(
+        images=len(x),
+        finite=finite,
+        probabilities=finite and sums and bool(logits.min() >= 0),
+        low=float(logits.min()) if finite else None,
+        high=float(logits.max()) if finite else None,
     )
+
+
+MEASUREMENT = Measurement(fact="outputs", record=OutputRange, measure=measure, check=2)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """FAIL for probabilities or non-finite outputs."""
+    found = evidence.record(MEASUREMENT)
+    if not found.finite:
+        return failed("NaN or infinite", "The defence returns NaN or infinite outputs on clean images.")
+    measured = f"{found.low:.3g} to {found.high:.3g} on {found.images} images"
+    if found.probabilities:
+        meaning = "These are probabilities: a softmax flattens the loss that attacks increase. Remove it."
+        return failed(f"outputs sum to 1, {measured}", meaning)
+    return passed(measured, "The defence returns logits.")
+
+
+CHECK = Check(number=2, name="logits, not probabilities", judge=judge)

@@ -1,51 +1,54 @@
-"""Checks 7, 8, 9 and 12: whether the attack made the most of its steps."""
+"""Check 12: the iterative attack is at least as strong as one step."""
 
-from soap.evaluation.adaptive.checks.registry import Answer, Evidence, check, failed, not_run, passed, points, warned
+from dataclasses import dataclass
+from functools import partial
 
-MOVES = 0.005
-"""Half a point of accuracy."""
-
-
-@check(7, "best iterate kept")
-def best_iterate(evidence: Evidence) -> Answer:
-    """The attack gives back broken every image that it broke on its way."""
-    found = evidence.fact("best-iterate")
-    if not evidence.fact("determinism")["deterministic"]:
-        return not_run("The defence draws at random (check 3), so a point that broke it once need not do so again.")
-    figure = f"{found['lost']} of {found['broken_on_the_way']} images broken on the way were given back unbroken"
-    if found.get("doubtful"):
-        figure += f"; {found['doubtful']} broke in one batch and not in another"
-    if found["lost"] > MOVES * found["images"]:
-        return warned(figure, "The attack returns another iterate than its best.")
-    return passed(figure, "The attack keeps its best iterate.")
+from soap._runtime.isolation import isolated
+from soap.attacks.losses import cross_entropy
+from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, passed, percent
+from soap.evaluation.checks.context import ImpossibleError, MeasurementContext
+from soap.gradient_rules import logits_and_gradient, with_finite_logits
 
 
-@check(8, "converged")
-def converged(evidence: Evidence) -> Answer:
-    """Twice the iterations move accuracy by less than half a point."""
-    return _moves(evidence, "doubled-steps", "iterations")
+@dataclass(frozen=True, kw_only=True)
+class SingleStep:
+    """Accuracy after one step of the length of the radius, and after the strongest protocol, on the same images."""
+
+    images: int
+    single: float
+    iterative: float
+    protocol: str
 
 
-@check(9, "restarts")
-def restarts(evidence: Evidence) -> Answer:
-    """Twice the restarts move accuracy by less than half a point."""
-    return _moves(evidence, "doubled-restarts", "restarts")
+def measure(context: MeasurementContext) -> SingleStep:
+    """One gradient step on every image."""
+    x, y = context.x, context.y
+    if len(x) == 0:
+        raise ImpossibleError("the defence classifies no clean image correctly")
+    survived = 0
+    for start in range(0, len(x), context.batch):
+        part, labels = x[start : start + context.batch], y[start : start + context.batch]
+        model = with_finite_logits(context.model, part)
+        with isolated(model):
+            _, direction = logits_and_gradient(model, part, partial(cross_entropy, y=labels))
+        step = context.ball.project(context.threat.eps * context.ball.steepest(direction.nan_to_num()))
+        survived += int(context.correct((part + step).clamp(0, 1), labels).sum())
+    return SingleStep(
+        images=len(x), single=survived / len(x), iterative=context.left, protocol=context.strongest.protocol
+    )
 
 
-@check(12, "iterative beats single-step")
-def iterative(evidence: Evidence) -> Answer:
-    """Many steps are at least as strong as one."""
-    found = evidence.fact("single-step")
-    figure = f"{points(found['iterative'])} after {found['protocol']}, {points(found['single'])} after one step"
-    figure += f", {found['images']} images"
-    if found["iterative"] > found["single"]:
-        return failed(figure, "One step breaks more than many: the gradient misleads away from the image.")
-    return passed(figure, "Many steps break at least as much as one.")
+MEASUREMENT = Measurement(fact="single-step", record=SingleStep, measure=measure, check=12)
 
 
-def _moves(evidence: Evidence, fact: str, what: str) -> Answer:
-    found = evidence.fact(fact)
-    figure = f"accuracy moves by {100 * found['moved']:.2f} points ({found['broken']} of {found['images']} that stood)"
-    if found["moved"] >= MOVES:
-        return warned(figure, f"Twice the {what} break more: the attack has not converged. Give it more.")
-    return passed(figure, f"Twice the {what} change little.")
+def judge(evidence: Evidence) -> Judgement:
+    """FAIL where one step breaks more than many."""
+    found = evidence.record(MEASUREMENT)
+    measured = f"{percent(found.iterative)} after {found.protocol}, {percent(found.single)} after one step"
+    measured += f", {found.images} images"
+    if found.iterative > found.single:
+        return failed(measured, "One step breaks more than many: the gradient is wrong away from the image.")
+    return passed(measured, "Many steps break at least as much as one.")
+
+
+CHECK = Check(number=12, name="iterative beats single-step", judge=judge)
