@@ -167,7 +167,7 @@ class SummaryBuilder:
             ProtocolOutcome(survived=self.defended == self.y, moved=np.zeros(len(self.y), bool), bare=self.bare.copy()),
         )
         outcome.survived[rows] &= correct
-        outcome.moved[rows] = (batch.x != self.x[rows]).reshape(len(rows), -1).any(1)
+        outcome.moved[rows] = (batch.x != self.x[rows]).any(axis=tuple(range(1, batch.x.ndim)))
         outcome.bare[rows] = batch.bare
         outcome.after[one["name"]] = float(outcome.survived.mean())
         outcome.seconds += batch.seconds
