@@ -39,7 +39,7 @@ def main(n: int = 200) -> dict[str, float]:
     attack = MomentumFGSM(eps=0.3, step_size=0.03, steps=20)
     purify = soap.SOAP(model)
     rows = soap.evaluation.evaluate_transfer(model, data, {"momentum": attack}, [purify])
-    return {row.eps_pfy: row.accuracy for row in rows}
+    return {"purified" if row.defence.purifies else "bare": row.accuracy for row in rows}
 
 
 if __name__ == "__main__":

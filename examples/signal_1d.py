@@ -53,7 +53,7 @@ def main(eps: float = 0.15, epochs: int = 20, n: int = 3000) -> dict[str, float]
     rows = soap.evaluation.evaluate_transfer(
         model, test, {"clean": soap.evaluation.Clean(), "attacked": attack}, [soap.SOAP(model)]
     )
-    return {f"{row.attack}, {'bare' if row.eps_pfy == 'none' else 'purified'}": row.accuracy for row in rows}
+    return {f"{row.attack.name}, {'purified' if row.defence.purifies else 'bare'}": row.accuracy for row in rows}
 
 
 def words(accuracy: dict[str, float]) -> str:

@@ -41,7 +41,7 @@ def main(eps: float = 0.1, epochs: int = 60) -> dict[str, float]:
     measured = soap.evaluation.evaluate_transfer(
         model, test, {"clean": soap.evaluation.Clean(), "attacked": attack}, [soap.SOAP(model)]
     )
-    return {f"{row.attack}, {'bare' if row.eps_pfy == 'none' else 'purified'}": row.accuracy for row in measured}
+    return {f"{row.attack.name}, {'purified' if row.defence.purifies else 'bare'}": row.accuracy for row in measured}
 
 
 def words(accuracy: dict[str, float]) -> str:

@@ -119,7 +119,7 @@ def run_suite(
             **options,
         )
     if report is None:
-        _stopped(shell, place, read_summary(RunFolder(place), images))
+        _stopped(shell, place, read_summary(RunFolder(place), images, unfinished=True))
     else:
         shell.result({**report_content(report), "finished": True, "run": place}, _view(report))
         shell.say(f"The run is in {place}; `soap report {shlex.quote(str(place))}` makes a page of it.")

@@ -213,11 +213,16 @@ def open_run_on(out: Path, data: Dataset) -> RunFolder:
     return folder
 
 
-def stored_batches(folder: RunFolder, data: Dataset) -> Iterator[tuple[int | None, int, AttackedBatch]]:
-    """Every stored batch in the order of the plan, read once; FileError where one does not fit the data."""
+def stored_batches(
+    folder: RunFolder, data: Dataset, *, unfinished: bool = False
+) -> Iterator[tuple[int | None, int, AttackedBatch]]:
+    """Every stored batch in the order of the plan, read once; FileError where one does not fit the data.
+
+    unfinished: accept a run that was stopped before all clean images were classified.
+    """
     for name, attempt, number in folder.batch_names():
         batch = folder.read_batch(attempt, number)
-        if batch is None and attempt is None:
+        if batch is None and attempt is None and not unfinished:
             raise FileError(f"{folder.path}: {name} is missing, there are no results yet; repeat the run's command.")
         if batch is not None and not batch_fits(batch, data, attacked=attempt is not None):
             raise FileError(f"{folder.path}: the arrays of {name} do not fit the data; remove it, run the suite again.")

@@ -219,10 +219,10 @@ class SummaryBuilder:
         )
 
 
-def read_summary(folder: RunFolder, data: Dataset) -> Summary:
-    """The results of a run from its folder; every batch is read once."""
+def read_summary(folder: RunFolder, data: Dataset, *, unfinished: bool = False) -> Summary:
+    """The results of a run from its folder; every batch is read once. unfinished: as in `stored_batches`."""
     builder = SummaryBuilder(folder.plan(), data)
-    for attempt, number, batch in stored_batches(folder, data):
+    for attempt, number, batch in stored_batches(folder, data, unfinished=unfinished):
         builder.add(attempt, number, batch)
     return builder.summary()
 

@@ -123,14 +123,14 @@ def evaluated(out: Path) -> dict[str, Any]:
 
 def suite_is_whole(out: Path) -> None:
     """Every file that is there can be read."""
-    folder = soap.evaluation.adaptive.RunFolder(out)
+    folder = soap.evaluation.run_folder.RunFolder(out)
     if (out / "run.json").exists():
         folder.plan()
     for path in out.glob("*/**/*.npz"):
         attempt = None if path.parent.name == "clean" else int(path.parent.name)
-        folder.batch(attempt, int(path.stem))
+        folder.read_batch(attempt, int(path.stem))
     for path in out.glob("facts/*.json"):
-        folder.fact(path.stem)
+        folder.read_fact(path.stem)
     Store(folder.rows).read()
 
 

@@ -20,7 +20,7 @@ from torch import nn
 import soap
 from soap._files import tensor_files
 from soap.errors import FileError
-from soap.evaluation.adaptive.folder import Attacked, RunFolder
+from soap.evaluation.run_folder import AttackedBatch, RunFolder
 from soap.evaluation.transfer import evaluate_transfer
 from soap.results import Row, Store
 from soap.training import checkpoint
@@ -154,27 +154,27 @@ def test_a_full_disk_leaves_the_rows_before_and_no_part_of_the_next():
 def test_a_full_disk_leaves_a_run_of_the_suite_as_it_was():
     none = np.empty(0, np.int64)
     noise = np.random.default_rng(0).random((50, 1, 28, 28), np.float32)
-    batch = Attacked(rows=none, x=noise, defended=none, bare=none, seconds=0.0)
+    batch = AttackedBatch(rows=none, x=noise, defended=none, bare=none, seconds=0.0)
     with mounted(PAGE * 100) as folder:
         run = RunFolder(folder)
-        run.keep(0, 0, batch)
+        run.write_batch(0, 0, batch)
         filled_up(folder, PAGE * 4)
         with pytest.raises(FileError, match=r"0001\.npz: the disk is full"):
-            run.keep(0, 1, batch)
-        assert run.batch(0, 1) is None
-        assert np.array_equal(run.batch(0, 0).x, noise)
+            run.write_batch(0, 1, batch)
+        assert run.read_batch(0, 1) is None
+        assert np.array_equal(run.read_batch(0, 0).x, noise)
         assert [path.name for path in (folder / "attempts" / "00").iterdir()] == ["0000.npz"]
 
 
 def let_in(folder: Path, row: Row, advice: str) -> list[str]:
     """Which of three writers were let in to a folder that is not to be written to, or were told something else."""
     none = np.empty(0, np.int64)
-    batch = Attacked(rows=none, x=np.empty(0, np.float32), defended=none, bare=none, seconds=0.0)
+    batch = AttackedBatch(rows=none, x=np.empty(0, np.float32), defended=none, bare=none, seconds=0.0)
     found = []
     for write in (
         lambda: save(folder, 2.0),
         lambda: Store(folder / "rows.jsonl").append(row),
-        lambda: RunFolder(folder).keep(None, 0, batch),
+        lambda: RunFolder(folder).write_batch(None, 0, batch),
     ):
         try:
             write()

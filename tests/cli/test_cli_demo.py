@@ -13,6 +13,7 @@ from soap import recipes
 from soap._files import tensor_files
 from soap.cli import demo
 from soap.report import UPPER_BOUND, percent
+from soap.report.row_text import eps_text
 from soap.results import from_json
 
 FEW = ("--model", "mnist-fcn-dr", "--limit", "20", "--device", "cpu")
@@ -37,7 +38,7 @@ def measured(tmp_path_factory):
 def test_the_answer_for_machines(measured):
     answer, _ = measured
     rows = [from_json(row) for row in answer["rows"]]
-    assert [(row.attack, row.eps_pfy) for row in rows] == [
+    assert [(row.attack.name, eps_text(row.defence)) for row in rows] == [
         (attack, eps) for attack in ("none", "fgsm", "pgd") for eps in ("none", "min-aux")
     ]
     assert answer["schema"] == "soap/1"

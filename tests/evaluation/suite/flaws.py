@@ -1,4 +1,4 @@
-"""Ten defences and attacks, each with one flaw that makes a robustness figure worthless or too high."""
+"""Ten defences and attacks, each with one flaw that makes the measured robustness too high or meaningless."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from soap.attacks import APGD, PGD
 from soap.attacks.noise import Noise
 from soap.data import Dataset
 from soap.data.dataset import dataset
-from soap.evaluation.adaptive.attempts import Attempt, attempts
-from soap.evaluation.adaptive.target import Target
+from soap.defence import Defence
+from soap.evaluation.plan import Attempt, plan_attempts
 
 
 class CutGraph(nn.Module):
@@ -59,14 +59,14 @@ class SoftmaxOutput(nn.Module):
         return self.net(x).softmax(1)
 
 
-def wrong_normalisation() -> Target:
+def wrong_normalisation() -> Defence:
     """The classifier was trained on normalised digits; what normalises them was given as the purifier."""
     mean, std = 0.5, 0.1
     net = linear()
     last = nn.Linear(784, 10)
     last.weight.data = net[-1].weight.data * std
     last.bias.data = net[-1].bias.data + net[-1].weight.data.sum(1) * mean
-    return Target.of_parts(nn.Sequential(nn.Flatten(), last), lambda x: (x - mean) / std, name="normalised")
+    return Defence(nn.Sequential(nn.Flatten(), last), lambda x: (x - mean) / std, name="normalised")
 
 
 class DetachedPurifier(nn.Module):
@@ -122,27 +122,27 @@ def grey_images(n: int = 20) -> Dataset:
     return dataset("grey", "test", x, np.zeros(n, np.int64), ("plain", "broken"))
 
 
-def whole(module: nn.Module) -> Target:
-    return Target.of_module(module, name=type(module).__name__)
+def whole(module: nn.Module) -> Defence:
+    return Defence.of_module(module, name=type(module).__name__)
 
 
-def with_noise(attack: APGD | PGD, protocol: str = "transfer", sight: str = "bare") -> list[Attempt]:
+def with_noise(attack: APGD | PGD, protocol: str = "transfer", rule: str = "bare") -> list[Attempt]:
     noise = Noise(eps=THREAT.eps, draws=5)
     return [
-        Attempt(protocol="noise", name="random points", attack=noise, sight="defended"),
-        Attempt(protocol=protocol, name="the attack", attack=attack, sight=sight),
+        Attempt(protocol="noise", name="random points", attack=noise, rule="defended"),
+        Attempt(protocol=protocol, name="the attack", attack=attack, rule=rule),
     ]
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """target: what is judged; check: the number that should object; planned: attempts other than the quick suite's."""
+    """defence: judged; check: the number that should object; planned: attempts other than the quick suite's."""
 
     name: str
     check: int
     state: str
-    target: Callable[[], Target]
-    planned: Callable[[Target], list[Attempt]] = lambda target: attempts(target, THREAT, "quick", steps=5)
+    defence: Callable[[], Defence]
+    planned: Callable[[Defence], list[Attempt]] = lambda defence: plan_attempts(defence, THREAT, "quick", steps=5)
     data: Callable[[], Dataset] = digits
 
 
@@ -157,7 +157,7 @@ FLAWS = (
         7,
         "WARN",
         lambda: whole(TwoHills()),
-        lambda target: with_noise(PGD(eps=THREAT.eps, step_size=2 * THREAT.eps, steps=3)),
+        lambda defence: with_noise(PGD(eps=THREAT.eps, step_size=2 * THREAT.eps, steps=3)),
         grey_images,
     ),
     Flaw(
@@ -165,15 +165,17 @@ FLAWS = (
         8,
         "WARN",
         lambda: whole(wavy()),
-        lambda target: with_noise(APGD(eps=THREAT.eps, steps=1, start="zero")),
+        lambda defence: with_noise(APGD(eps=THREAT.eps, steps=1, start="zero")),
     ),
     Flaw(
         "wrong normalisation",
         15,
         "WARN",
         wrong_normalisation,
-        lambda target: [
-            attempt for suite in ("noise", "transfer", "bpda") for attempt in attempts(target, THREAT, suite, steps=5)
+        lambda defence: [
+            attempt
+            for suite in ("noise", "transfer", "bpda")
+            for attempt in plan_attempts(defence, THREAT, suite, steps=5)
         ],
     ),
     Flaw("detached purifier", 4, "WARN", lambda: whole(DetachedPurifier())),

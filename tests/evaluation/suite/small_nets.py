@@ -1,4 +1,4 @@
-"""Honest networks on small digits, trained in closed form, and the call that has a suite judge them."""
+"""Networks on small digits, trained in closed form, and a call that judges them by a suite."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,24 @@ from torch import Tensor, nn
 import soap
 from soap.attacks import APGD, Attack
 from soap.data import Dataset
-from soap.evaluation.adaptive.attempts import Attempt, Threat, attempts
-from soap.evaluation.adaptive.checks import FAIL, WARN, Finding, findings
-from soap.evaluation.adaptive.folder import RunFolder
-from soap.evaluation.adaptive.probes import PROBES, Probe, of_suite, run_probes
-from soap.evaluation.adaptive.suite import run_attempts
-from soap.evaluation.adaptive.summary import Summary, summarise
-from soap.evaluation.adaptive.target import Target
+from soap.defence import Defence
+from soap.evaluation.attempts import run_attempts
+from soap.evaluation.checks import (
+    FAIL,
+    MEASUREMENTS,
+    WARN,
+    Finding,
+    Measurement,
+    judge_checks,
+    measurements_of,
+    run_measurements,
+)
+from soap.evaluation.plan import Attempt, PlannedRun, Threat, plan_attempts
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.summary import Summary
 
 THREAT = Threat(eps=0.02)
-BY_NAME = {probe.name: probe for probe in PROBES}
+BY_NAME = {one.fact: one for one in MEASUREMENTS}
 
 
 @cache
@@ -69,7 +77,7 @@ def mlp() -> nn.Sequential:
 
 @cache
 def wavy() -> nn.Sequential:
-    """Curved enough that the first step of an attack is not its last word."""
+    """A network with so much curvature that an attack needs more than one step."""
     return trained(hidden(3.0), nn.Tanh())
 
 
@@ -80,44 +88,46 @@ class Judged:
     summary: Summary
 
     def findings(self, without: frozenset[int] = frozenset()) -> list[Finding]:
-        return findings(self.folder, self.data, without=without)
+        return judge_checks(self.folder, self.summary, self.data, without=without)
 
     def flagged(self, without: frozenset[int] = frozenset()) -> dict[int, str]:
-        """State and figure of the checks that object."""
-        return {f.number: f"{f.state}: {f.figure}" for f in self.findings(without) if f.state in (WARN, FAIL)}
+        """State and measurement of the checks that warn or fail."""
+        return {f.number: f"{f.state}: {f.measured}" for f in self.findings(without) if f.state in (WARN, FAIL)}
 
 
 def judge(
-    target: Target,
+    defence: Defence,
     out: Path,
     *,
     planned: Sequence[Attempt] | None = None,
-    probes: Sequence[Probe] | None = None,
+    measurements: Sequence[Measurement] | None = None,
     suite: str = "quick",
     data: Dataset | None = None,
     threat: Threat = THREAT,
 ) -> Judged:
-    """Attempts, then probes; `probes` defaults to the suite's."""
+    """Attempts, then measurements (the suite's by default)."""
     data = data or digits()
-    planned = attempts(target, threat, suite, steps=5, queries=40) if planned is None else list(planned)
-    folder = run_attempts(target, data, threat, planned, suite=suite, out=out, batch=25)
-    assert folder is not None
-    assert run_probes(target, data, threat, planned, folder, suite=suite, probes=probes, probe_n=30)
-    return Judged(folder, data, summarise(folder, data))
+    planned = plan_attempts(defence, threat, suite, steps=5, queries=40) if planned is None else list(planned)
+    run = PlannedRun(defence=defence, data=data, threat=threat, suite=suite, attempts=planned, batch=25)
+    folder = RunFolder(out)
+    summary = run_attempts(run, folder)
+    assert summary is not None
+    assert run_measurements(run, folder, summary, measurements=measurements, max_images=30)
+    return Judged(folder, data, summary)
 
 
-def quick_and(*checks: int) -> tuple[Probe, ...]:
-    """The probes of the quick suite, and those of further checks."""
-    return (*of_suite("quick"), *(probe for probe in PROBES if probe.check in checks))
+def quick_and(*checks: int) -> tuple[Measurement, ...]:
+    """The measurements of the quick suite, and those of further checks."""
+    return (*measurements_of("quick"), *(one for one in MEASUREMENTS if one.check in checks))
 
 
 def judged(net: nn.Module, out: Path, *names: str, attack: Attack | None = None, threat: Threat = THREAT) -> Judged:
-    """One attack on the net, and the named probes."""
+    """One attack on the net, and the named measurements."""
     attack = attack or APGD(eps=threat.eps, norm=threat.norm, steps=4)
     return judge(
-        Target.of_module(net, name="net"), out,
-        planned=[Attempt(protocol="transfer", name="the attack", attack=attack, sight="bare")],
-        probes=[BY_NAME[name] for name in names], threat=threat,
+        Defence.of_module(net, name="net"), out,
+        planned=[Attempt(protocol="transfer", name="the attack", attack=attack, rule="bare")],
+        measurements=[BY_NAME[name] for name in names], threat=threat,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Short runs of the suite on a tiny model, and their files changed by hand."""
+"""Short suite runs on a tiny model, and changes of their files."""
 
 import json
 import re
@@ -13,47 +13,53 @@ from tiny import noise_images, tiny_model
 import soap
 from soap.data import Dataset
 from soap.data.dataset import dataset
-from soap.evaluation.adaptive import Report, RunFolder, Target, Threat, evaluate
-from soap.evaluation.adaptive.folder import Attacked
-from soap.evaluation.adaptive.seal import SEAL, seal
+from soap.defence import Defence
+from soap.evaluation import SuiteReport, Threat, evaluate_suite
+from soap.evaluation.run_folder import FINGERPRINTS, AttackedBatch, RunFolder, batch_fingerprint
 
 THREAT = Threat(eps=0.02)
 EFFORT = {"steps": 2, "queries": 5, "batch": 6}
 
 
-def target() -> Target:
+def defence() -> Defence:
     model = tiny_model()
-    return Target.of_model(model, soap.SOAP(model, 0.1))
+    return Defence(model, soap.SOAP(model, 0.1))
 
 
 def images(n: int = 11) -> Dataset:
-    """Noise that the defence classifies rightly, but for every sixth."""
+    """Noise that the defence classifies correctly, except every sixth image."""
     x = noise_images(n, seed=5)
-    y = target().defended(x).argmax(1)
+    y = defence().labels(x)
     y[::6] = (y[::6] + 1) % 4
     return dataset("noise", "test", x.numpy(), y.numpy(), tuple("abcd"))
 
 
-def run(out: Path, *, suite: str = "quick", stop: Callable[[], bool] = lambda: False, **changes: Any) -> Report | None:
+def run(
+    out: Path, *, suite: str = "quick", stop: Callable[[], bool] = lambda: False, **changes: Any
+) -> SuiteReport | None:
     given = {"threat": THREAT, **EFFORT, **changes}
-    return evaluate(target(), images(), suite=suite, out=out, stop=stop, **given)
+    return evaluate_suite(defence(), images(), suite=suite, out=out, stop=stop, **given)
 
 
-def change_batch(out: Path, attempt: int | None, number: int, change: Callable[[Attacked], dict[str, Any]]) -> None:
+def change_batch(
+    out: Path, attempt: int | None, number: int, change: Callable[[AttackedBatch], dict[str, Any]]
+) -> None:
     """Rewrite a batch with other arrays."""
     folder = RunFolder(out)
-    batch = folder.batch(attempt, number)
-    folder.keep(attempt, number, replace(batch, **change(batch)))
+    batch = folder.read_batch(attempt, number)
+    folder.write_batch(attempt, number, replace(batch, **change(batch)))
 
 
-def seal_again(out: Path) -> None:
-    """What a forger would do."""
-    (out / SEAL).unlink()
-    seal(RunFolder(out))
+def forge_fingerprints(out: Path) -> None:
+    """Write the fingerprints of the changed batches."""
+    (out / FINGERPRINTS).unlink()
+    folder = RunFolder(out)
+    found = {name: folder.read_batch(attempt, number) for name, attempt, number in folder.batch_names()}
+    folder.write_fingerprints({name: batch_fingerprint(batch) for name, batch in found.items()})
 
 
 def change_json(path: Path, change: Callable[[Any], None]) -> None:
-    """As a forger would: the checksum goes, too."""
+    """Change a JSON file, and remove its checksum."""
     content = json.loads(path.read_text())
     content.pop("checksum", None)
     change(content)
@@ -61,7 +67,7 @@ def change_json(path: Path, change: Callable[[Any], None]) -> None:
 
 
 def content(out: Path) -> dict[str, Any]:
-    """All that a run's files say, apart from when and how fast."""
+    """The content of all files of a run, without dates and times."""
     found: dict[str, Any] = {}
     for path in sorted(path for path in out.rglob("*") if path.is_file()):
         name = path.relative_to(out).as_posix()
@@ -77,7 +83,7 @@ def content(out: Path) -> dict[str, Any]:
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, str):
-        return re.sub(r"[\d.]+ x the time", "", value)  # check 15 tells how much longer the defence takes
+        return re.sub(r"[\d.]+ x the time", "", value)  # a measured time
     if isinstance(value, dict):
         return {key: _timeless(part) for key, part in value.items() if key not in ("seconds", "date", "checksum")}
     return [_timeless(part) for part in value] if isinstance(value, list) else value

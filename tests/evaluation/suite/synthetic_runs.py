@@ -1,6 +1,7 @@
-"""A run's folder written by hand: what every check says is then known beforehand."""
+"""Run folders with chosen content, for which the result of every check is known."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import numpy as np
 
 from soap.data import Dataset
 from soap.data.dataset import dataset
-from soap.evaluation.adaptive.folder import Attacked, RunFolder
+from soap.evaluation.run_folder import AttackedBatch, RunFolder
+from soap.specs import AttackStep
 
 N, BATCH, EPS = 20, 12, 0.1
 
@@ -36,12 +38,12 @@ LEFT: dict[str, int] = {
     "noise": 20, "transfer": 12, "bpda": 9, "bpda-start": 12, "bpda-trajectory": 8, "unrolled": 7, "autoattack": 9,
     "black-box": 11,
 }  # fmt: skip
-"""Images that stand against each protocol: the first so many."""
+"""Images that survive each protocol: the first so many."""
 
 PROVENANCE = {
     "weights_sha256": "a" * 64, "data_sha256": "", "images": "0..19 of test", "seed": 0, "batch": BATCH,
     "version": "0", "commit": "c" * 40, "torch": "2", "python": "3", "device": "cpu", "date": "2026-01-01",
-    "training": "",
+    "training": None,
 }  # fmt: skip
 
 
@@ -63,21 +65,21 @@ def run(
     drop: Sequence[str] = (),
     **plan: Any,
 ) -> RunFolder:
-    """A complete run that every check passes, but for what is given.
+    """A complete run that every check passes, except for what is given.
 
-    facts: see `note`. left: images that stand by protocol. bare_clean: clean images that the classifier gets right
-    alone. shift: how far attacked images go. pixel: a value planted in one of them. drop: protocols whose images are
+    facts: see `note`. left: surviving images by protocol. bare_clean: clean images that the classifier alone classifies
+    correctly. shift: of attacked images. pixel: a value planted in one of them. drop: protocols whose images are
     missing. plan: entries of run.json.
     """
     data, folder = images(), RunFolder(path)
     left = LEFT if left is None else left
     content = {
-        "target": {"name": "made-up", "defence": "SOAP()", "eps_pfy": "min-aux"},
+        "target": {"name": "made-up", "defence": {"name": "SOAP", "settings": {}, "eps": "min-aux"}},
         "threat": {"eps": EPS, "norm": norm},
         "suite": "full",
         "data": {"name": data.name, "split": data.split, "n": N, "sha256": data.sha256},
         "classes": list(data.classes),
-        "attempts": [{"protocol": name, "name": "apgd", "settings": "APGD()"} for name in left],
+        "attempts": [{"protocol": name, "name": "apgd", "attack": asdict(AttackStep(name="APGD"))} for name in left],
         "left_out": {},
         "separable": True,
         "purifies": True,
@@ -90,13 +92,13 @@ def run(
     for number, start in enumerate(range(0, N, BATCH)):
         rows = np.arange(start, min(start + BATCH, N))
         empty = np.empty((0,), np.float32)
-        folder.keep(None, number, attacked(rows, empty, np.zeros(len(rows), int), rows >= bare_clean))
+        folder.write_batch(None, number, attacked(rows, empty, np.zeros(len(rows), int), rows >= bare_clean))
         for index, (name, standing) in enumerate(left.items()):
             if name not in drop:
                 moved = x[rows] + np.float32(shift)
                 if pixel is not None:
                     moved[0, 0, 0, 0] = pixel
-                folder.keep(index, number, attacked(rows, moved, rows >= standing, np.ones(len(rows))))
+                folder.write_batch(index, number, attacked(rows, moved, rows >= standing, np.ones(len(rows))))
     note(folder, FACTS if facts is None else {name: facts.get(name, {}) for name in FACTS})
     return folder
 
@@ -107,12 +109,12 @@ def note(folder: RunFolder, facts: Mapping[str, Mapping[str, Any] | None]) -> No
         if changed is None:
             (folder.path / "facts" / f"{name}.json").unlink(missing_ok=True)
         else:
-            folder.note(name, {**FACTS[name], **changed})
+            folder.write_fact(name, {**FACTS[name], **changed})
 
 
-def attacked(rows: Any, x: Any, defended: Any, bare: Any) -> Attacked:
+def attacked(rows: Any, x: Any, defended: Any, bare: Any) -> AttackedBatch:
     """A batch in the types that files hold."""
-    return Attacked(
+    return AttackedBatch(
         rows=rows.astype(np.int64), x=x.astype(np.float32), defended=defended.astype(np.int64),
         bare=bare.astype(np.int64), seconds=1.0,
     )  # fmt: skip

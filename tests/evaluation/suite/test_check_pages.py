@@ -1,17 +1,17 @@
-"""Every check has its page, and every page its check."""
+"""Every check has a page, and every page a check."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from soap.evaluation.adaptive.checks import CHECKS, Check
+from soap.evaluation.checks import CHECKS, Check
 
 PAGES = Path(__file__).parents[3] / "docs" / "checks"
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=lambda check: check.page)
-def test_a_check_is_explained(check: Check):
+def test_every_check_has_a_complete_page(check: Check):
     text = (PAGES / check.page).read_text(encoding="utf-8")
     assert text.startswith(f"# Check {check.number}: {check.name}\n")
     for part in ("**Why.**", "**What it means.**", "**What to do.**", "Source: "):
@@ -19,7 +19,7 @@ def test_a_check_is_explained(check: Check):
     assert re.search(r"\b(FAIL|WARN): ", text)
 
 
-def test_the_index_leads_to_all_of_them():
+def test_the_index_links_every_page():
     index = (PAGES / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\[(\d+)\. ([^]]+)\]\(([^)]+)\)", index)
     assert links == [(str(number), check.name, check.page) for number, check in sorted(CHECKS.items())]

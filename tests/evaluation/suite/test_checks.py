@@ -1,22 +1,20 @@
-"""Every check, both ways, on runs whose facts are made up."""
+"""Every check on synthetic runs that it passes and that it does not."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-import made_up
 import numpy as np
 import pytest
+import synthetic_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soap.data import Dataset
 from soap.errors import InputError
-from soap.evaluation.adaptive.checks import CHECKS, STATES, findings
-from soap.evaluation.adaptive.checks.legality import eight_bits
-from soap.evaluation.adaptive.checks.registry import Evidence
-from soap.evaluation.adaptive.folder import RunFolder
-from soap.evaluation.adaptive.probes import PROBES
-from soap.evaluation.adaptive.summary import Line, Summary
+from soap.evaluation.checks import CHECKS, MEASUREMENTS, STATES, Evidence, Finding, judge_checks
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.summary import ProtocolResult, Summary, eight_bits, read_summary
 
 RANDOM = {"deterministic": False, "changed_labels": 3, "expectation": 0.3, "fixed": 0.2, "draws": 8}
 NONE = {"purifier": False, "gradients": 0, "optimiser_steps": 0, "weights_changed": 0}
@@ -29,6 +27,16 @@ def lost(missing: int = 0, bad: int = 0, flat: int = 0) -> dict[str, Any]:
 
 def fact(name: str, **changed: Any) -> dict[str, Any]:
     return {"facts": {name: changed}}
+
+
+def evidence(folder: RunFolder) -> Evidence:
+    data = synthetic_runs.images()
+    return Evidence(folder=folder, data=data, summary=read_summary(folder, data))
+
+
+def findings(folder: RunFolder, data: Dataset | None = None, **options: Any) -> list[Finding]:
+    given = evidence(folder)
+    return judge_checks(folder, given.summary, given.data if data is None else data, **options)
 
 
 ALONE = {"purifies": False, "left": {"transfer": 5, "black-box": 9}}
@@ -44,17 +52,17 @@ CASES: list[tuple[int, str, str, dict[str, Any]]] = [
     (1, "FAIL", "outside [0, 1]", {"pixel": 1.00001}),
     (1, "FAIL", "outside [0, 1]", {"pixel": -0.00001}),
     (1, "FAIL", "not finite", {"pixel": math.nan}),
-    (1, "NOT RUN", "No attacked image", {"drop": tuple(made_up.LEFT)}),
+    (1, "NOT RUN", "No attacked image", {"drop": tuple(synthetic_runs.LEFT)}),
     (2, "PASS", "-3 to 4 on 20 images", {}),
     (2, "FAIL", "probabilities", fact("outputs", probabilities=True)),
     (2, "FAIL", "NaN", fact("outputs", finite=False, low=None, high=None)),
     (3, "PASS", "0 of 20 labels change over 5 calls", {}),
     (3, "WARN", "30.0 % against the expectation of 8 draws, 20.0 % with the draw fixed", fact("determinism", **RANDOM)),
     (3, "FAIL", "no attack took", fact("determinism", **RANDOM | {"fixed": None})),
-    (4, "PASS", "bpda, bpda-trajectory, unrolled attacked it", {}),
-    (4, "WARN", "no attack went through that", {"left": {"transfer": 9, "autoattack": 9}}),
-    (4, "WARN", "no attack went through that: run bpda", {"left": {"transfer": 9, "bpda-start": 9}}),
-    (4, "WARN", "Target.of_parts", fact("optimisation", **NONE | {"gradients": 1}) | {"left": {"transfer": 9}}),
+    (4, "PASS", "bpda, bpda-trajectory, unrolled attacked through it", {}),
+    (4, "WARN", "no attack went through it", {"left": {"transfer": 9, "autoattack": 9}}),
+    (4, "WARN", "no attack went through it: run bpda", {"left": {"transfer": 9, "bpda-start": 9}}),
+    (4, "WARN", "soap.Defence", fact("optimisation", **NONE | {"gradients": 1}) | {"left": {"transfer": 9}}),
     (4, "WARN", "", fact("optimisation", **NONE | {"optimiser_steps": 1}) | {"left": {"transfer": 9}}),
     (4, "WARN", "", fact("optimisation", **NONE | {"weights_changed": 1}) | {"left": {"transfer": 9}}),
     (4, "PASS", "does not optimise", fact("optimisation", **NONE) | {"left": {"transfer": 9}}),
@@ -65,15 +73,15 @@ CASES: list[tuple[int, str, str, dict[str, Any]]] = [
     (5, "FAIL", "2 of 20 images", fact("gradient", bare=lost(missing=2))),
     (5, "FAIL", "cut", fact("gradient", **CUT)),
     (6, "PASS", "error 1.0e-09 on 32 directions, float64", fact("optimisation", **NONE)),
-    (6, "FAIL", "led astray", {"facts": {"differences": {"error": 0.01}, "optimisation": NONE}}),
+    (6, "FAIL", "wrong direction", {"facts": {"differences": {"error": 0.01}, "optimisation": NONE}}),
     (6, "PASS", "", {"facts": {"differences": {"error": 0.01, "precision": "float32"}, "optimisation": NONE}}),
     (6, "PASS", "BPDA or surrogate", fact("differences", error=0.5)),
     (6, "PASS", "BPDA: the purifier", fact("differences", rule="BPDA: the purifier", whole=False)),
-    (6, "FAIL", "led astray", fact("differences", rule="BPDA: the purifier", whole=False, error=0.5)),
+    (6, "FAIL", "wrong direction", fact("differences", rule="BPDA: the purifier", whole=False, error=0.5)),
     (6, "NOT RUN", "nothing to compare", fact("differences", error=None, directions=0)),
     (7, "PASS", "0 of 9", {}),
     (7, "WARN", "1 of 9 images", fact("best-iterate", lost=1)),
-    (7, "NOT RUN", "draws at random", fact("determinism", **RANDOM)),
+    (7, "NOT RUN", "is random", fact("determinism", **RANDOM)),
     (8, "PASS", "0.00 points", {}),
     (8, "PASS", "0.49 points", fact("doubled-steps", moved=0.0049)),
     (8, "WARN", "iterations", fact("doubled-steps", moved=0.005)),
@@ -106,20 +114,20 @@ CASES: list[tuple[int, str, str, dict[str, Any]]] = [
     (15, "PASS", "17.0 forward and 11.0 backward passes an image (alone 1.0 and 0.0), 20.0 x", {}),
     (15, "PASS", "gain", {"bare_clean": 18}),
     (15, "WARN", "normalisation", {"bare_clean": 10}),
-    (15, "PASS", "Nothing stands before", ALONE),
+    (15, "PASS", "no purifier before", ALONE),
     (15, "PASS", "its own classifier", {"separable": False, **ALONE, **fact("optimisation", **NONE)}),
-    (15, "NOT RUN", "cannot be told apart", {"separable": False, **ALONE}),
+    (15, "NOT RUN", "classifier is unknown", {"separable": False, **ALONE}),
     (16, "PASS", "95.0 % of 20", {}),
     (16, "FAIL", "94.0 % of 50", fact("planted", planted=50, broken=47)),
     (17, "PASS", "20 images (0..19 of test); the worst case's interval is 38.6 points", {}),
-    (17, "NOT RUN", "No protocol", {"drop": tuple(made_up.LEFT)}),
+    (17, "NOT RUN", "No protocol", {"drop": tuple(synthetic_runs.LEFT)}),
     (18, "PASS", "0 of 20 images differ", {}),
     (18, "PASS", "2 decisions in batches of 7 instead of 20", fact("repeat", different_decisions=2)),
     (18, "PASS", "1 decision in batches of 7 instead of 20", fact("repeat", different_decisions=1)),
     (18, "WARN", "same seed", fact("repeat", different_images=1)),
-    (18, "WARN", "depends on the images beside it", fact("repeat", different_decisions=2, moved=0.1)),
+    (18, "WARN", "depends on the other images", fact("repeat", different_decisions=2, moved=0.1)),
     (19, "PASS", "weights aaaaaaaaaaaa", {}),
-    (19, "FAIL", "hashes", {"provenance": {**made_up.PROVENANCE, "data_sha256": "b" * 64}}),
+    (19, "FAIL", "hashes", {"provenance": {**synthetic_runs.PROVENANCE, "data_sha256": "b" * 64}}),
     (19, "NOT RUN", "missing for unrolled", {"drop": ("unrolled",)}),
 ]
 
@@ -132,23 +140,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]],
     def of(differs: dict[str, Any]) -> RunFolder:
         rest = {name: value for name, value in differs.items() if name != "facts"}
         if repr(rest) not in known:
-            known[repr(rest)] = made_up.run(tmp_path_factory.mktemp("run"), **rest)
+            known[repr(rest)] = synthetic_runs.run(tmp_path_factory.mktemp("run"), **rest)
         return known[repr(rest)]
 
     return of
 
 
 @pytest.mark.parametrize(("number", "state", "part", "differs"), CASES)
-def test_a_check_on_made_up_facts(number, state, part, differs, runs):
+def test_check_on_a_synthetic_run(number, state, part, differs, runs):
     folder, facts = runs(differs), differs.get("facts", {})
-    made_up.note(folder, facts)
+    synthetic_runs.note(folder, facts)
     try:
-        evidence = Evidence(folder=folder, data=made_up.images())
-        found = CHECKS[number].finding(evidence)
+        found = CHECKS[number].finding(evidence(folder))
     finally:
-        made_up.note(folder, {name: {} for name in facts})
+        synthetic_runs.note(folder, {name: {} for name in facts})
     assert found.state == state, found
-    assert part in f"{found.figure} {found.said}", found
+    assert part in f"{found.measured} {found.meaning}", found
 
 
 @pytest.mark.parametrize(
@@ -156,17 +163,17 @@ def test_a_check_on_made_up_facts(number, state, part, differs, runs):
     [
         ({"commit": None}, "WARN", "commit is not known"),
         ({"device": ""}, "WARN", "Not stated: device"),
-        ({"weights_sha256": "short"}, "FAIL", "cannot be told"),
+        ({"weights_sha256": "short"}, "FAIL", "is unknown which"),
     ],
 )
 def test_provenance_that_lacks_something(changed, state, said, tmp_path):
-    provenance = {**made_up.PROVENANCE, "data_sha256": made_up.images().sha256, **changed}
-    found = findings(made_up.run(tmp_path, provenance=provenance), made_up.images())[18]
+    provenance = {**synthetic_runs.PROVENANCE, "data_sha256": synthetic_runs.images().sha256, **changed}
+    found = findings(synthetic_runs.run(tmp_path, provenance=provenance))[18]
     assert (found.number, found.state) == (19, state)
-    assert said in found.said
+    assert said in found.meaning
 
 
-def test_there_are_nineteen_and_each_is_tried_both_ways():
+def test_each_of_the_nineteen_checks_is_tested_with_and_without_objection():
     assert sorted(CHECKS) == list(range(1, 20))
     assert len({check.name for check in CHECKS.values()}) == 19
     tried = {number: {state for case, state, *_ in CASES if case == number} for number in CHECKS}
@@ -177,36 +184,36 @@ def test_there_are_nineteen_and_each_is_tried_both_ways():
 @pytest.mark.parametrize(
     ("fact", "state", "said"),
     [
-        (None, "NOT RUN", "was not made: run the full suite"),
-        ({"problem": "nothing moves", "impossible": True}, "NOT RUN", "has nothing to measure: nothing moves."),
-        ({"problem": "RuntimeError: broken", "impossible": False}, "WARN", "met an error: RuntimeError: broken"),
+        (None, "NOT RUN", "is missing: run the full suite"),
+        ({"problem": "nothing moves", "impossible": True}, "NOT RUN", "does not apply: nothing moves."),
+        ({"problem": "RuntimeError: broken", "impossible": False}, "WARN", "raised an error: RuntimeError: broken"),
     ],
 )
-def test_facts_that_are_not_there_or_could_not_be(fact, state, said, tmp_path):
-    read = {probe.check: probe.name for probe in PROBES if probe.check}
-    folder = made_up.run(tmp_path, facts=dict.fromkeys(read.values(), fact))
-    found = {one.number: one for one in findings(folder, made_up.images())}
-    assert set(found) - set(read) == {1, 13, 14, 17, 19}  # these need no probe
+def test_missing_and_failed_measurements_become_findings(fact, state, said, tmp_path):
+    read = {one.check: one.fact for one in MEASUREMENTS if one.check}
+    folder = synthetic_runs.run(tmp_path, facts=dict.fromkeys(read.values(), fact))
+    found = {one.number: one for one in findings(folder)}
+    assert set(found) - set(read) == {1, 13, 14, 17, 19}  # these need no measurement
     for number in read:
         assert found[number].state == state
-        assert said in found[number].said
+        assert said in found[number].meaning
 
 
-def test_a_check_that_is_left_out_is_not_there(tmp_path):
-    folder = made_up.run(tmp_path)
-    assert [one.number for one in findings(folder, made_up.images(), without={3, 7})] == sorted(set(CHECKS) - {3, 7})
+def test_checks_can_be_left_out(tmp_path):
+    folder = synthetic_runs.run(tmp_path)
+    assert [one.number for one in findings(folder, without={3, 7})] == sorted(set(CHECKS) - {3, 7})
     with pytest.raises(InputError, match="there is no check 20; they run from 1 to 19"):
-        findings(folder, made_up.images(), without={20})
+        findings(folder, without={20})
 
 
-def test_other_images_are_refused(tmp_path):
+def test_other_images_are_rejected(tmp_path):
     with pytest.raises(InputError, match="was made on other images"):
-        findings(made_up.run(tmp_path), made_up.images().take(5))
+        findings(synthetic_runs.run(tmp_path), data=synthetic_runs.images().take(5))
 
 
 @given(st.lists(st.tuples(st.integers(0, 255), st.floats(0, 1)), min_size=1, max_size=50))
 @settings(max_examples=60)
-def test_eight_bits_are_never_farther_from_a_byte_image(pairs):
+def test_rounding_to_eight_bits_never_increases_the_distance(pairs):
     clean = np.array([[byte / 255 for byte, _ in pairs]])
     x = np.array([[value for _, value in pairs]])
     rounded = eight_bits(x, clean)
@@ -219,16 +226,14 @@ def test_eight_bits_are_never_farther_from_a_byte_image(pairs):
     ("number", "knowing", "state"),
     [(13, 401, "PASS"), (13, 403, "FAIL"), (14, 400, "PASS"), (14, 401, "WARN"), (14, 403, "FAIL")],
 )
-def test_a_fifth_of_a_point_on_a_thousand_images(number, knowing, state, tmp_path):
+def test_attacker_knowledge_tolerates_a_fifth_of_a_point(number, knowing, state, tmp_path):
     """The other protocol, black-box or transfer, leaves 400."""
 
-    def line(protocol: str, standing: int) -> Line:
-        return Line(protocol=protocol, defended=np.arange(1000) < standing, bare=None, seconds=0.0)
+    def line(protocol: str, standing: int) -> ProtocolResult:
+        return ProtocolResult(protocol=protocol, defended=np.arange(1000) < standing, bare=None, seconds=0.0)
 
     lines = (line("bpda", knowing), line("black-box" if number == 13 else "transfer", 400))
     everything = line("clean", 1000)
-    evidence = Evidence(folder=RunFolder(tmp_path), data=made_up.images())
-    evidence.__dict__["summary"] = Summary(
-        plan={"purifies": True}, clean=everything, protocols=lines, worst=lines[0], outcomes={}
-    )
-    assert CHECKS[number].finding(evidence).state == state
+    summary = Summary(plan={"purifies": True}, clean=everything, protocols=lines, worst=lines[0], outcomes={})
+    given = Evidence(folder=RunFolder(tmp_path), data=synthetic_runs.images(), summary=summary)
+    assert CHECKS[number].finding(given).state == state

@@ -1,19 +1,20 @@
-"""The verdict and its line, by the rules of the specification."""
+"""The verdict and the headline of a run."""
 
-import made_up
 import pytest
+import synthetic_runs
 
-from soap.evaluation.adaptive.checks import findings
-from soap.evaluation.adaptive.summary import summarise
-from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER, Verdict, headline, missing_protocols, verdict
+from soap.evaluation.checks import judge_checks
+from soap.evaluation.plan import NO_ITERATES, NO_PURIFIER
+from soap.evaluation.summary import read_summary
+from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER, RobustnessVerdict, headline, judge, missing_protocols
 
-NO_STEPS = dict.fromkeys(("bpda-trajectory", "unrolled"), "the purifier does not tell its steps")
-NO_PURIFIER = dict.fromkeys(("bpda", "bpda-start", "bpda-trajectory", "unrolled"), "there is no purifier")
+NO_STEPS = dict.fromkeys(("bpda-trajectory", "unrolled"), NO_ITERATES)
+NO_PURIFIER = dict.fromkeys(("bpda", "bpda-start", "bpda-trajectory", "unrolled"), NO_PURIFIER)
 PLAIN = {"purifies": False, "left_out": NO_PURIFIER, "facts": {"optimisation": {"purifier": False, "gradients": 0}}}
 
 
 def without(*names: str) -> dict[str, int]:
-    return {name: standing for name, standing in made_up.LEFT.items() if name not in names}
+    return {name: standing for name, standing in synthetic_runs.LEFT.items() if name not in names}
 
 
 @pytest.mark.parametrize(
@@ -35,30 +36,31 @@ def without(*names: str) -> dict[str, int]:
     ],
 )
 def test_verdict(differs, name, reason, tmp_path):
-    folder, data = made_up.run(tmp_path, **differs), made_up.images()
-    spoken = verdict(findings(folder, data), summarise(folder, data))
-    assert spoken.name == name, spoken
-    assert (spoken.reasons == ()) == (reason is None)
-    assert reason is None or spoken.reasons[0].startswith(reason)
+    folder, data = synthetic_runs.run(tmp_path, **differs), synthetic_runs.images()
+    summary = read_summary(folder, data)
+    found = judge(judge_checks(folder, summary, data), summary)
+    assert found.name == name, found
+    assert (found.reasons == ()) == (reason is None)
+    assert reason is None or found.reasons[0].startswith(reason)
 
 
-def test_what_is_missing_by_name(tmp_path):
-    folder, data = made_up.run(tmp_path, left={"transfer": 12}), made_up.images()
-    assert missing_protocols(summarise(folder, data)) == [
+def test_missing_protocols_are_named(tmp_path):
+    folder, data = synthetic_runs.run(tmp_path, left={"transfer": 12}), synthetic_runs.images()
+    assert missing_protocols(read_summary(folder, data)) == [
         "bpda", "bpda-trajectory", "unrolled", "autoattack", "black-box",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("spoken", "line"),
+    ("verdict", "line"),
     [
-        (Verdict(name=TRUSTED, reasons=()), "worst 35.0 % [18.1, 56.7] of 20 images: TRUSTED BOUND"),
-        (Verdict(name=UPPER, reasons=("a",)), "worst 35.0 % [18.1, 56.7] of 20 images: UPPER BOUND ONLY (a)"),
+        (RobustnessVerdict(name=TRUSTED, reasons=()), "worst 35.0 % [18.1, 56.7] of 20 images: TRUSTED BOUND"),
+        (RobustnessVerdict(name=UPPER, reasons=("a",)), "worst 35.0 % [18.1, 56.7] of 20 images: UPPER BOUND ONLY (a)"),
         (
-            Verdict(name=NOTHING, reasons=("a", "b", "c")),
-            "no figure of 20 images: NOT A ROBUSTNESS NUMBER (a; and 2 more)",
+            RobustnessVerdict(name=NOTHING, reasons=("a", "b", "c")),
+            "no accuracy of 20 images: NOT A ROBUSTNESS NUMBER (a; and 2 more)",
         ),
     ],
 )
-def test_headline(spoken, line, tmp_path):
-    assert headline(summarise(made_up.run(tmp_path), made_up.images()), spoken) == line
+def test_headline(verdict, line, tmp_path):
+    assert headline(read_summary(synthetic_runs.run(tmp_path), synthetic_runs.images()), verdict) == line
