@@ -38,8 +38,8 @@ def main(n: int = 200) -> dict[str, float]:
     model, data = soap.load("mnist-cnn-dr"), soap.data.load("mnist-mini").take(n)
     attack = MomentumFGSM(eps=0.3, step_size=0.03, steps=20)
     purify = soap.SOAP(model)
-    rows = soap.evaluation.transfer(model, data, {"momentum": attack}, [purify])
-    return {row.eps_pfy: row.accuracy for row in rows}
+    rows = soap.evaluation.evaluate_transfer(model, data, {"momentum": attack}, [purify])
+    return {"purified" if row.defence.purifies else "bare": row.accuracy for row in rows}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import soap
-from soap.evaluation.adaptive import Target, Threat, evaluate, headline
+from soap.evaluation import headline
 
 
 def smooth(x: Tensor) -> Tensor:
@@ -23,8 +23,8 @@ def main(n: int = 100, suite: str = "full", out: Path = Path("runs/own-purifier"
     """Return one line: the worst-case accuracy with its interval, and the verdict of the checks."""
     network = soap.load("mnist-fcn-no-def")  # any nn.Module from images to logits
     digits = soap.data.load("mnist-mini").take(n)
-    target = Target.of_parts(network, smooth, name="smoothing")
-    report = evaluate(target, digits, Threat(eps=0.1), suite=suite, out=out, **effort)
+    defence = soap.Defence(network, smooth, name="smoothing")
+    report = soap.evaluate(defence, digits, suite=suite, eps=0.1, out=out, **effort)
     return headline(report.summary, report.verdict)
 
 

@@ -58,8 +58,8 @@ def main(epochs: int = 10, n: int = 500) -> dict[str, float]:
         train(model, soap.data.load("mnist-mini", "train"), Schedule(epochs=epochs, lr=0.05), out=Path(folder))
     attack = soap.attacks.PGD(eps=0.2, step_size=0.02, steps=20)
     digits = soap.data.load("mnist-mini").take(n)
-    rows = soap.evaluation.transfer(model, digits, {"pgd": attack}, [soap.SOAP(model)])
-    return {row.eps_pfy: row.accuracy for row in rows}
+    rows = soap.evaluation.evaluate_transfer(model, digits, {"pgd": attack}, [soap.SOAP(model)])
+    return {"purified" if row.defence.purifies else "bare": row.accuracy for row in rows}
 
 
 if __name__ == "__main__":

@@ -49,10 +49,10 @@ def main(eps: float = 0.15, epochs: int = 20, n: int = 3000) -> dict[str, float]
         soap.fit(model, signals, out=Path(folder), epochs=epochs, lr=0.05, batch=64, warmup_epochs=1)
     model.purification = tune(model, signals, eps, limit=200).purification
     attack = soap.attacks.PGD(eps=eps, step_size=eps / 4, steps=20)
-    rows = soap.evaluation.transfer(
+    rows = soap.evaluation.evaluate_transfer(
         model, test, {"clean": soap.evaluation.Clean(), "attacked": attack}, [soap.SOAP(model)]
     )
-    return {f"{row.attack}, {'bare' if row.eps_pfy == 'none' else 'purified'}": row.accuracy for row in rows}
+    return {f"{row.attack.name}, {'purified' if row.defence.purifies else 'bare'}": row.accuracy for row in rows}
 
 
 def words(accuracy: dict[str, float]) -> str:

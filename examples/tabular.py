@@ -37,10 +37,10 @@ def main(eps: float = 0.1, epochs: int = 60) -> dict[str, float]:
         soap.fit(model, rows, out=Path(folder), epochs=epochs, lr=0.05, batch=32, warmup_epochs=3)
     model.purification = tune(model, rows, eps, limit=200).purification
     attack = soap.attacks.PGD(eps=eps, step_size=eps / 4, steps=20)
-    measured = soap.evaluation.transfer(
+    measured = soap.evaluation.evaluate_transfer(
         model, test, {"clean": soap.evaluation.Clean(), "attacked": attack}, [soap.SOAP(model)]
     )
-    return {f"{row.attack}, {'bare' if row.eps_pfy == 'none' else 'purified'}": row.accuracy for row in measured}
+    return {f"{row.attack.name}, {'purified' if row.defence.purifies else 'bare'}": row.accuracy for row in measured}
 
 
 def words(accuracy: dict[str, float]) -> str:

@@ -14,6 +14,7 @@ from soap import attacks, auxiliary, data, evaluation, models, purifiers, recipe
 from soap.auxiliary import JointModel, wrap
 from soap.defence import Defence
 from soap.errors import FileError, InputError, SoapError
+from soap.evaluation import evaluate, tune
 from soap.purifiers import SOAP, Purified
 from soap.training import fit
 from soap.zoo import load, load_prior
@@ -29,6 +30,7 @@ __all__ = [
     "attacks",
     "auxiliary",
     "data",
+    "evaluate",
     "evaluation",
     "fit",
     "load",
@@ -37,6 +39,7 @@ __all__ = [
     "purifiers",
     "recipes",
     "training",
+    "tune",
     "wrap",
     "zoo",
 ]

@@ -21,6 +21,7 @@ from soap.errors import FileError, InputError, unknown
 from soap.recipes import GenerativeRecipe, Recipe, generative
 from soap.recipes.building import parameter_limit
 from soap.shapes import Tensor
+from soap.specs import TrainingSpec
 
 MAX_MISSING_TENSORS = 1000
 """Tensors that a recipe may have beyond those of the file; the error then names a missing one."""
@@ -81,7 +82,7 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
         validate.choice("gradient", gradient, GRADIENTS)
         plan = replace(plan, auxiliary={**plan.auxiliary, "gradient": gradient})
     model = _filled(lambda: recipes.build(plan), lambda: recipes.build(plan), tensors, path)
-    model.training_note = _training_note(plan, metadata)
+    model.training_spec = _training_spec(plan, metadata)
     return model.to(devices.pick_device(str(device))).eval()
 
 
@@ -151,18 +152,18 @@ def _shape_text(tensors: Mapping[str, Tensor], key: str) -> str:
     return f"{list(tensor.shape)}{kind}"
 
 
-def _training_note(plan: Recipe, metadata: dict[str, str]) -> str:
-    """Describe how the weights were trained: the settings that can differ from the bundled recipe."""
+def _training_spec(plan: Recipe, metadata: dict[str, str]) -> TrainingSpec:
+    """The training of the weights, by their own recipe and metadata."""
     schedule, dropout = plan.training, plan.model.get("dropout")
     published = recipes.read(plan.name).model.get("dropout") if plan.name in recipes.names() else dropout
-    parts = [
-        f"{schedule.epochs} epochs" + (" by cosine" if schedule.decay == "cosine" else ""),
-        *([f"dropout {dropout}"] if dropout != published else []),
-        f"seed {schedule.seed}",
-        metadata.get("precision", "fp32"),
-        *([f"stored in {metadata['stored']}"] if "stored" in metadata else []),
-    ]
-    return ", ".join(parts)
+    return TrainingSpec(
+        epochs=schedule.epochs,
+        seed=schedule.seed,
+        precision=metadata.get("precision", "fp32"),
+        decay="cosine" if schedule.decay == "cosine" else None,
+        dropout=dropout if dropout != published else None,
+        stored=metadata.get("stored"),
+    )
 
 
 def _recipe(path: Path, metadata: dict[str, str]) -> Recipe:

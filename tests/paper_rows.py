@@ -1,5 +1,7 @@
 """Result rows that fill cells of the paper's tables, with figures of our own choosing."""
 
+from migrate_rows import training_of
+
 from soap import recipes
 from soap.paper import Wanted
 from soap.results import Provenance, Row
@@ -20,10 +22,10 @@ def row_for(
     told = f"{wanted.epochs} epochs, seed 0, fp32" if training is None else training
     provenance = Provenance(
         weights_sha256=weights * 64, data_sha256="d" * 64, images=f"0..{n - 1} of test", seed=0, batch=500, version="9",
-        commit="c0ffee", torch="2", python="3", device="a machine", date=date, training=told,
+        commit="c0ffee", torch="2", python="3", device="a machine", date=date, training=training_of(told),
     )  # fmt: skip
     fields = {
         "protocol": wanted.protocol, "model": wanted.recipe, "data": recipes.read(wanted.recipe).data,
-        "attack": wanted.attack, "settings": wanted.settings, "eps_pfy": wanted.eps_pfy, "defence": wanted.defence,
+        "attack": wanted.settings, "defence": wanted.defence,
     }  # fmt: skip
     return Row(**{**fields, **others}, n=n, correct=correct, seconds=1.0, provenance=provenance)

@@ -17,6 +17,7 @@ ROOMS = (
     (-1, {"_files"}),
     (-0.5, {"_runtime"}),
     (0, {"balls", "descent"}),
+    (-1.5, {"specs"}),
     (0, {"results"}),
     (1, {"data"}),
     (1, {"models"}),

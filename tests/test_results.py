@@ -1,4 +1,4 @@
-"""Result rows and their store: intervals by the textbook, nothing lost, nothing changed unseen."""
+"""Result rows and their store: intervals, round trips, and errors for damaged files."""
 
 import dataclasses
 import json
@@ -11,25 +11,28 @@ from hypothesis import strategies as st
 
 from soap.errors import FileError
 from soap.results import Provenance, Row, Store, from_json, wilson
+from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec, TrainingSpec
 
 PROVENANCE = Provenance(
     weights_sha256="a" * 64, data_sha256="b" * 64, images="0..99 of test", seed=0, batch=10, version="0", commit=None,
-    torch="2", python="3", device="cpu", date="2026-01-01",
+    torch="2", python="3", device="cpu", date="2026-01-01", training=TrainingSpec(epochs=3, seed=0, precision="fp32"),
 )  # fmt: skip
+ATTACK = AttackSpec(name="pgd", steps=(AttackStep(name="PGD", settings={"eps": 0.3, "norm": "linf"}),))
+DEFENCE = DefenceSpec(name="SOAP", settings={"eps": "min-aux", "grid": [0.0, 0.1]}, eps="min-aux")
 ROW = Row(
-    protocol="transfer", model="m", data="d", attack="pgd", settings="PGD()", eps_pfy="min-aux", defence="SOAP()",
+    protocol="transfer", model="m", data="d", attack=ATTACK, defence=DEFENCE,
     n=100, correct=61, seconds=1.5, provenance=PROVENANCE, measures={"success": 0.5},
 )  # fmt: skip
 
 
-def test_wilson_against_the_textbook():
+def test_wilson_agrees_with_published_values():
     assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
     assert wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
     assert wilson(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
 @given(n=st.integers(1, 10_000), data=st.data())
-def test_wilson_holds_the_share_and_solves_its_equation(n, data):
+def test_wilson_contains_the_share_and_solves_its_equation(n, data):
     correct = data.draw(st.integers(0, n))
     low, high = wilson(correct, n)
     assert 0 <= low <= correct / n + 1e-12
@@ -39,7 +42,7 @@ def test_wilson_holds_the_share_and_solves_its_equation(n, data):
             assert abs(correct / n - p) == pytest.approx(1.959964 * math.sqrt(p * (1 - p) / n), abs=1e-6)
 
 
-def test_rows_read_back_as_they_were_written(tmp_path):
+def test_rows_are_read_as_they_were_written(tmp_path):
     store = Store(tmp_path / "sub" / "rows.jsonl")
     assert store.read() == []
     rows = [dataclasses.replace(ROW, correct=k) for k in range(5)]
@@ -47,19 +50,22 @@ def test_rows_read_back_as_they_were_written(tmp_path):
         store.append(row)
     assert store.read() == rows
     first = json.loads(store.path.read_text().splitlines()[3])
-    assert (first["accuracy"], first["schema"], first["key"]) == (0.03, 1, ROW.key)
+    assert (first["accuracy"], first["schema"], first["key"]) == (0.03, 2, ROW.key)
 
 
-def test_equal_keys_mean_the_same_figure():
+def test_equal_keys_mean_the_same_measurement():
     later = dataclasses.replace(PROVENANCE, date="2027", device="gpu", torch="3", batch=99)
     assert dataclasses.replace(ROW, seconds=9.0, correct=3, provenance=later).key == ROW.key
-    changes = [{"settings": "PGD(eps=1)"}, {"eps_pfy": "oracle"}, {"defence": "none"}, {"n": 99}, {"data": "e"}]
+    stronger = AttackSpec(name="pgd", steps=(AttackStep(name="PGD", settings={"eps": 1.0, "norm": "linf"}),))
+    other = dataclasses.replace(DEFENCE, eps="oracle")
+    changes = [{"attack": stronger}, {"defence": other}, {"defence": BARE}, {"n": 99}, {"data": "e"}]
+    changes += [{"attack": dataclasses.replace(ATTACK, against=DEFENCE)}]
     changes += [{"provenance": dataclasses.replace(PROVENANCE, weights_sha256="c" * 64)}]
     keys = {dataclasses.replace(ROW, **change).key for change in changes}
     assert len(keys | {ROW.key}) == len(changes) + 1
 
 
-def test_a_write_that_was_cut_off_is_left_out_said_and_then_removed(tmp_path, caplog):
+def test_an_incomplete_last_line_is_skipped_and_then_removed(tmp_path, caplog):
     store = Store(tmp_path / "rows.jsonl")
     store.append(ROW)
     assert store.read() == [ROW]
@@ -69,14 +75,14 @@ def test_a_write_that_was_cut_off_is_left_out_said_and_then_removed(tmp_path, ca
         store.path.write_bytes(whole + whole[:cut])
         caplog.clear()
         assert store.read() == [ROW]
-        assert "rows.jsonl: its last line was cut off" in caplog.messages[0]
+        assert "rows.jsonl: skipped the incomplete last line" in caplog.messages[0]
     caplog.clear()
     store.append(dataclasses.replace(ROW, correct=1))
-    assert f"{len(whole) - 1} bytes removed" in caplog.messages[0]
+    assert f"({len(whole) - 1} bytes)" in caplog.messages[0]
     assert [row.correct for row in store.read()] == [61, 1]
 
 
-def test_every_flipped_bit_of_a_row_is_noticed(tmp_path):
+def test_every_flipped_bit_of_a_row_is_found(tmp_path):
     store = Store(tmp_path / "rows.jsonl")
     store.append(ROW)
     first = store.path.read_bytes()
@@ -89,7 +95,7 @@ def test_every_flipped_bit_of_a_row_is_noticed(tmp_path):
                 store.read()
 
 
-def test_rows_of_before_there_were_checksums_are_read(tmp_path):
+def test_rows_without_a_checksum_are_read(tmp_path):
     store = Store(tmp_path / "rows.jsonl")
     old = json.dumps(ROW.as_json(), sort_keys=True) + "\n"
     store.path.write_text(old)
@@ -102,11 +108,11 @@ def test_rows_of_before_there_were_checksums_are_read(tmp_path):
 
 DAMAGE = [
     (b"not json\n", "Expecting value"),
-    (b"[]\n", "it is not a JSON object"),
-    (b"{}\n", "schema None, want 1"),
-    (b'{"schema": 1}\n', "not a result row"),
-    (json.dumps({**ROW.as_json(), "seconds": 1, "checksum": "sha256:" + 64 * "a"}).encode() + b"\n", "does not match"),
-    (json.dumps({**ROW.as_json(), "correct": 101}).encode() + b"\n", "101 right of 100"),
+    (b"[]\n", "it holds no names"),
+    (b"{}\n", "schema is None, expected 2"),
+    (b'{"schema": 2}\n', "not a result row"),
+    (json.dumps({**ROW.as_json(), "seconds": 1, "checksum": "sha256:" + 64 * "a"}).encode() + b"\n", "does not fit"),
+    (json.dumps({**ROW.as_json(), "correct": 101}).encode() + b"\n", "101 correct of 100"),
     (json.dumps({**ROW.as_json(), "model": "better"}).encode() + b"\n", "changed after it was written"),
     (b"\xff\xfe\n", "Expecting value|utf-8"),
     (b"[" * 100_000 + b"\n", "nested too deeply|Expecting"),
@@ -114,7 +120,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("line", "message"), DAMAGE, ids=[message for _, message in DAMAGE])
-def test_a_damaged_line_is_named(tmp_path, line, message):
+def test_a_damaged_line_raises_an_error_with_its_number(tmp_path, line, message):
     store = Store(tmp_path / "rows.jsonl")
     store.append(ROW)
     with store.path.open("ab") as file:
@@ -127,6 +133,24 @@ def test_a_damaged_line_is_named(tmp_path, line, message):
     assert store.path.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attack": "pgd"},
+        {"attack": {"name": "pgd", "steps": "PGD()"}},
+        {"defence": {"name": 3, "settings": {}, "eps": None}},
+        {"defence": {"name": "SOAP", "settings": [], "eps": None}},
+        {"n": True},
+        {"seconds": math.inf},
+        {"measures": {"success": "high"}},
+        {"model": "\ud800"},
+    ],
+)
+def test_a_row_with_a_value_of_another_type_is_rejected(change):
+    with pytest.raises(ValueError, match=r"its |expected|lone surrogate|JSON compliant"):
+        from_json({**ROW.as_json(), "attack": json.loads(json.dumps(ROW.as_json()["attack"])), **change})
+
+
 def test_from_json_inverts_as_json():
     assert from_json(json.loads(json.dumps(ROW.as_json()))) == ROW
 
@@ -136,8 +160,8 @@ def write_many(path, who):
         Store(path).append(dataclasses.replace(ROW, model=f"{who}-{number}"))
 
 
-def test_several_processes_may_write_to_one_file(tmp_path):
-    """Each took the others' rows for a write that was cut off, and removed them."""
+def test_several_processes_append_to_one_file(tmp_path):
+    """Regression: a process removed the rows of others as incomplete writes."""
     path = tmp_path / "rows.jsonl"
     spawn = multiprocessing.get_context("spawn")
     writers = [spawn.Process(target=write_many, args=(path, who)) for who in "abc"]

@@ -14,23 +14,21 @@ from pathlib import Path
 from render_purifiers import RESULTS, room_of
 
 from soap.errors import FileError, SoapError
-from soap.evaluation.adaptive.evaluate import FINDINGS
-from soap.evaluation.adaptive.folder import CONTINUED, PLAN, ROWS
-from soap.evaluation.adaptive.opened import opened
-from soap.evaluation.adaptive.seal import SEAL
+from soap.evaluation.run_folder import CONTINUED, FINGERPRINTS, PLAN, ROWS, open_run
+from soap.evaluation.suite import FINDINGS
 from soap.recipes.purifiers import SOAP_NAME
 
-WHOLE = (PLAN, ROWS, FINDINGS, SEAL, "facts", "report.html")
+WHOLE = (PLAN, ROWS, FINDINGS, FINGERPRINTS, "facts", "report.html")
 PART = (ROWS, FINDINGS, "facts/asked.json")
 WENT_ON = f"facts/{CONTINUED}.json"
 
 
 def keep(run: Path, results: Path = RESULTS) -> Path:
     """The folder under `results` that the run now lies in, by its own name."""
-    asked = opened(run).fact("asked")
+    asked = open_run(run).read_fact("asked")
     purifier = SOAP_NAME if asked is None else asked["purifier"]
     wanted = WHOLE if purifier == SOAP_NAME else (*PART, WENT_ON) if (run / WENT_ON).exists() else PART
-    for name in (*PART, SEAL, *wanted):
+    for name in (*PART, FINGERPRINTS, *wanted):
         if not (run / name).exists():
             raise FileError(
                 f"{run} has no {name}, so it is not kept; let its `soap evaluate` run to the end, "

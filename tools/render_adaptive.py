@@ -7,9 +7,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from soap.evaluation.adaptive.attempts import PROTOCOLS
-from soap.evaluation.adaptive.folder import CONTINUED
-from soap.evaluation.adaptive.verdict import NOTHING
+from soap.evaluation.plan import PROTOCOLS
+from soap.evaluation.run_folder import CONTINUED
+from soap.evaluation.verdict import NOTHING
 from soap.report import markdown_table, with_section
 from soap.results import Row, Store
 
@@ -42,8 +42,8 @@ def runs(folder: Path = RUNS) -> list[Run]:
 def _run(folder: Path) -> Run:
     verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]
     rows = Store(folder / "rows.jsonl").read()
-    defended = {row.defence for row in rows if row.defence != "none"} or {"none"}
-    named = {row.attack.rpartition(": ")[2]: row for row in rows if row.defence in defended}
+    purifies = any(row.defence.purifies for row in rows)
+    named = {row.attack.name: row for row in rows if row.defence.purifies == purifies}
     return Run(
         name=folder.name,
         rows=named,

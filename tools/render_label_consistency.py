@@ -11,10 +11,11 @@ from typing import Any
 
 from soap import paper
 from soap.evaluation.gradient_evidence import ATTACKS
-from soap.evaluation.swept import BARE, by_gradient
+from soap.evaluation.swept import by_gradient
 from soap.report import UPPER_BOUND, markdown_table, with_section
 from soap.report.comparison_words import figure
 from soap.results import Row
+from soap.specs import UNDEFENDED
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, LINES = DOCS / "label_consistency.md", DOCS / "label_consistency.toml"
@@ -53,9 +54,9 @@ def rendered(document: str, rows: Sequence[Row]) -> str:
 def _one_run(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
     """By attack and variant; the rows that are not purified are those of the same weights and images."""
     found = by_gradient(rows, MODEL)
-    shared = {(row.settings, _subject(row)) for row in found.values()}
-    bare = [row for row in rows if row.defence == BARE and (row.settings, _subject(row)) in shared]
-    return found | {(row.attack, BARE): row for row in bare}
+    shared = {(row.attack, _subject(row)) for row in found.values()}
+    bare = [row for row in rows if not row.defence.purifies and (row.attack, _subject(row)) in shared]
+    return found | {(row.attack.name, UNDEFENDED): row for row in bare}
 
 
 def _subject(row: Row) -> tuple[object, ...]:

@@ -13,37 +13,39 @@ from torch import nn
 
 from soap import paper, recipes
 from soap.evaluation import PAPER
-from soap.evaluation.adaptive.verdict import NOTHING
+from soap.evaluation.verdict import NOTHING
 from soap.paper.planning import seed_of
 from soap.purifiers import AntiAdversary, Hedge
-from soap.recipes import NO_PURIFIER, generative
+from soap.recipes import generative
+from soap.recipes.naming import defence_by
 from soap.recipes.purifiers import BY_PRIOR, SOAP_NAME
 from soap.report import markdown_table, with_section
 from soap.report.accuracy import percent
 from soap.report.comparison import epochs
 from soap.results import Row, Store
+from soap.specs import UNDEFENDED, DefenceSpec, attack_spec, defence_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = ROOT / "docs" / "purifiers.md", ROOT / "results"
 PRIORS, STEPS = (ROOT / "results" / f"{name}.jsonl" for name in ("priors", "defense-gan-steps"))
 TITLES = {
-    NO_PURIFIER: "none",
-    SOAP_NAME: "SOAP",
+    UNDEFENDED: "none",
+    SOAP_NAME: "SOAP_NAME",
     "anti-adversary": "anti-adversary",
     "hedge": "Hedge",
     "defense-gan": "Defense-GAN",
     "pixeldefend": "PixelDefend",
 }
 SUBJECTS = {
-    "cifar10-resnet18-pgd-at": (NO_PURIFIER, "anti-adversary", "hedge", "pixeldefend"),
-    "cifar10-resnet18-lc": (NO_PURIFIER, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
-    "cifar10-resnet18-no-def": (NO_PURIFIER, "pixeldefend"),
-    "mnist-cnn-no-def": (NO_PURIFIER, "defense-gan"),
-    "mnist-fcn-no-def": (NO_PURIFIER, "defense-gan"),
+    "cifar10-resnet18-pgd-at": (UNDEFENDED, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-lc": (UNDEFENDED, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-no-def": (UNDEFENDED, "pixeldefend"),
+    "mnist-cnn-no-def": (UNDEFENDED, "defense-gan"),
+    "mnist-fcn-no-def": (UNDEFENDED, "defense-gan"),
 }
 """Models, and the purifiers that are put before each."""
 
-OWN = (NO_PURIFIER, SOAP_NAME)
+OWN = (UNDEFENDED, SOAP_NAME)
 """Purifiers whose runs are kept whole, with their pages, under the model's own name."""
 
 ABSENT = "\N{EN DASH}"
@@ -72,7 +74,7 @@ class Line:
             (_percent(self.worst) if self.verdict != NOTHING else "no figure") + _of_which_suite(self.worst),
             self.verdict or ABSENT,
             " / ".join(dict.fromkeys(images)) or ABSENT,
-            _cost(self.pgd if self.purifier != NO_PURIFIER else None),
+            _cost(self.pgd if self.purifier != UNDEFENDED else None),
         )
 
 
@@ -86,21 +88,21 @@ def lines(rows: Sequence[Row], results: Path = RESULTS) -> Iterator[Line]:
             yield Line(model=model, purifier=purifier, clean=clean, pgd=pgd, worst=worst, verdict=verdict)
 
 
-def label(model: str, purifier: str) -> str:
-    """What rows call the purifier with its own settings."""
+def label(model: str, purifier: str) -> DefenceSpec:
+    """The purifier with its own settings, as rows store it."""
     if purifier in BY_PRIOR:
         return generative.purifier_label(generative.read(BY_PRIOR[purifier].prior))
     by_classifier = {"anti-adversary": AntiAdversary, "hedge": Hedge}
     if purifier in by_classifier:
-        return repr(by_classifier[purifier](nn.Identity()))
-    return recipes.purifier_label(recipes.read(model), "min-aux" if purifier == SOAP_NAME else NO_PURIFIER)
+        return defence_spec(by_classifier[purifier](nn.Identity()))
+    return recipes.defence(recipes.read(model), "min-aux" if purifier == SOAP_NAME else UNDEFENDED)
 
 
-def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row | None:
+def _measured(rows: Sequence[Row], model: str, attack: str, defence: DefenceSpec) -> Row | None:
     """The row of the first training with the most images, the longest and latest, under the paper's attack."""
     data = recipes.read(model).data
-    wanted = ("transfer", model, data, repr(PAPER[data][attack]), defence)
-    found = [row for row in rows if (row.protocol, row.model, row.data, row.settings, row.defence) == wanted]
+    wanted = ("transfer", model, data, attack_spec(attack, PAPER[data][attack]), defence)
+    found = [row for row in rows if (row.protocol, row.model, row.data, row.attack, row.defence) == wanted]
     first = [row for row in found if seed_of(row) == 0]
     return max(first, key=lambda row: (row.n, epochs(row) or 0, row.provenance.date), default=None)
 
@@ -115,14 +117,14 @@ def run_of(results: Path, model: str, purifier: str) -> Path:
     return room_of(results, purifier) / (model if purifier in OWN else f"{model}-{purifier}")
 
 
-def _suite(defence: str, folder: Path) -> tuple[Row | None, str]:
+def _suite(defence: DefenceSpec, folder: Path) -> tuple[Row | None, str]:
     """The worst case of a suite and its verdict; the bare figures of a purifier's run are not its own."""
     if not (folder / "findings.json").is_file():
         return None, ""
     rows = Store(folder / "rows.jsonl").read()
-    if defence == NO_PURIFIER and any(row.defence != NO_PURIFIER for row in rows):
+    if not defence.purifies and any(row.defence.purifies for row in rows):
         return None, ""
-    found = [row for row in rows if row.defence == defence and row.attack.endswith(": worst")]
+    found = [row for row in rows if row.defence == defence and row.attack.name == "worst"]
     verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]["name"]
     return (found[0], verdict) if found else (None, "")
 
@@ -132,8 +134,8 @@ def _percent(row: Row | None) -> str:
 
 
 def _of_which_suite(row: Row | None) -> str:
-    """What part of the suite was run, where it is not all of it: rows say "suite bpda: worst"."""
-    suite = "full" if row is None else row.attack.removeprefix("suite ").partition(":")[0]
+    """What part of the suite was run, where it is not all of it."""
+    suite = "full" if row is None else row.attack.suite
     return "" if suite == "full" else f", {suite} alone"
 
 

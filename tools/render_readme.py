@@ -7,6 +7,7 @@ from pathlib import Path
 
 import soap
 from soap.report import models_table, with_section
+from soap.report.row_text import eps_text
 from soap.results import Row, Store
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -18,8 +19,8 @@ def bundled_rows() -> list[Row]:
     """The full-test-set rows of every bundled model, in the order of the table."""
     rows = [row for name in soap.zoo.names() for row in Store(soap.zoo.folder() / f"{name}.jsonl").read()]
     return sorted(
-        (row for row in rows if row.n == 10_000 and row.eps_pfy in CHOICES and row.attack in ATTACKS),
-        key=lambda row: (row.model, CHOICES.index(row.eps_pfy), ATTACKS.index(row.attack)),
+        (row for row in rows if row.n == 10_000 and eps_text(row.defence) in CHOICES and row.attack.name in ATTACKS),
+        key=lambda row: (row.model, CHOICES.index(eps_text(row.defence)), ATTACKS.index(row.attack.name)),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from soap import data, recipes, zoo
 from soap._runtime import devices
 from soap.attacks import CarliniWagner
-from soap.evaluation import transfer
+from soap.evaluation import evaluate_transfer
 from soap.results import Store
 
 STEPS = (5, 9)
@@ -27,5 +27,5 @@ if __name__ == "__main__":
     images = data.load(recipes.read(given.model).data, "test", root=given.data_root).take(given.images)
     attacks = {f"cw, {steps} search steps": CarliniWagner(radius=4.0, search_steps=steps) for steps in STEPS}
     model = zoo.load(given.model, device=device)
-    for row in transfer(model, images.to(device), attacks, [], store=Store(given.results), batch=given.batch):
-        print(row.model, row.attack, row.n, f"{100 * row.accuracy:.1f} %")
+    for row in evaluate_transfer(model, images.to(device), attacks, [], store=Store(given.results), batch=given.batch):
+        print(row.model, row.attack.name, row.n, f"{100 * row.accuracy:.1f} %")

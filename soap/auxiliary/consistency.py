@@ -8,6 +8,8 @@
 - "exact": the true gradient, with which purification hardly works.
 """
 
+from typing import Any
+
 import torch
 from torch.nn import functional as F
 
@@ -30,9 +32,9 @@ class Consistency(AuxiliaryTask):
         self.noise = noise
         self.gradient = gradient
 
-    def extra_repr(self) -> str:
-        """Show the gradient in repr, so that results with different gradients are distinguishable."""
-        return f"gradient={self.gradient!r}"
+    def settings(self) -> dict[str, Any]:
+        """The gradient rule: results of different rules are different results."""
+        return {"gradient": self.gradient}
 
     def losses(
         self, model: JointModel, x: Float[Tensor, "batch c h w"], y: Int[Tensor, "batch"], generator: torch.Generator

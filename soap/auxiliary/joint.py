@@ -6,7 +6,7 @@ losses, and the per-sample loss that purification minimises.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch import nn
 from soap.errors import InputError
 from soap.models import Network
 from soap.shapes import Float, Int, Tensor
+from soap.specs import TrainingSpec
 
 
 class JointLosses(NamedTuple):
@@ -38,6 +39,14 @@ class AuxiliaryTask(nn.Module, ABC):
 
     alpha: float
 
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that change the purification loss or its gradient, as JSON values for result rows."""
+        return {}
+
+    def extra_repr(self) -> str:
+        """Return the settings as text, for `repr`."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+
     @abstractmethod
     def losses(
         self,
@@ -57,7 +66,7 @@ class JointModel(nn.Module):
     """`model(x)` returns logits g(f(x)); `model.auxiliary.loss(model, x)` returns the auxiliary loss of each sample.
 
     `task` is None for networks without an auxiliary task (No Def, adversarial training): they cannot be purified.
-    `training_note` describes how the weights were trained, if known.
+    `training_spec` describes how the weights were trained, if known.
 
     `recordable` allows attacks, purifiers and training to replay the model as a CUDA graph. Set it to True on your own
     model if its encoder, classifier and task never wait for the host (no `.item()`); models of recipes have it.
@@ -85,7 +94,7 @@ class JointModel(nn.Module):
         self.task = auxiliary
         self.purification = purification
         self.name = name
-        self.training_note = ""
+        self.training_spec: TrainingSpec | None = None
 
     def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
         """Return the logits g(f(x))."""

@@ -68,9 +68,9 @@ class CountedTask(AuxiliaryTask):
         super().__init__()
         self.task, self.meter, self.alpha = task, meter, task.alpha
 
-    def extra_repr(self) -> str:
-        """That of the wrapped task."""
-        return self.task.extra_repr()
+    def settings(self) -> dict[str, Any]:
+        """The task's own."""
+        return self.task.settings()
 
     def losses(self, model: JointModel, x: Tensor, y: Tensor, generator: torch.Generator) -> JointLosses:
         """Those of the wrapped task, not counted."""

@@ -16,9 +16,9 @@ from soap.cli.console import Console, command
 from soap.cli.options import default
 from soap.cli.suite import report_content
 from soap.cli.tables import table
+from soap.defence import Defence
 from soap.errors import FileError
-from soap.evaluation import PAPER, transfer
-from soap.evaluation.adaptive import Target, Threat, evaluate
+from soap.evaluation import PAPER, Threat, evaluate_suite, evaluate_transfer
 from soap.evaluation.showcase import decoding, showcase
 from soap.purifiers import SOAP
 from soap.report import UPPER_BOUND, percent, under_attack
@@ -74,13 +74,13 @@ def demo_command(
     attacks, attacked = {name: PAPER[DATA][name] for name in ATTACKS}, dict[str, Tensor]()
     report = None
     with console.progress() as watch:
-        rows = transfer(network, digits, attacks, [purifier], attacked_images=attacked, watch=watch, **options)
+        rows = evaluate_transfer(network, digits, attacks, [purifier], attacked_images=attacked, watch=watch, **options)
         shown = showcase(network, digits, attacked[SHOWN_ATTACK], purifier, batch=console.batch, watch=watch)
         if adaptive:
             threat = Threat(eps=PAPER[DATA][SHOWN_ATTACK].eps)  # type: ignore[attr-defined]
-            target, few = Target.of_model(network, purifier), digits.take(min(ADAPTIVE_LIMIT, limit))
+            target, few = Defence(network, purifier), digits.take(min(ADAPTIVE_LIMIT, limit))
             with TemporaryDirectory() as folder:
-                report = evaluate(target, few, threat, suite="quick", out=Path(folder) / "run", watch=watch, **options)
+                report = evaluate_suite(target, few, threat, suite="quick", out=Path(folder) / "run", watch=watch, **options)
     again = ["soap", "demo", "--model", model, "--limit", str(limit), "--batch", str(console.batch)]
     again += ["--adaptive"] if adaptive else []
     seconds = time.monotonic() - began

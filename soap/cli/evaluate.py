@@ -19,14 +19,15 @@ from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, ModelN
 from soap.cli.suite import SuiteOptions, run_suite
 from soap.cli.tables import accuracy, percent, table
 from soap.errors import InputError
-from soap.evaluation import PAPER, transfer
-from soap.evaluation.transfer import BARE
+from soap.evaluation import PAPER, evaluate_transfer
 from soap.recipes.attacks import attacks_by_name, paper_data_set
 from soap.recipes.purifiers import SOAP_NAME, parse_radius
 from soap.recipes.recipe import class_names
 from soap.recipes.run_request import purifier_by_name
 from soap.report import UPPER_BOUND
+from soap.report.row_text import eps_text
 from soap.results import Row, Store
+from soap.specs import BARE, DefenceSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ def evaluate_command(
         console.info(f"{name}: {method}", level=1)
     with interrupts.stop_on_signal() as stop:
         with console.progress() as show:
-            rows = transfer(
+            rows = evaluate_transfer(
                 network,
                 data,
                 attacks,
@@ -123,7 +124,7 @@ def evaluate_command(
         "results": results,
         "rows": [row.as_json() for row in rows],
     }
-    view, purified = _view(rows), any(row.defence != BARE for row in rows)
+    view, purified = _view(rows), any(row.defence.purifies for row in rows)
     console.result(content, Group(view, Text(UPPER_BOUND)) if purified else view)
     console.info(f"The rows are in {results}.")
     if not finished:
@@ -148,11 +149,11 @@ def _check_combinations(
 
 def _view(rows: Sequence[Row]) -> rich.table.Table:
     """A line for each attack, a column for each defence; a dash where there is no result yet."""
-    by_place = {(row.attack, row.defence): row for row in rows}
-    attacks = list(dict.fromkeys(row.attack for row in rows))
-    defences = {row.defence: row.eps_pfy for row in rows if row.defence != BARE}
-    rates = {row.attack: row.measures["success"] for row in rows if "success" in row.measures}
-    purified = [f"{_purifier_title(defence)} ({choice}), %" for defence, choice in defences.items()]
+    by_place = {(row.attack.name, row.defence): row for row in rows}
+    attacks = list(dict.fromkeys(row.attack.name for row in rows))
+    defences = list(dict.fromkeys(row.defence for row in rows if row.defence.purifies))
+    rates = {row.attack.name: row.measures["success"] for row in rows if "success" in row.measures}
+    purified = [f"{_purifier_title(defence)} ({eps_text(defence)}), %" for defence in defences]
     found = ["found in radius"] if rates else []
     view = table("attack", "bare, %", *purified, *found, "n", "seconds", right=("n", "seconds", *found))
     for attack in attacks:
@@ -164,10 +165,9 @@ def _view(rows: Sequence[Row]) -> rich.table.Table:
     return view
 
 
-def _purifier_title(defence: str) -> str:
-    """The column title of a purifier: "purified" for SOAP, which purifies by the model itself, else its name."""
-    kind = defence.partition("(")[0]
-    return "purified" if kind == "SOAP" else kind
+def _purifier_title(defence: DefenceSpec) -> str:
+    """The heading of a defence's column: "purified" for SOAP, the purifier's name for others."""
+    return "purified" if defence.name == "SOAP" else defence.name
 
 
 def register(app: typer.Typer) -> None:

@@ -16,6 +16,7 @@ from soap.cli.tables import accuracy, size, table
 from soap.recipes import generative
 from soap.report import UPPER_BOUND
 from soap.report.model_cards import HEADLINE_ATTACKS, ModelCard, PriorCard, read_model_card, read_prior_card
+from soap.report.row_text import attack_text, eps_text, settings_text
 
 METADATA_TITLES = {"data": "sha256 of its training data", "epoch": "epochs trained", "weights": "which weights"}
 
@@ -101,7 +102,8 @@ def _print_card(console: Console, given: str, card: ModelCard) -> None:
     if card.rows:
         results = table("attack", "purified", "accuracy, %", "n", "data", "settings", right=("n",))
         for row in card.rows:
-            results.add_row(row.attack, row.eps_pfy, accuracy(row), f"{row.n:,}", row.data, row.settings)
+            shown = (attack_text(row.attack), eps_text(row.defence), accuracy(row), f"{row.n:,}", row.data)
+            results.add_row(*shown, settings_text(row.attack))
     console.result(card.details(), Group(Text(_aligned(facts)), results, Text(card.recipe.text.rstrip())))
     if card.foreign_rows:
         beside = card.path.with_suffix(".jsonl")

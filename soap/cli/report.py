@@ -11,8 +11,8 @@ from soap.cli.console import Console, command
 from soap.cli.options import DataName, DataRoot
 from soap.cli.verify import RunName
 from soap.errors import FileError
-from soap.evaluation.adaptive.evaluate import read
-from soap.evaluation.adaptive.opened import opened
+from soap.evaluation.run_folder import open_run
+from soap.evaluation.suite import read_report
 from soap.recipes.run_request import read_request
 
 
@@ -37,11 +37,11 @@ def report(
     page = out or run / "report.html"
     if page.is_dir():
         raise FileError(f"{page}: it is a folder, expected a file; name one, e.g. {page / 'report.html'}.")
-    folder = opened(run)
+    folder = open_run(run)
     wanted = read_request(folder, data=data)
     check_writable(page.parent)
     images = wanted.images(data_root, folder.plan()["classes"])
-    found = read(run, images)
+    found = read_report(run, images)
     atomic.write_text(page, run_page(found, images, command=wanted.command))
     content = {"run": run, "page": page.absolute(), "verdict": found.verdict.name}
     console.result(content, f"The page: {page.absolute()}")

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,12 +19,19 @@ from soap.cli.console import EXIT_INTERRUPTED, Console
 from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, completion, default
 from soap.cli.tables import table
 from soap.errors import InputError
-from soap.evaluation.adaptive.attempts import PROTOCOLS, SUITES, Threat, protocols
-from soap.evaluation.adaptive.checks import FAIL, WARN
-from soap.evaluation.adaptive.evaluate import QUERIES, QUICK_STEPS, STEPS, Report, evaluate, usual_steps
-from soap.evaluation.adaptive.folder import RunFolder
-from soap.evaluation.adaptive.summary import Line, Summary, rows, summarise
-from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, headline
+from soap.evaluation.checks import FAIL, WARN
+from soap.evaluation.plan import PROTOCOLS, SUITES, Threat, protocols
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.suite import (
+    DEFAULT_QUERIES,
+    DEFAULT_STEPS,
+    QUICK_STEPS,
+    SuiteReport,
+    default_steps,
+    evaluate_suite,
+)
+from soap.evaluation.summary import ProtocolResult, Summary, read_summary
+from soap.evaluation.verdict import NOTHING, TRUSTED, headline
 from soap.recipes.attacks import paper_radius
 from soap.recipes.purifiers import SOAP_NAME
 from soap.recipes.recipe import class_names
@@ -48,7 +55,7 @@ class SuiteOptions:
             "--suite",
             metavar="NAME",
             help=f"Use attacks that know the purifier, and check the result: {', '.join(SUITES)}, or one protocol: "
-            f"{', '.join(PROTOCOLS)}. Takes --eps, --norm, --steps ({STEPS}, of quick {QUICK_STEPS}), --queries, "
+            f"{', '.join(PROTOCOLS)}. Takes --eps, --norm, --steps ({DEFAULT_STEPS}, of quick {QUICK_STEPS}), --queries, "
             f"--out and --require. {default('transfer only')}",
             autocompletion=completion(lambda: (*SUITES, *PROTOCOLS)),
         ),
@@ -116,19 +123,21 @@ def run_suite(
     folder = options.out or Path("runs") / f"{name}-{suite}"
     atomic.check_writable(folder)
     numbers = {
-        "steps": usual_steps(suite) if settings.steps is None else settings.steps,
-        "queries": QUERIES if options.queries is None else options.queries,
+        "steps": default_steps(suite) if settings.steps is None else settings.steps,
+        "queries": DEFAULT_QUERIES if options.queries is None else options.queries,
         "batch": console.batch,
         "seed": console.seed,
     }
-    asked = {**request.as_json(), "command": _full_command(request, suite, threat, numbers, folder)}
-    target = request.target(console.device)
+    note = {**request.as_json(), "command": _full_command(request, suite, threat, numbers, folder)}
+    target = request.defence(console.device)
     if request.bare:
         console.info(f"{network.name} has no auxiliary task to purify with: the bare classifier is attacked.")
     with interrupts.stop_on_signal() as stop, console.progress() as show:
-        report = evaluate(target, data, threat, suite=suite, out=folder, asked=asked, watch=show, stop=stop, **numbers)
+        report = evaluate_suite(
+            target, data, threat, suite=suite, out=folder, note=note, watch=show, stop=stop, **numbers
+        )
     if report is None:
-        _print_stopped(console, folder, summarise(RunFolder(folder), data))
+        _print_stopped(console, folder, read_summary(RunFolder(folder), data, unfinished=True))
         raise typer.Exit(EXIT_INTERRUPTED)
     console.result({**report_content(report), "finished": True, "run": folder}, _view(report))
     console.info(f"The run is in {folder}; `soap report {shlex.quote(str(folder))}` makes a page of it.")
@@ -179,7 +188,7 @@ def _print_stopped(console: Console, folder: Path, summary: Summary) -> None:
     console.info(f"Stopped. Finished work is kept in {folder}: run the same command again to resume.")
 
 
-def report_content(report: Report) -> dict[str, Any]:
+def report_content(report: SuiteReport) -> dict[str, Any]:
     """The report as JSON."""
     summary = report.summary
     return {
@@ -191,16 +200,13 @@ def report_content(report: Report) -> dict[str, Any]:
         "headline": None if report.verdict.name == NOTHING else _line(summary.worst),
         "clean": _line(summary.clean),
         "protocols": [_line(line) for line in summary.protocols],
-        "checks": [
-            {"number": one.number, "name": one.name, "state": one.state, "figure": one.figure, "said": one.said}
-            for one in report.findings
-        ],
+        "checks": [asdict(one) for one in report.findings],
         "left_out": dict(summary.plan["left_out"]),
-        "rows": [row.as_json() for row in rows(summary)],
+        "rows": [row.as_json() for row in report.rows],
     }
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: ProtocolResult) -> dict[str, Any]:
     return {
         "protocol": line.protocol,
         "n": line.n,
@@ -213,19 +219,19 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _view(report: Report) -> Group:
+def _view(report: SuiteReport) -> Group:
     """The report as text and tables: headline, protocols, checks and warnings."""
     summary, verdict = report.summary, report.verdict
     parts: list[RenderableType] = [Text(headline(summary, verdict), style="bold"), Text(threat_words(summary))]
     parts += [_protocols(summary, shown_lines(report)), _checks(report)]
-    parts += [Text(f"{one.state} {one.number}: {one.said}") for one in report.findings if one.state in (WARN, FAIL)]
+    parts += [Text(f"{one.state} {one.number}: {one.meaning}") for one in report.findings if one.state in (WARN, FAIL)]
     skipped = summary.plan["left_out"]
     if skipped:
         parts.append(Text("Skipped: " + "; ".join(f"{name} ({why})" for name, why in skipped.items()) + "."))
     return Group(*parts)
 
 
-def _protocols(summary: Summary, lines: Sequence[Line]) -> rich.table.Table:
+def _protocols(summary: Summary, lines: Sequence[ProtocolResult]) -> rich.table.Table:
     """A line for each protocol; the bare classifier is evaluated on the same points."""
     purifies = summary.plan["purifies"]
     others = ("bare on the same points, %", "gain, points") if purifies else ()
@@ -236,8 +242,8 @@ def _protocols(summary: Summary, lines: Sequence[Line]) -> rich.table.Table:
     return view
 
 
-def _checks(report: Report) -> rich.table.Table:
+def _checks(report: SuiteReport) -> rich.table.Table:
     view = table("state", "check", "result", whole=("state",))
     for finding in report.findings:
-        view.add_row(finding.state, f"{finding.number}. {finding.name}", finding.figure)
+        view.add_row(finding.state, f"{finding.number}. {finding.name}", finding.measured)
     return view

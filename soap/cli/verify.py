@@ -11,10 +11,10 @@ from soap._runtime import interrupts
 from soap.cli.console import EXIT_INTERRUPTED, Console, command
 from soap.cli.options import DataOptions
 from soap.cli.tables import table
-from soap.evaluation.adaptive.opened import opened
-from soap.evaluation.adaptive.verify import Compared, Verification
-from soap.evaluation.adaptive.verify import verify as score_again
+from soap.evaluation.run_folder import open_run
+from soap.evaluation.verification import RowComparison, Verification, verify_run
 from soap.recipes.run_request import read_request
+from soap.report.row_text import defence_text
 
 EXIT_DOES_NOT_HOLD = 1
 
@@ -43,12 +43,12 @@ def verify_command(
     reproduced. Another device may classify a few images differently; they are counted. Exit code 1 if the report does
     not hold.
     """
-    folder = opened(run)
+    folder = open_run(run)
     request = read_request(folder, model=model, data=images.data)
-    target = request.target(console.device)
+    defence = request.defence(console.device)
     data = request.images(images.data_root, folder.plan()["classes"]).to(console.device)
     with interrupts.stop_on_signal() as stop, console.progress() as show:
-        found = score_again(target, data, run, watch=show, stop=stop)
+        found = verify_run(defence, data, run, watch=show, stop=stop)
     if found is None:
         console.info("Stopped before all images were scored: no result.")
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -56,18 +56,18 @@ def verify_command(
         "run": run,
         "holds": found.holds,
         "problems": list(found.problems),
-        "answers": found.answers,
+        "labels": found.labels,
         "changed": found.changed,
-        "figures": [
+        "rows": [
             {
                 "protocol": one.name,
-                "defence": one.row.defence,
+                "defence": defence_text(one.row.defence),
                 "n": one.row.n,
                 "reported": one.reported,
                 "found": one.found,
                 "holds": one.holds,
             }
-            for one in found.figures
+            for one in found.comparisons
         ],
     }
     console.result(content, _view(found))
@@ -77,17 +77,17 @@ def verify_command(
 
 def _view(found: Verification) -> Group:
     view = table("protocol", "classifier", "reported, %", "found, %", "", right=("reported, %", "found, %"))
-    for one in found.figures:
-        defence = "bare" if one.row.defence == "none" else "defended"
+    for one in found.comparisons:
+        defence = "defended" if one.row.defence.purifies else "bare"
         reported = "-" if one.reported is None else _percent(one, one.reported)
         view.add_row(one.name, defence, reported, _percent(one, one.found), "holds" if one.holds else "DOES NOT HOLD")
-    lines = [f"{found.changed:,} of {found.answers:,} stored predictions differ now.", *found.problems]
+    lines = [f"{found.changed:,} of {found.labels:,} stored predictions differ now.", *found.problems]
     end = "The report holds." if found.holds else "The report DOES NOT HOLD."
-    parts = ([view] if found.figures else []) + [Text(line) for line in (*lines, end)]
+    parts = ([view] if found.comparisons else []) + [Text(line) for line in (*lines, end)]
     return Group(*parts)
 
 
-def _percent(one: Compared, correct: int) -> str:
+def _percent(one: RowComparison, correct: int) -> str:
     return f"{100 * correct / one.row.n:.1f} ({correct:,} of {one.row.n:,})"
 
 

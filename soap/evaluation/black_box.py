@@ -20,10 +20,11 @@ from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.provenance import gather
-from soap.evaluation.transfer import Subject, Watch
+from soap.evaluation.transfer import TransferRun, Watch
 from soap.purifiers import Purifier
 from soap.results import Row, Store
 from soap.shapes import Tensor
+from soap.specs import attack_spec
 
 PROTOCOL = "black-box"
 
@@ -80,9 +81,9 @@ def black_box(
         mine = settings.seeds
         scored = replace(data, x=data.x[mine:], y=data.y[mine:])  # with the sha256 of all: the attacker's matter too
         images = f"{mine}..{len(data) - 1} of {data.split}; those before are the attacker's"
-        subject = Subject(PROTOCOL, model, scored, replace(everything, images=images), batch, watch, stop)
+        subject = TransferRun(PROTOCOL, model, scored, replace(everything, images=images), batch, watch, stop)
         steal = partial(_stolen, model, data.x[:mine], name, settings, watch, stop)
-        rows += subject.measured(name, repr(settings), steal, purifiers, known=known, store=store)
+        rows += subject.measured(attack_spec(name, settings), steal, purifiers, known=known, store=store)
     return rows
 
 

@@ -26,7 +26,7 @@ from soap.data import Dataset
 from soap.errors import InputError, unknown
 from soap.evaluation.sweeps import Run
 from soap.evaluation.threats import PAPER
-from soap.evaluation.transfer import transfer
+from soap.evaluation.transfer import evaluate_transfer
 from soap.purifiers import SOAP
 from soap.results import Row
 from soap.shapes import Float, Tensor
@@ -53,7 +53,7 @@ def gradient_evidence(
             "its loss is what is compared. Use a model whose name ends in -lc."
         )
     chosen = _of_the_paper(data) if attacks is None else attacks
-    return transfer(model, data, chosen, [_purifier(model, name) for name in VARIANTS], **run)
+    return evaluate_transfer(model, data, chosen, [_purifier(model, name) for name in VARIANTS], **run)
 
 
 def variant(name: str) -> Consistency:

@@ -1,4 +1,4 @@
-"""Who measured what, with which weights, data and versions."""
+"""Provenance of a measurement: hashes of weights and data, commit, versions, device and date."""
 
 import datetime
 import hashlib
@@ -15,13 +15,13 @@ from soap import __version__
 from soap._runtime import devices
 from soap.data import Dataset
 from soap.defence import Defence
-from soap.purifiers import Purifier
+from soap.gradient_rules.rule import Purify
 from soap.purifiers.purifier import prior_of
 from soap.results import Provenance
 
 
 def gather(model: nn.Module, data: Dataset, *, seed: int, batch: int) -> Provenance:
-    """The provenance of a figure measured now on all images of `data`."""
+    """The provenance of a measurement made now on all images of `data`."""
     return Provenance(
         weights_sha256=fingerprint(model),
         data_sha256=data.sha256,
@@ -34,22 +34,23 @@ def gather(model: nn.Module, data: Dataset, *, seed: int, batch: int) -> Provena
         python=platform.python_version(),
         device=devices.describe_device(next(model.parameters(), data.x).device),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        training=getattr(model, "training_note", ""),
+        training=getattr(model, "training_spec", None),
     )
 
 
-def with_prior(provenance: Provenance, model: nn.Module, purifier: Purifier | None) -> Provenance:
-    """The provenance of a figure behind a purifier that brings a network of its own, whose weights matter as well."""
+def with_prior(provenance: Provenance, model: nn.Module, purifier: Purify | None) -> Provenance:
+    """The provenance behind a purifier with a generative model: the hash covers its weights, too."""
     prior = None if purifier is None else prior_of(purifier)
     if purifier is None or prior is None:
         return provenance
-    note = getattr(prior, "training_note", "")
-    training = f"{provenance.training}; prior {note}" if note else provenance.training
+    own, training = getattr(prior, "training_spec", None), provenance.training
+    if own is not None and training is not None:
+        training = replace(training, prior=own)
     return replace(provenance, weights_sha256=fingerprint(Defence(model, purifier)), training=training)
 
 
 def fingerprint(model: nn.Module) -> str:
-    """sha256 over names, shapes and values of all weights and buffers, whatever file they came from."""
+    """sha256 over names, shapes and values of all weights and buffers; independent of the file format."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name}{list(tensor.shape)}{tensor.dtype}".encode())
@@ -58,7 +59,7 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def commit() -> str | None:
-    """The source's commit: $SOAP_COMMIT, else git's if this is a checkout ("+" when files differ from it)."""
+    """The commit of the source: $SOAP_COMMIT, else that of the git checkout, with "+" when files are modified."""
     if stated := os.environ.get("SOAP_COMMIT"):
         return stated
     here = Path(__file__).resolve().parents[2]

@@ -1,13 +1,13 @@
 """Families of rows behind the paper's curves and ablations: beta, gamma x T, the radius, the loss of rotation.
 
-Each appends to a store what is not in it yet, like `transfer`, which measures them all. Where they are found again:
-`swept.py`.
+Each appends to a store what is not in it yet, like `evaluate_transfer`, which measures them all. `swept.py` finds them
+again.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch.nn import functional as F
@@ -20,10 +20,11 @@ from soap.data import Dataset
 from soap.errors import InputError, unknown
 from soap.evaluation.provenance import gather
 from soap.evaluation.threats import PAPER, Clean
-from soap.evaluation.transfer import Subject, Watch, transfer
+from soap.evaluation.transfer import TransferRun, Watch, evaluate_transfer
 from soap.purifiers import SOAP
 from soap.results import Row, Store
 from soap.shapes import Float, Tensor
+from soap.specs import attack_spec
 
 AUXILIARY_AWARE = "auxiliary-aware"
 """The protocol in which the attacker weighs the auxiliary loss, but does not know the purifier's steps."""
@@ -32,12 +33,12 @@ BETAS = (-100.0, -10.0, -1.0, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 10.0, 100.0)
 GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Step sizes of the heat map, as multiples of the model's own."""
 STEPS = (1, 2, 5, 10, 20)
-CROSS_ENTROPY = "loss='cross entropy'"
-"""What tells a purifier that descends it, in its repr."""
+CROSS_ENTROPY = "cross entropy"
+"""The setting `loss` of the rotation task that purifies by cross entropy."""
 
 
 class Run(TypedDict, total=False):
-    """How to measure: what `transfer` takes beside attacks and purifiers."""
+    """How to measure: what `evaluate_transfer` takes beside attacks and purifiers."""
 
     store: Store | None
     batch: int
@@ -62,7 +63,7 @@ def auxiliary_aware(
     base, purifier = attack or paper_pgd(data), SOAP(model)
     batch, store = run.get("batch", 500), run.get("store")
     validate.at_least("batch", batch, 1)
-    subject = Subject(
+    subject = TransferRun(
         AUXILIARY_AWARE,
         model,
         data,
@@ -72,13 +73,12 @@ def auxiliary_aware(
         run.get("stop", lambda: False),
     )
     known = {row.key: row for row in (store.read() if store else [])}
-    further = model.auxiliary.extra_repr()  # the attacker differentiates the auxiliary loss: by which gradient?
+    task = model.auxiliary.settings()  # the attacker differentiates the auxiliary loss
     rows: list[Row] = []
     for beta in betas:
         aware = AuxiliaryAwarePGD(eps=base.eps, step_size=base.step_size, steps=base.steps, beta=beta)
-        settings = ", ".join(filter(None, [repr(aware), further]))
-        ready = partial(replace, aware)
-        rows += subject.measured(f"beta={beta:g}", settings, ready, [purifier], known=known, store=store)
+        named, ready = attack_spec(f"beta={beta:g}", aware, **task), partial(replace, aware)
+        rows += subject.measured(named, ready, [purifier], known=known, store=store)
     return rows
 
 
@@ -98,7 +98,7 @@ def steps_heat_map(
     """
     own = SOAP(model)
     purifiers = [SOAP(model, step_size=own.step_size * gamma, steps=number) for gamma in gammas for number in steps]
-    return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **run)
+    return evaluate_transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **run)
 
 
 def fixed_radii(
@@ -116,7 +116,7 @@ def fixed_radii(
     own = SOAP(model)
     chosen = [k * own.step_size / 2 for k in range(2 * own.steps + 1)] if radii is None else radii
     purifiers = [own, *(SOAP(model, eps=float(radius)) for radius in chosen)]
-    return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **run)
+    return evaluate_transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **run)
 
 
 def rotation_losses(model: JointModel, data: Dataset, *, attack: PGD | None = None, **run: Unpack[Run]) -> list[Row]:
@@ -133,12 +133,12 @@ def rotation_losses(model: JointModel, data: Dataset, *, attack: PGD | None = No
     by_entropy = SOAP(model)
     by_entropy.task = _ByCrossEntropy(task.head)
     attacks = {"none": Clean(), "pgd": attack or paper_pgd(data)}
-    return transfer(model, data, attacks, [SOAP(model), by_entropy], **run)
+    return evaluate_transfer(model, data, attacks, [SOAP(model), by_entropy], **run)
 
 
 def label_leaking(model: JointModel, data: Dataset, **run: Unpack[Run]) -> list[Row]:
     """A network on clean images and under FGSM: better under attack means that labels leak (section 4.1)."""
-    return transfer(model, data, {name: PAPER[_known(data)][name] for name in ("none", "fgsm")}, [], **run)
+    return evaluate_transfer(model, data, {name: PAPER[_known(data)][name] for name in ("none", "fgsm")}, [], **run)
 
 
 def paper_pgd(data: Dataset) -> PGD:
@@ -152,8 +152,8 @@ def paper_pgd(data: Dataset) -> PGD:
 class _ByCrossEntropy(Rotation):
     """The same head, purified by what it was trained with."""
 
-    def extra_repr(self) -> str:
-        return CROSS_ENTROPY
+    def settings(self) -> dict[str, Any]:
+        return {"loss": CROSS_ENTROPY}
 
     def loss(self, model: JointModel, x: Float[Tensor, "batch c s s"]) -> Float[Tensor, "batch"]:
         """Cross entropy summed over the four copies, as section 3.4 prints it."""

@@ -4,54 +4,50 @@ A store holds rows of several trainings, numbers of images and purifiers. A pict
 share everything but what is swept, the one with most cells; then most images; then the latest.
 """
 
-import re
+import json
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
 from soap.evaluation.sweeps import AUXILIARY_AWARE, CROSS_ENTROPY
 from soap.results import Row
+from soap.specs import DefenceSpec
+
+BY_CROSS_ENTROPY = json.dumps({"loss": CROSS_ENTROPY})
 
 Cell = TypeVar("Cell", bound=Hashable)
 Place = tuple[Hashable, Cell] | None
 """Of a row: what it shares with others of its run, and its own cell; None where it is not of the sweep."""
 
-BARE = "none"
-SOAP_REPR = re.compile(
-    r"SOAP\(eps=(?P<eps>'[\w-]+'|[\d.e-]+)(?:, grid=\((?P<grid>[^)]*)\))?, "
-    r"step_size=(?P<gamma>[\d.e-]+), steps=(?P<steps>\d+)(?:, (?P<further>.*))?\)"
-)
 
+class SoapSettings(NamedTuple):
+    """Settings of a SOAP purifier, from its specification. eps: "min-aux", "oracle" or a radius."""
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """A purifier's settings, read from its name in rows. eps: "min-aux", "oracle" or a number as text."""
-
-    eps: str
-    grid: str
+    eps: float | str
+    grid: tuple[float, ...]
     gamma: float
     steps: int
-    further: str
+    task: str
+    precision: str
 
     @property
     def radius(self) -> float | None:
         """The fixed radius, or None where it was chosen for every image."""
-        return None if self.grid else float(self.eps)
+        return None if isinstance(self.eps, str) else self.eps
 
 
-def settings_of(defence: str) -> Settings | None:
+def settings_of(defence: DefenceSpec) -> SoapSettings | None:
     """The settings of a SOAP purifier; None for anything else."""
-    match = SOAP_REPR.fullmatch(defence)
-    if match is None:
+    if defence.name != "SOAP" or not {"eps", "step_size", "steps"} <= defence.settings.keys():
         return None
-    found = {key: value or "" for key, value in match.groupdict().items()}
-    return Settings(
-        eps=found["eps"].strip("'"),
-        grid=found["grid"],
-        gamma=float(found["gamma"]),
-        steps=int(found["steps"]),
-        further=found["further"],
+    own = defence.settings
+    return SoapSettings(
+        eps=own["eps"],
+        grid=tuple(own.get("grid", ())),
+        gamma=own["step_size"],
+        steps=own["steps"],
+        task=json.dumps(own.get("task", {}), sort_keys=True),
+        precision=own.get("precision", "fp32"),
     )
 
 
@@ -59,10 +55,11 @@ def by_beta(rows: Iterable[Row], model: str) -> dict[tuple[float, bool], Row]:
     """Rows of the auxiliary-aware attack by beta and whether they were purified."""
 
     def place(row: Row) -> Place[tuple[float, bool]]:
-        if row.protocol != AUXILIARY_AWARE or not row.attack.startswith("beta="):
+        settings = dict(row.attack.steps[0].settings)
+        if row.protocol != AUXILIARY_AWARE or row.attack.suite is not None or "beta" not in settings:
             return None
-        beta = re.sub(r"beta=[^,)]*", "", row.settings)
-        return beta, (float(row.attack.removeprefix("beta=")), row.defence != BARE)
+        beta = float(settings.pop("beta"))
+        return json.dumps(settings, sort_keys=True), (beta, row.defence.purifies)
 
     return _one_run(rows, model, place)
 
@@ -72,9 +69,9 @@ def by_steps(rows: Iterable[Row], model: str) -> dict[tuple[float, int], Row]:
 
     def place(row: Row) -> Place[tuple[float, int]]:
         own = _transfer(row, "pgd")
-        if own is None or own.eps != "min-aux" or CROSS_ENTROPY in own.further:
+        if own is None or own.eps != "min-aux" or own.task == BY_CROSS_ENTROPY:
             return None
-        return (row.settings, own.grid, own.further), (own.gamma, own.steps)
+        return (row.attack.steps, own.grid, own.task, own.precision), (own.gamma, own.steps)
 
     return _one_run(rows, model, place)
 
@@ -84,9 +81,9 @@ def by_radius(rows: Iterable[Row], model: str) -> dict[float | None, Row]:
 
     def place(row: Row) -> Place[float | None]:
         own = _transfer(row, "pgd")
-        if own is None or own.eps == "oracle" or CROSS_ENTROPY in own.further:
+        if own is None or own.eps == "oracle" or own.task == BY_CROSS_ENTROPY:
             return None
-        return (row.settings, own.gamma, own.steps, own.further), own.radius
+        return (row.attack.steps, own.gamma, own.steps, own.task, own.precision), own.radius
 
     return _one_run(rows, model, place)
 
@@ -96,22 +93,23 @@ def by_rotation_loss(rows: Iterable[Row], model: str) -> dict[tuple[str, str], R
 
     def place(row: Row) -> Place[tuple[str, str]]:
         own = _transfer(row, "none", "pgd")
-        if own is None or own.eps != "min-aux" or own.further not in ("", CROSS_ENTROPY):
+        if own is None or own.eps != "min-aux" or own.task not in ("{}", BY_CROSS_ENTROPY) or own.precision != "fp32":
             return None
-        return (own.grid, own.gamma, own.steps), (row.attack, "cross entropy" if own.further else "squared error")
+        loss = "cross entropy" if own.task == BY_CROSS_ENTROPY else "squared error"
+        return (own.grid, own.gamma, own.steps), (row.attack.name, loss)
 
     return _one_run(rows, model, place)
 
 
 def by_gradient(rows: Iterable[Row], model: str) -> dict[tuple[str, str], Row]:
     """Rows purified with min-aux by attack ("none", "fgsm", "pgd") and gradient, one of `VARIANTS`."""
-    named = {f"gradient={name!r}": name for name in VARIANTS}
+    named = {json.dumps({"gradient": name}): name for name in VARIANTS}
 
     def place(row: Row) -> Place[tuple[str, str]]:
         own = _transfer(row, *ATTACKS)
-        if own is None or own.eps != "min-aux" or own.further not in named:
+        if own is None or own.eps != "min-aux" or own.task not in named or own.precision != "fp32":
             return None
-        return (own.grid, own.gamma, own.steps), (row.attack, named[own.further])
+        return (own.grid, own.gamma, own.steps), (row.attack.name, named[own.task])
 
     return _one_run(rows, model, place)
 
@@ -120,15 +118,15 @@ def by_attack(rows: Iterable[Row], model: str) -> dict[str, Row]:
     """Rows of the bare network on clean images ("none") and under FGSM ("fgsm")."""
 
     def place(row: Row) -> Place[str]:
-        fits = row.protocol == "transfer" and row.attack in ("none", "fgsm") and row.defence == BARE
-        return ((), row.attack) if fits else None
+        fits = row.protocol == "transfer" and row.attack.name in ("none", "fgsm") and not row.defence.purifies
+        return ((), row.attack.name) if fits else None
 
     return _one_run(rows, model, place)
 
 
-def _transfer(row: Row, *attacks: str) -> Settings | None:
+def _transfer(row: Row, *attacks: str) -> SoapSettings | None:
     """The purifier of a row of the transfer protocol under one of the attacks."""
-    return settings_of(row.defence) if row.protocol == "transfer" and row.attack in attacks else None
+    return settings_of(row.defence) if row.protocol == "transfer" and row.attack.name in attacks else None
 
 
 def _one_run(rows: Iterable[Row], model: str, place: Callable[[Row], Place[Cell]]) -> dict[Cell, Row]:

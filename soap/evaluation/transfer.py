@@ -1,47 +1,49 @@
-"""The `transfer` protocol, that of the paper's tables: attack the bare classifier, then purify the result.
+"""The transfer protocol of the paper's tables: attack the bare classifier, then purify the attacked images.
 
-The attacker does not know the purifier, so a figure measured this way is an upper bound on robustness.
+The attacker does not know the purifier, so accuracy measured this way is an upper bound on robustness.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from soap import validate
 from soap._files import atomic
 from soap._runtime import distributed
 from soap._runtime.isolation import isolated
 from soap.attacks import Attack, MinimalL2, success
-from soap.auxiliary import JointModel
 from soap.balls import row_norms
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.provenance import gather, with_prior
-from soap.purifiers import SOAP, Purified, Purifier
-from soap.purifiers.purifier import radius_of
+from soap.gradient_rules.rule import Purify
+from soap.purifiers import SOAP, Purified
 from soap.results import Provenance, Row, Store, from_json
 from soap.shapes import Tensor
+from soap.specs import AttackSpec, attack_spec, defence_spec
 
 PROTOCOL = "transfer"
-BARE = "none"
-PURIFIED = {"eps": "eps_pfy", "loss_before": "loss_before", "loss_after": "loss_after"}
-"""What is measured of a purified image, and what it is called in rows."""
+PURIFIED_MEASURES = {"eps": "eps_pfy", "loss_before": "loss_before", "loss_after": "loss_after"}
+"""Fields of `Purified` whose means a row stores, and their names in the row."""
 
 Watch = Callable[[str, int, int], None]
-"""Called with what is being done, how many images are done, and of how many."""
+"""Called with the name of the current work, the images done, and the images in all."""
 
 
-def transfer(
-    model: JointModel,
+def evaluate_transfer(
+    model: nn.Module,
     data: Dataset,
     attacks: Mapping[str, Attack],
-    purifiers: Sequence[Purifier],
+    purifiers: Sequence[Purify],
     *,
     store: Store | None = None,
     batch: int = 500,
@@ -51,92 +53,93 @@ def transfer(
     watch: Watch = lambda what, done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Row]:
-    """One row for the bare classifier and one for each purifier under each attack, on all images of `data`.
+    """Accuracy of the bare classifier and behind each purifier under each attack: one row each, on all of `data`.
 
-    Rows already in `store` are not measured again; new ones are appended as they are made, so a stop loses at
-    most the attack under way. save_adversarial: a folder for the attacked images, one .npz an attack.
+    Rows in `store` are not measured again; new rows are appended as they are made, so a stop loses at most the current
+    attack. save_adversarial: a folder for the attacked images, one .npz for each attack.
     attacked_images: a dictionary that receives the attacked images by the attack's name.
 
-    Several processes deal the batches out among them and come to the very same rows; the first alone reads the store
-    and writes.
+    Several processes share the batches and return the same rows; only the first reads and writes the store.
     """
     validate.at_least("batch", batch, 1)
     validate.inputs(data.x, model)
-    validate.labels(data.y, data.x, model.classes)
+    validate.labels(data.y, data.x, getattr(model, "classes", None))
     if not attacks:
-        raise InputError("no attack was named, want at least one, e.g. 'pgd' (or 'none' for clean images).")
-    subject = Subject(PROTOCOL, model, data, gather(model, data, seed=seed, batch=batch), batch, watch, stop)
-    known = {row.key: row for row in _known(store)}
+        raise InputError("no attack given, expected at least one, e.g. 'pgd' (or 'none' for clean images).")
+    run = TransferRun(PROTOCOL, model, data, gather(model, data, seed=seed, batch=batch), batch, watch, stop)
+    known = {row.key: row for row in _stored_rows(store)}
     rows: list[Row] = []
     for name, attack in attacks.items():
-        keep = None if save_adversarial is None else save_adversarial / f"{model.name}-{name}.npz"
+        save_to = None if save_adversarial is None else save_adversarial / f"{run.name}-{name}.npz"
         ready = partial(attacks.__getitem__, name)
-        rows += subject.measured(
-            name, repr(attack), ready, purifiers, known=known, store=store, keep=keep, images=attacked_images
+        rows += run.measured(
+            attack_spec(name, attack), ready, purifiers, known=known, store=store, save_to=save_to, images=attacked_images
         )
     return rows
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What all rows of one evaluation share: attack the bare classifier by some protocol, then purify the result."""
+class TransferRun:
+    """What all rows of one evaluation share; it attacks the bare classifier and purifies the attacked images."""
 
     protocol: str
-    model: JointModel
+    model: nn.Module
     data: Dataset
     provenance: Provenance
     batch: int
     watch: Watch
     stop: Callable[[], bool]
 
+    @property
+    def name(self) -> str:
+        """The model's name, or its class."""
+        return str(getattr(self.model, "name", type(self.model).__name__))
+
     def measured(
         self,
-        name: str,
-        settings: str,
+        spec: AttackSpec,
         make: Callable[[], Attack | None],
-        purifiers: Sequence[Purifier],
+        purifiers: Sequence[Purify],
         *,
         known: dict[str, Row],
         store: Store | None,
-        keep: Path | None = None,
+        save_to: Path | None = None,
         images: dict[str, Tensor] | None = None,
     ) -> list[Row]:
-        """The rows of one attack, bare and behind each purifier; those not in `known` are measured and added to it.
+        """The rows of one attack, bare and behind each purifier; rows missing from `known` are measured and added.
 
-        make: the attack, or None when asked to stop; called only where a row is missing or images are to be kept.
+        make: returns the attack, or None after a stop; called only when a row is missing or images are to be saved.
         """
-        planned = {self.plan(name, settings, purifier).key: purifier for purifier in (None, *purifiers)}
+        planned = {self.plan(spec, purifier).key: purifier for purifier in (None, *purifiers)}
         attack: Attack | None = None
         x_adv: Tensor | None = None
         seconds = 0.0
-        if keep is not None or images is not None or not known.keys() >= planned.keys():
+        if save_to is not None or images is not None or not known.keys() >= planned.keys():
             began = time.monotonic()
             attack = make()
-            x_adv = None if attack is None else self.attacked(name, attack)
+            x_adv = None if attack is None else self.attacked(spec.name, attack)
             seconds = time.monotonic() - began
-            if x_adv is not None and keep is not None and distributed.processes().is_main:
-                save_images(keep, x_adv, self.data.y)
+            if x_adv is not None and save_to is not None and distributed.here().first:
+                save_images(save_to, x_adv, self.data.y)
             if x_adv is not None and images is not None:
-                images[name] = x_adv
+                images[spec.name] = x_adv
         for key, purifier in planned.items():
             if key not in known and attack is not None and x_adv is not None:
-                row = self.scored(self.plan(name, settings, purifier), attack, purifier, x_adv, seconds)
+                row = self.scored(self.plan(spec, purifier), attack, purifier, x_adv, seconds)
                 if row is not None:
                     known[key] = row
                     if store is not None and distributed.processes().is_main:
                         store.append(row)
         return [known[key] for key in planned if key in known]
 
-    def plan(self, name: str, settings: str, purifier: Purifier | None) -> Row:
-        """The row of a figure before it is measured."""
+    def plan(self, spec: AttackSpec, purifier: Purify | None) -> Row:
+        """The row before it is measured."""
         return Row(
             protocol=self.protocol,
-            model=self.model.name,
+            model=self.name,
             data=self.data.name,
-            attack=name,
-            settings=settings,
-            eps_pfy=BARE if purifier is None else radius_of(purifier),
-            defence=BARE if purifier is None else repr(purifier),
+            attack=spec,
+            defence=defence_spec(purifier),
             n=len(self.data),
             correct=0,
             seconds=0.0,
@@ -144,7 +147,7 @@ class Subject:
         )
 
     def attacked(self, name: str, attack: Attack) -> Tensor | None:
-        """All images attacked, batch by batch; None when asked to stop."""
+        """All images attacked, batch by batch; None after a stop."""
         x_adv = torch.zeros_like(self.data.x)
         for rows in self._batches(name):
             if rows is None:
@@ -154,9 +157,9 @@ class Subject:
         return x_adv
 
     def _batches(self, shown: str | None) -> Iterator[slice | None]:
-        """The batches that are this process's to do, one after the other; None, and an end, when asked to stop.
+        """The batches of this process, in order; None, and the end, after a stop.
 
-        All processes take as many rounds, so that they agree on a stop in each; some have nothing to do in the last.
+        All processes take the same number of rounds, so that they agree on a stop in each round.
         """
         here, total = distributed.processes(), len(self.data)
         for first in range(0, total, self.batch * here.world_size):
@@ -169,43 +172,43 @@ class Subject:
             if shown is not None:
                 self.watch(shown, min(first + here.world_size * self.batch, total), total)
 
-    def scored(self, row: Row, attack: Attack, purifier: Purifier | None, x_adv: Tensor, seconds: float) -> Row | None:
-        """The row with its counts; `seconds` is what the attack took, or the purifier where there is one.
-
-        None when asked to stop.
-        """
+    def scored(self, row: Row, attack: Attack, purifier: Purify | None, x_adv: Tensor, seconds: float) -> Row | None:
+        """The row with its counts; None after a stop. seconds: of the attack; replaced by those of a purifier."""
         began = time.monotonic()
-        found = torch.zeros(-(-len(x_adv) // self.batch), 1 + len(PURIFIED), dtype=torch.float64)  # a line a batch
-        for rows in self._batches(None if purifier is None else f"{row.attack}, purified ({row.eps_pfy})"):
+        sums = torch.zeros(-(-len(x_adv) // self.batch), 1 + len(PURIFIED_MEASURES), dtype=torch.float64)  # per batch
+        shown = None if purifier is None else f"{row.attack.name}, purified ({row.defence.eps})"
+        for rows in self._batches(shown):
             if rows is None:
                 return None
             x, y = x_adv[rows], self.data.y[rows]
-            line = found[rows.start // self.batch]
+            line = sums[rows.start // self.batch]
             if purifier is not None:
                 purified = _purified(purifier, x, y)
-                x = purified.x
-                for place, name in enumerate(PURIFIED, 1):
-                    line[place] = float(getattr(purified, name).sum())
+                x = purified if isinstance(purified, Tensor) else purified.x
+                for place, name in enumerate(PURIFIED_MEASURES, 1):
+                    line[place] = float(getattr(purified, name).sum()) if isinstance(purified, Purified) else torch.nan
             with isolated(self.model), torch.no_grad():
                 line[0] = int((self.model(x).argmax(1) == y).sum())
-        distributed.processes().sum_disjoint(found)
-        correct, *sums = (sum(column) for column in found.T.tolist())  # batch by batch, as one process would
+        distributed.here().put_together(sums)
+        correct, *totals = (sum(column) for column in sums.T.tolist())  # in batch order, as one process adds them
         if purifier is None:
             measures = self._strength(attack, x_adv)
         else:
-            measures = {f"mean_{of}": total / len(x_adv) for of, total in zip(PURIFIED.values(), sums, strict=True)}
+            names = PURIFIED_MEASURES.values()
+            measures = {f"mean_{name}": total / len(x_adv) for name, total in zip(names, totals, strict=True)}
+            measures = {name: value for name, value in measures.items() if not math.isnan(value)}
             seconds = time.monotonic() - began
         return replace(row, correct=int(correct), seconds=round(seconds, 3), measures=measures)
 
     def _strength(self, attack: Attack, x_adv: Tensor) -> dict[str, float]:
-        """Size of the perturbations, and the paper's success rate for attacks that look for the smallest one."""
+        """Mean norms of the perturbations, and the success rate (as the paper defines it) of a minimal-norm attack."""
         delta = x_adv - self.data.x
         measures = {
             "mean_l2": float(row_norms(delta).mean()),
             "mean_linf": float(delta.flatten(1).abs().amax(1).mean()),
         }
         if isinstance(attack, MinimalL2):
-            # In the batches of the attack: its points lie on the boundary, and other batches round otherwise.
+            # In the attack's own batches: its points lie on the decision boundary, and batch sizes round differently.
             whole = (self.data.x, x_adv, self.data.y)
             parts = zip(*(torch.split(rows, self.batch) for rows in whole), strict=True)
             with isolated(self.model):
@@ -214,21 +217,21 @@ class Subject:
         return measures
 
 
-def _known(store: Store | None) -> list[Row]:
-    """The rows of the store, as the first process reads them: all must leave out the same."""
-    here = distributed.processes()
-    rows = store.read() if store is not None and here.is_main else []
-    if here.is_distributed:
-        rows = [from_json(row) for row in json.loads(here.broadcast_text(json.dumps([row.as_json() for row in rows])))]
+def _stored_rows(store: Store | None) -> list[Row]:
+    """The rows of the store as the first process reads them: all processes must skip the same work."""
+    here = distributed.here()
+    rows = store.read() if store is not None and here.first else []
+    if here.many:
+        rows = [from_json(row) for row in json.loads(here.told_by_first(json.dumps([row.as_json() for row in rows])))]
     return rows
 
 
-def _purified(purifier: Purifier, x: Tensor, y: Tensor) -> Purified:
-    """Purified images; the oracle alone is told the labels."""
+def _purified(purifier: Purify, x: Tensor, y: Tensor) -> Any:
+    """The purifier's result, images or an object with images as `.x`; only the oracle gets the labels."""
     return purifier(x, y) if isinstance(purifier, SOAP) and purifier.eps == "oracle" else purifier(x)
 
 
 def save_images(path: Path, x: Tensor, y: Tensor) -> None:
-    """Write images and labels as an .npz that `soap.data.load` reads back."""
-    with atomic.replace_file(path) as temporary, temporary.open("wb") as file:
+    """Write images and labels as an .npz file that `soap.data.load` reads."""
+    with atomic.replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, x=x.cpu().numpy(), y=y.cpu().numpy())

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from soap.attacks.substitute import Substitute
+from soap.evaluation.black_box import SUBSTITUTES
 from soap.paper.wanted import Wanted
 from soap.results import Row
+from soap.specs import AttackSpec, attack_spec
 
 PREFIX = "substitute-"
 
@@ -22,9 +24,9 @@ class BlackBox(Wanted):
     n: int = 10_000 - Substitute().seeds
 
     @property
-    def settings(self) -> str:
-        """The attack as rows name it."""
-        return repr(Substitute(network=self.attack.removeprefix(PREFIX)))
+    def settings(self) -> AttackSpec:
+        """The attack as rows store it."""
+        return attack_spec(self.attack, SUBSTITUTES[self.attack])
 
     def _enough(self, row: Row) -> bool:
         """All images that are not the attacker's."""

@@ -1,6 +1,5 @@
 """What has to be trained and measured for cells of the paper that no row fills yet."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,9 +7,10 @@ from pathlib import Path
 from soap import recipes, validate
 from soap.errors import InputError, unknown
 from soap.paper.wanted import Wanted
-from soap.recipes import NO_PURIFIER, Recipe, generative
+from soap.recipes import Recipe, generative
 from soap.recipes.generative import GenerativeRecipe
 from soap.results import Row
+from soap.specs import DefenceSpec
 
 PASSES = {
     "none": 1,
@@ -121,7 +121,7 @@ def plan(
     """
     most = _checked(epochs, seeds, limit or {})
     cells, known = list(wanted), list(rows)
-    groups: dict[tuple[int, str], dict[tuple[str, int], dict[str, Wanted]]] = {}
+    groups: dict[tuple[int, str], dict[tuple[str, int], dict[DefenceSpec, Wanted]]] = {}
     for seed in seeds:
         trained = [row for row in known if seed_of(row) == seed]
         for cell in cells:
@@ -142,7 +142,7 @@ def plan(
             if weights(name, own_seed) is None and training not in jobs:
                 jobs.append(training)
         for (attack, n), defences in sorted(attacks.items(), key=lambda item: list(PASSES).index(item[0][0])):
-            behind = [cell for defence, cell in defences.items() if defence != NO_PURIFIER]
+            behind = [cell for defence, cell in defences.items() if defence.purifies]
             purifiers = tuple((cell.eps_pfy, cell.gradient) for cell in behind if cell.prior is None)
             names = tuple(cell.prior for cell in behind if cell.prior is not None)
             jobs.append(Evaluation(recipe=recipe, seed=seed, attack=attack, purifiers=purifiers, n=n, priors=names))
@@ -161,8 +161,7 @@ def filled(cell: Wanted, rows: Sequence[Row], n: int) -> bool:
 
 def seed_of(row: Row) -> int:
     """The seed of the training behind a row; rows that do not tell are of bundled weights, which have seed 0."""
-    told = re.search(r"\bseed (\d+)", row.provenance.training)
-    return int(told[1]) if told else 0
+    return row.training.seed if row.training is not None else 0
 
 
 def _checked(epochs: int | None, seeds: Sequence[int], limit: Mapping[str, int]) -> Mapping[str, int]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from soap.paper.architectures import LISTINGS, Listing
 from soap.paper.black_box import PREFIX, BlackBox
 from soap.paper.wanted import Wanted
-from soap.recipes import NO_PURIFIER
+from soap.specs import UNDEFENDED
 
 Mark = Literal["", "best", "second"]
 Rule = Literal["close", "close or better", "any"]
@@ -115,7 +115,7 @@ def _wanted(content: Mapping[str, Any], settings: Mapping[str, str]) -> Wanted |
     if "method" not in settings:
         return None
     recipe = f"{content['data']}-{settings['network']}-{settings['method']}"
-    eps_pfy, gradient, prior = settings.get("eps_pfy", NO_PURIFIER), settings.get("gradient"), settings.get("prior")
+    eps_pfy, gradient, prior = settings.get("eps_pfy", UNDEFENDED), settings.get("gradient"), settings.get("prior")
     if "substitute" in settings:
         attack = f"{PREFIX}{settings['substitute']}"
         return BlackBox(recipe=recipe, attack=attack, eps_pfy=eps_pfy, gradient=gradient)

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from soap import recipes
 from soap.evaluation.threats import PAPER
-from soap.recipes import NO_PURIFIER, generative
+from soap.recipes import generative
 from soap.results import Row, wilson
+from soap.specs import UNDEFENDED, AttackSpec, DefenceSpec, attack_spec
 
 FEWEST = 1_000
 """A row on so many images, the first of the test set, stands in where none has all."""
@@ -26,23 +27,23 @@ class Wanted:
     protocol: ClassVar[str] = "transfer"
     recipe: str
     attack: str
-    eps_pfy: str = NO_PURIFIER
+    eps_pfy: str = UNDEFENDED
     gradient: str | None = None
     prior: str | None = None
     measure: str = "accuracy"
     n: int = 10_000
 
     @property
-    def settings(self) -> str:
-        """The attack as rows name it."""
-        return repr(PAPER[recipes.read(self.recipe).data][self.attack])
+    def settings(self) -> AttackSpec:
+        """The attack as rows store it."""
+        return attack_spec(self.attack, PAPER[recipes.read(self.recipe).data][self.attack])
 
     @property
-    def defence(self) -> str:
-        """The purifier as rows name it."""
+    def defence(self) -> DefenceSpec:
+        """The purifier as rows store it."""
         if self.prior is not None:
-            return generative.purifier_label(generative.read(self.prior))
-        return recipes.purifier_label(recipes.read(self.recipe), self.eps_pfy, self.gradient)
+            return generative.purifier_spec(generative.read(self.prior))
+        return recipes.purifier_spec(recipes.read(self.recipe), self.eps_pfy, self.gradient)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -57,11 +58,11 @@ class Wanted:
     def found_in(self, rows: Iterable[Row]) -> list[Row]:
         """The rows that measured it, one or more for each training of the recipe: all with the most images."""
         named = (self.protocol, self.recipe, self.attack)
-        near = [row for row in rows if (row.protocol, row.model, row.attack) == named and self._enough(row)]
+        near = [row for row in rows if (row.protocol, row.model, row.attack.name) == named and self._enough(row)]
         if not near:  # most cells of an empty table: spares reading the recipe
             return []
         meant = (recipes.read(self.recipe).data, self.settings, self.defence)
-        found = [row for row in near if (row.data, row.settings, row.defence) == meant and self._measured(row)]
+        found = [row for row in near if (row.data, row.attack, row.defence) == meant and self._measured(row)]
         most = max((row.n for row in found), default=0)
         return [row for row in found if row.n == most]
 

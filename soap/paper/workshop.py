@@ -14,7 +14,7 @@ from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.data.sources import SOURCES
 from soap.errors import FileError, InputError
-from soap.evaluation import PAPER, transfer
+from soap.evaluation import PAPER, evaluate_transfer
 from soap.evaluation.black_box import SUBSTITUTES, black_box
 from soap.paper.planning import Evaluation, Job, Training, recipe_of
 from soap.purifiers import SOAP, Purifier
@@ -121,7 +121,7 @@ class Workshop:
                 stop=self.stop,
             )
         else:
-            rows = transfer(
+            rows = evaluate_transfer(
                 model,
                 images.take(job.n),
                 {job.attack: PAPER[name][job.attack]},

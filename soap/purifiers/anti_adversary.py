@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from soap.descent import UNIT, Bounds
 from soap.purifiers.sign_steps import LogitLoss, SignStepPurifier
 from soap.shapes import Float, Tensor
+from soap.specs import Spec, call_text
 
 
 class AntiAdversary(SignStepPurifier):
@@ -25,8 +26,12 @@ class AntiAdversary(SignStepPurifier):
     def __init__(self, model: nn.Module, *, step_size: float = 0.15, steps: int = 2, bounds: Bounds = UNIT) -> None:
         super().__init__(model, eps=step_size * steps, step_size=step_size, steps=steps, bounds=bounds)
 
+    def spec(self) -> Spec:
+        """The settings, as result rows store them."""
+        return Spec(name="AntiAdversary", settings={"step_size": self.step_size, "steps": self.steps})
+
     def __repr__(self) -> str:
-        return f"AntiAdversary(step_size={self.step_size}, steps={self.steps})"
+        return call_text(self.spec())
 
     def criterion(self, x: Float[Tensor, "batch *shape"]) -> LogitLoss:
         """Return -log p of the class that is predicted at `x`."""

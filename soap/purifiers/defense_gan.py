@@ -18,6 +18,7 @@ from soap.descent import output_and_gradient
 from soap.errors import InputError
 from soap.purifiers.soap import Purified
 from soap.shapes import Float, Tensor
+from soap.specs import Spec, call_text
 
 MAX_CONCURRENT_IMAGES = {"cpu": 1, "cuda": 8}
 """Images projected at the same time, each by its own kernels. In a common batch a GPU rounds differently for another
@@ -72,12 +73,14 @@ class DefenseGAN:
         )  # on the CPU, so that all devices get the same numbers
         self._starts = torch.randn(starts, latent, generator=draws, dtype=torch.float64)
 
+    def spec(self) -> Spec:
+        """The settings, as result rows store them."""
+        generator = getattr(self.generator, "name", type(self.generator).__name__)
+        names = ("steps", "starts", "step_size", "momentum", "seed")
+        return Spec(name="DefenseGAN", settings={"generator": generator, **{n: getattr(self, n) for n in names}})
+
     def __repr__(self) -> str:
-        name = getattr(self.generator, "name", type(self.generator).__name__)
-        return (
-            f"DefenseGAN({name}, steps={self.steps}, starts={self.starts}, step_size={self.step_size}, "
-            f"momentum={self.momentum}, seed={self.seed})"
-        )
+        return call_text(self.spec())
 
     def __call__(self, x: Float[Tensor, "batch c h w"]) -> Purified:
         """Return the purified batch. Inputs are not modified.

@@ -12,6 +12,7 @@ from soap._runtime.seeding import streams, uniform
 from soap.descent import UNIT, Bounds
 from soap.purifiers.sign_steps import LogitLoss, SignStepPurifier
 from soap.shapes import Float, Tensor
+from soap.specs import Spec, call_text
 
 
 class Hedge(SignStepPurifier):
@@ -36,8 +37,13 @@ class Hedge(SignStepPurifier):
         super().__init__(model, eps=eps, step_size=step_size, steps=steps, bounds=bounds)
         self.seed = seed
 
+    def spec(self) -> Spec:
+        """The settings, as result rows store them."""
+        names = ("eps", "step_size", "steps", "seed")
+        return Spec(name="Hedge", settings={name: getattr(self, name) for name in names})
+
     def __repr__(self) -> str:
-        return f"Hedge(eps={self.eps}, step_size={self.step_size}, steps={self.steps}, seed={self.seed})"
+        return call_text(self.spec())
 
     def criterion(self, x: Float[Tensor, "batch *shape"]) -> LogitLoss:
         """Return the sum over classes of log p: descending it ascends the sum of cross-entropies."""

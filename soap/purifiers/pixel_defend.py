@@ -19,6 +19,7 @@ from soap.models.pixel_generation import PixelChoice, generate_pixels
 from soap.models.pixelcnn import PixelCNN
 from soap.purifiers.soap import Purified
 from soap.shapes import Float, Int, Tensor
+from soap.specs import Spec, call_text
 
 MAX_IMAGES_PER_PIXEL_PASS = {"cpu": 64, "cuda": 2048}
 """Images purified at once. On a GPU the hundred small kernels of a pixel cost nearly the same for one image and for
@@ -51,8 +52,12 @@ class PixelDefend:
         # Nearest first, lower before higher: of equally likely levels the first is selected.
         self.offsets = torch.tensor([0, *(sign * step for step in range(1, reach + 1) for sign in (-1, 1))])
 
+    def spec(self) -> Spec:
+        """The settings, as result rows store them."""
+        return Spec(name="PixelDefend", settings={"eps": self.eps})
+
     def __repr__(self) -> str:
-        return f"PixelDefend(eps={self.eps})"
+        return call_text(self.spec())
 
     def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
         """Return the purified batch [batch, c, h, w]; images must have the model's size. Inputs are not modified."""

@@ -9,9 +9,6 @@ from soap.purifiers.pixel_defend import PixelDefend
 from soap.purifiers.soap import Purified
 from soap.shapes import Tensor
 
-FREE = "free"
-"""The radius of a purifier without one: its results may be arbitrarily far from the input."""
-
 
 @runtime_checkable
 class Purifier(Protocol):
@@ -19,11 +16,6 @@ class Purifier(Protocol):
 
     def __call__(self, x: Tensor, /) -> Purified:
         """Return the purified batch."""
-
-
-def radius_of(purify: Purifier) -> str:
-    """Return the radius as result rows show it: a number, a selection rule like "min-aux", or "free"."""
-    return str(getattr(purify, "eps", FREE))
 
 
 def prior_of(purify: object) -> nn.Module | None:

@@ -11,6 +11,7 @@ and inside [0, 1]. The radius is fixed, or selected for every sample from a grid
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +27,7 @@ from soap.descent import UNIT, Bounds, iterates
 from soap.errors import InputError
 from soap.purifiers.grid import GridDescent, descend_grid, max_paths
 from soap.shapes import Float, Int, Tensor
+from soap.specs import DefenceSpec, Spec, call_text
 
 MAX_POINTS_AT_ONCE = {"cpu": 160, "cuda": 1280}
 """Images times paths in one pass. More are slower on a CPU (cache misses) and hardly faster on a GPU, where a larger
@@ -47,10 +49,19 @@ class Purified:
     loss_after: Float[Tensor, "batch"]
 
 
-def label(eps: float | str, grid: tuple[float, ...], step_size: float, steps: int, *further: str) -> str:
-    """Return the name of a SOAP purifier in result rows; `further` holds settings of the task, e.g. its gradient."""
-    chosen = f"{eps!r}, grid={grid}" if isinstance(eps, str) else f"{eps}"
-    return f"SOAP({', '.join(filter(None, [f'eps={chosen}', f'step_size={step_size}', f'steps={steps}', *further]))})"
+def soap_spec(
+    eps: float | str, grid: tuple[float, ...], step_size: float, steps: int, *, precision: str = "fp32", **task: Any
+) -> DefenceSpec:
+    """The specification of a SOAP purifier, as result rows store it; task: settings of the auxiliary task."""
+    settings: dict[str, Any] = {"eps": eps}
+    if isinstance(eps, str):
+        settings["grid"] = list(grid)
+    settings |= {"step_size": step_size, "steps": steps}
+    if task:
+        settings["task"] = task
+    if precision != "fp32":
+        settings["precision"] = precision
+    return DefenceSpec(name="SOAP", settings=settings, eps=eps)
 
 
 class SOAP:
@@ -108,10 +119,13 @@ class SOAP:
             validate.non_negative("eps", radius)
         self.step_size, self.steps, self.grid = step_size, steps, tuple(sorted(set(grid)))
 
+    def spec(self) -> Spec:
+        """The settings, as result rows store them."""
+        settings = self.task.settings()
+        return soap_spec(self.eps, self.grid, self.step_size, self.steps, precision=self.precision, **settings)
+
     def __repr__(self) -> str:
-        further = [self.task.extra_repr()]
-        further += [] if self.precision == "fp32" else [f"precision={self.precision!r}"]
-        return label(self.eps, self.grid, self.step_size, self.steps, *further)
+        return call_text(self.spec())
 
     def __call__(self, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"] | None = None) -> Purified:
         """Return the purified batch. Only eps="oracle" takes the labels `y`. Inputs are not modified."""

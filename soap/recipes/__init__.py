@@ -4,13 +4,11 @@ from importlib import resources
 from pathlib import Path
 
 from soap.errors import unknown
-from soap.purifiers.soap import label
+from soap.purifiers.soap import soap_spec
 from soap.recipes import generative
 from soap.recipes.building import build, make
 from soap.recipes.recipe import GenerativeRecipe, Recipe, is_generative, parse, read_text, revised, with_comment
-
-NO_PURIFIER = "none"
-"""The name that result rows have for a classifier without a purifier."""
+from soap.specs import BARE, UNDEFENDED, DefenceSpec
 
 
 def names() -> list[str]:
@@ -41,21 +39,20 @@ def find(name: str | Path) -> Recipe | GenerativeRecipe:
     return generative.parse(text, str(name)) if is_generative(text) else parse(text, str(name))
 
 
-def purifier_label(recipe: Recipe, eps_pfy: str, gradient: str | None = None) -> str:
-    """Return the name that result rows have for the recipe's SOAP purifier with that choice of radius.
+def purifier_spec(recipe: Recipe, eps_pfy: str, gradient: str | None = None) -> DefenceSpec:
+    """Return the recipe's SOAP purifier with that choice of radius, as result rows store it; `BARE` without a purifier.
 
-    gradient: for label consistency, the gradient to purify by instead of the recipe's.
+    gradient: for label consistency, the gradient rule instead of the recipe's.
     """
     own = recipe.purifier
-    if eps_pfy == NO_PURIFIER or own is None:
-        return NO_PURIFIER
+    if eps_pfy == UNDEFENDED or own is None:
+        return BARE
     chosen = gradient or recipe.auxiliary.get("gradient", "paper")
-    further = [f"gradient={chosen!r}"] if recipe.task == "consistency" else []
-    return label(eps_pfy, tuple(sorted(set(own.grid))), own.step_size, own.steps, *further)
+    task = {"gradient": chosen} if recipe.task == "consistency" else {}
+    return soap_spec(eps_pfy, tuple(sorted(set(own.grid))), own.step_size, own.steps, **task)
 
 
 __all__ = [
-    "NO_PURIFIER",
     "GenerativeRecipe",
     "Recipe",
     "build",
@@ -64,7 +61,7 @@ __all__ = [
     "make",
     "names",
     "parse",
-    "purifier_label",
+    "purifier_spec",
     "read",
     "revised",
     "with_comment",

@@ -18,6 +18,7 @@ from soap.models import Generator
 from soap.purifiers import DefenseGAN, Purified
 from soap.recipes.building import build_errors, compile_errors
 from soap.recipes.recipe import GenerativeRecipe, is_generative, read_text, revised, with_comment
+from soap.specs import DefenceSpec, defence_spec
 from soap.recipes.recipe import parse_generative as parse
 from soap.recipes.typed_options import call_typed
 from soap.shapes import Tensor
@@ -95,15 +96,15 @@ def purifier(recipe: GenerativeRecipe, model: nn.Module, **overrides: Any) -> Pu
     return made
 
 
-def purifier_label(recipe: GenerativeRecipe) -> str:
-    """Return the name that result rows have for the purifier that uses a generative model."""
-    return _purifier_label(recipe.text)
+def purifier_spec(recipe: GenerativeRecipe) -> DefenceSpec:
+    """Return the purifier that uses a generative model, as result rows store it."""
+    return _purifier_spec(recipe.text)
 
 
 @cache  # building the network takes a fraction of a second
-def _purifier_label(text: str) -> str:
+def _purifier_spec(text: str) -> DefenceSpec:
     recipe = parse(text, "recipe")
-    return repr(purifier(recipe, build(recipe)))
+    return defence_spec(purifier(recipe, build(recipe)))
 
 
 def make(
@@ -163,7 +164,7 @@ __all__ = [
     "network",
     "parse",
     "purifier",
-    "purifier_label",
+    "purifier_spec",
     "read",
     "revised",
     "with_comment",

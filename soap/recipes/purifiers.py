@@ -16,6 +16,7 @@ from soap.purifiers import SOAP, AntiAdversary, Hedge, Purifier
 from soap.purifiers.soap import CHOICES
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
+from soap.specs import PriorTraining
 
 SOAP_NAME = "soap"
 
@@ -88,10 +89,10 @@ def by_prior(
 
 
 def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
-    """Load a generative model as `zoo.load_prior` does, with a `training_note` on how it was trained."""
+    """A trained generative model as `zoo.load_prior` has it, with a `training_spec` that describes its training."""
     model, recipe = zoo.load_prior(name, device=device), zoo.prior_recipe(name)
-    note = f"{recipe.name}, {recipe.training.epochs} epochs, seed {recipe.training.seed}"
-    setattr(model, "training_note", note)  # noqa: B010  (mypy does not know the attribute)
+    made = PriorTraining(name=recipe.name, epochs=recipe.training.epochs, seed=recipe.training.seed)
+    setattr(model, "training_spec", made)  # noqa: B010  (mypy knows modules by their tensors)
     return model
 
 

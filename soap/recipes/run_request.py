@@ -11,10 +11,10 @@ from soap import data as library
 from soap import zoo
 from soap.auxiliary import JointModel
 from soap.data import Dataset
+from soap.defence import Defence
 from soap.errors import FileError
-from soap.evaluation.adaptive.evaluate import ASKED
-from soap.evaluation.adaptive.folder import RunFolder
-from soap.evaluation.adaptive.target import Target
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.suite import COMMAND_FACT
 from soap.purifiers import Purifier
 from soap.recipes import purifiers
 from soap.recipes.purifiers import SOAP_NAME
@@ -55,13 +55,13 @@ class RunRequest:
         """Whether the network has no purifier."""
         return self.purifier == SOAP_NAME and self.eps_pfy is None
 
-    def target(self, device: torch.device) -> Target:
+    def defence(self, device: torch.device) -> Defence:
         """The model with its purifier, on `device`."""
         model = zoo.load(self.model, device=device, gradient=self.gradient)
         if self.bare:
-            return Target.of_model(model)
+            return Defence(model)
         eps = None if self.eps_pfy is None else purifiers.parse_radius(self.eps_pfy)
-        return Target.of_model(model, purifier_by_name(model, self.purifier, eps, prior=self.prior, seed=self.seed))
+        return Defence(model, purifier_by_name(model, self.purifier, eps, prior=self.prior, seed=self.seed))
 
     def images(self, root: Path | None, classes: Sequence[str]) -> Dataset:
         """The images, on the CPU; `classes` are those of the run."""
@@ -74,12 +74,12 @@ def read_request(folder: RunFolder, *, model: str | None = None, data: str | Non
     A run made from Python stores no request; its plan names the model and the data.
     """
     plan = folder.plan()
-    stored = folder.fact(ASKED)
+    stored = folder.read_fact(COMMAND_FACT)
     if stored is None:
         stored = RunRequest(
             model=plan["target"]["name"],
             gradient=None,
-            eps_pfy=plan["target"]["eps_pfy"] if plan["purifies"] else None,
+            eps_pfy=str(plan["target"]["defence"]["eps"]) if plan["purifies"] else None,
             data=plan["data"]["name"],
             split=plan["data"]["split"],
             limit=plan["data"]["n"],
@@ -96,6 +96,6 @@ def read_request(folder: RunFolder, *, model: str | None = None, data: str | Non
         ):
             raise TypeError("a value has the wrong type")
     except TypeError as error:
-        path = folder.path / "facts" / f"{ASKED}.json"
+        path = folder.path / "facts" / f"{COMMAND_FACT}.json"
         raise FileError(f"{path}: not a stored request ({error}); repeat the command that made the run.") from error
     return replace(found, model=model or found.model, data=data or found.data)

@@ -1,6 +1,5 @@
 """Rows of the `transfer` protocol as a table, one line an attack, bare beside purified; and rows in words."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,7 @@ class Line:
     @property
     def title(self) -> str:
         """What people call the attack."""
-        return TITLES.get(self.bare.attack, self.bare.attack)
+        return TITLES.get(self.bare.attack.name, self.bare.attack.name)
 
     @property
     def seconds(self) -> str:
@@ -37,10 +36,10 @@ def under_attack(rows: Sequence[Row]) -> list[Line]:
     """A line for each attack, in the order of the rows; each attack has one bare row and one purified."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.attack, []).append(row)
+        found.setdefault(row.attack.name, []).append(row)
     lines = []
     for attack, own in found.items():
-        bare, purified = ([row for row in own if (row.defence == "none") == wanted] for wanted in (True, False))
+        bare, purified = ([row for row in own if row.defence.purifies != wanted] for wanted in (True, False))
         if len(bare) != 1 or len(purified) != 1:
             raise InputError(
                 f"attack {attack!r} has {len(bare)} bare and {len(purified)} purified rows, want one of each; "
@@ -50,12 +49,6 @@ def under_attack(rows: Sequence[Row]) -> list[Line]:
     if not lines:
         raise InputError("there are no rows to show, want at least one attack's; evaluate something first.")
     return lines
-
-
-def gradient_words(defence: str) -> str:
-    """', gradient stop' of a defence by label consistency whose gradient is named, nothing of any other."""
-    found = re.search(r"gradient='(\w+)'", defence)
-    return f", gradient {found[1]}" if found else ""
 
 
 def percent(row: Row) -> str:

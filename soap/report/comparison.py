@@ -1,6 +1,5 @@
 """Ours beside the paper's, cell by cell: means, intervals, differences, marks and footnotes."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -156,8 +155,7 @@ def _trainings(rows: list[Row]) -> list[Row]:
 
 def epochs(row: Row) -> int | None:
     """How long the row's network was trained, as far as its provenance tells."""
-    found = re.match(r"(\d+) epochs", row.provenance.training)
-    return int(found[1]) if found else None
+    return None if row.training is None else row.training.epochs
 
 
 def _mark(cells: dict[Place, Shown], group: str, column: str) -> None:
@@ -195,7 +193,7 @@ def _details(cells: Mapping[Place, Shown], sign: str) -> str:
         if wanted is not None and sign in shown.signs:
             row = shown.rows[0]
             how = {SHORTER: f" {epochs(row)} of {wanted.epochs}", FEWER: f" {row.n:,} of {wanted.n:,}", UNTOLD: ""}
-            said.setdefault((named(wanted), how[sign]), {})[row.attack] = None
+            said.setdefault((named(wanted), how[sign]), {})[row.attack.name] = None
     under = {whom: f" under {'/'.join(attacks)}" if sign == FEWER else "" for whom, attacks in said.items()}
     return ", ".join(f"{name}{under[name, how]}{how}" for name, how in said)
 

@@ -2,6 +2,7 @@
 
 from soap.report.comparison import TOLERANCE, Comparison, Shown
 from soap.report.paper_tables import Listing
+from soap.report.row_text import training_text
 
 NEAR = 1.0
 """Points within which ours counts as the same."""
@@ -44,7 +45,7 @@ def spread(shown: Shown) -> str:
 def origin(shown: Shown) -> str:
     """Where ours comes from: training, machine, day, source and weights."""
     rows = [row.provenance for row in shown.rows]
-    trainings = " / ".join(dict.fromkeys(row.training or "training not recorded" for row in rows))
+    trainings = " / ".join(dict.fromkeys(training_text(row.training) or "training not recorded" for row in rows))
     machines = " / ".join(dict.fromkeys(row.device for row in rows))
     days = " / ".join(dict.fromkeys(row.date[:10] for row in rows))
     sources = " / ".join(dict.fromkeys((row.commit or row.version)[:10] for row in rows))

@@ -3,20 +3,21 @@
 from collections.abc import Iterable, Sequence
 
 from soap.errors import InputError
-from soap.report.accuracy import TITLES, gradient_words, percent
+from soap.report.accuracy import TITLES, percent
+from soap.report.row_text import eps_text, gradient_text
 from soap.results import Row
 
 
 def models_table(rows: Sequence[Row]) -> str:
     """One line a model and defence, one column an attack: accuracy in per cent with its 95 % interval."""
-    attacks = list(dict.fromkeys(row.attack for row in rows))
-    lines = list(dict.fromkeys((row.model, row.defence, row.eps_pfy) for row in rows))
-    found = {(row.model, row.defence, row.attack): row for row in rows}
+    attacks = list(dict.fromkeys(row.attack.name for row in rows))
+    lines = list(dict.fromkeys((row.model, row.defence) for row in rows))
+    found = {(row.model, row.defence, row.attack.name): row for row in rows}
     head = ["model", "purified", *(TITLES.get(attack, attack) for attack in attacks)]
     table = []
-    for model, defence, choice in lines:
+    for model, defence in lines:
         cells = [found.get((model, defence, attack)) for attack in attacks]
-        label = "no" if choice == "none" else choice + gradient_words(defence)
+        label = eps_text(defence) + gradient_text(defence) if defence.purifies else "no"
         table.append([f"`{model}`", label, *("" if row is None else percent(row) for row in cells)])
     return markdown_table(head, table)
 

@@ -41,7 +41,7 @@ class ModelCard:
         """The result of the paper's attack with min-aux purification (bare without a task), on the most images."""
         settings = PAPER.get(self.recipe.data, {}).get(attack)
         choice = "none" if self.recipe.task is None else "min-aux"
-        expected = (attack, repr(settings), recipes.purifier_label(self.recipe, choice), self.recipe.data)
+        expected = (attack, repr(settings), recipes.purifier_spec(self.recipe, choice), self.recipe.data)
         matching = [row for row in self.rows if (row.attack, row.settings, row.defence, row.data) == expected]
         return max(matching, key=lambda row: row.n, default=None)
 

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from soap.errors import InputError
-from soap.evaluation.adaptive import Report
 from soap.evaluation.showcase import Showcase
+from soap.evaluation.suite import SuiteReport
 from soap.report.accuracy import TITLES, UPPER_BOUND, percent, under_attack
 from soap.report.digits import draw_digits
 from soap.report.drawing import DARK, LIGHT, picture
 from soap.report.losses import draw_radii, draw_steps
+from soap.report.row_text import defence_text, settings_text
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_words import knowing_words
 from soap.report.templating import environment
@@ -16,7 +17,13 @@ from soap.results import Row
 
 
 def demo_page(
-    rows: Sequence[Row], show: Showcase, *, attack: str, command: str, seconds: float, knowing: Report | None = None
+    rows: Sequence[Row],
+    show: Showcase,
+    *,
+    attack: str,
+    command: str,
+    seconds: float,
+    knowing: SuiteReport | None = None,
 ) -> str:
     """The page as text. Every figure in it comes from `rows`, `show` or `knowing`.
 
@@ -24,9 +31,11 @@ def demo_page(
     attackers who know the purifier left, where they were tried.
     """
     lines = under_attack(rows)
-    shown = next((line for line in lines if line.bare.attack == attack), None)
+    shown = next((line for line in lines if line.bare.attack.name == attack), None)
     if shown is None:
-        raise InputError(f"the page is to show attack {attack!r}, but the rows are of {[*{r.attack for r in rows}]}.")
+        raise InputError(
+            f"the page is to show attack {attack!r}, but the rows are of {[*{r.attack.name for r in rows}]}."
+        )
     title = TITLES.get(attack, attack)
     attacked = f"attacked by {title}"
     right = [int((labels == show.y).sum()) for labels in show.labels]
@@ -62,6 +71,8 @@ def demo_page(
             knowing=knowing and knowing_words(knowing),
             bars=knowing and picture(draw_bars(knowing, LIGHT), " ".join(knowing_words(knowing))),
             provenance=shown.bare.provenance,
+            settings_text=settings_text,
+            defence_text=defence_text,
             command=command,
             seconds=seconds,
         )

@@ -1,31 +1,31 @@
 """What a run of the adaptive suite says in words and figures, for pages and the command line alike."""
 
-from soap.evaluation.adaptive.evaluate import Report
-from soap.evaluation.adaptive.summary import Line, Summary
-from soap.evaluation.adaptive.verdict import NOTHING, headline
-from soap.report.accuracy import gradient_words
-from soap.results import wilson
+from soap.evaluation.suite import SuiteReport
+from soap.evaluation.summary import ProtocolResult, Summary
+from soap.evaluation.verdict import NOTHING, headline
+from soap.report.row_text import defence_text, gradient_text
+from soap.results import defence_from_json, wilson
 
 NORMS = {"linf": "Linf", "l2": "L2"}
 
 
-def shown_lines(report: Report) -> tuple[Line, ...]:
+def shown_lines(report: SuiteReport) -> tuple[ProtocolResult, ...]:
     """Clean, each protocol, and the worst case where the verdict leaves it a meaning."""
     summary = report.summary
     return (summary.clean, *summary.protocols, *(() if report.verdict.name == NOTHING else (summary.worst,)))
 
 
-def right(line: Line) -> str:
+def right(line: ProtocolResult) -> str:
     """What the defence gets right in per cent, with its 95 % interval: '80.7 [78.1, 83.0]'."""
     return _share(line.correct, line.n)
 
 
-def alone(line: Line) -> str:
+def alone(line: ProtocolResult) -> str:
     """The same of the classifier alone on the same points; a dash where it cannot be told apart."""
     return "-" if line.bare is None else _share(int(line.bare.sum()), line.n)
 
 
-def gain(line: Line) -> str:
+def gain(line: ProtocolResult) -> str:
     """What the defence adds to the classifier on the same points, in points: '+3.1 [+1.0, +5.2]'."""
     if line.gain is None:
         return "-"
@@ -38,22 +38,22 @@ def subject(summary: Summary) -> str:
     target = summary.plan["target"]
     if not summary.plan["purifies"]:
         return str(target["name"])
-    defence = str(target["defence"])
-    return f"{target['name']} behind {defence.partition('(')[0]}{gradient_words(defence)}"
+    defence = defence_from_json(target["defence"])
+    return f"{target['name']} behind {defence.name}{gradient_text(defence)}"
 
 
 def threat_words(summary: Summary) -> str:
     """Who attacked what, where."""
     plan = summary.plan
     radius = f"{NORMS.get(plan['threat']['norm'], plan['threat']['norm'])} radius {plan['threat']['eps']:.4g}"
-    behind = f" behind {plan['target']['defence']}" if plan["purifies"] else ""
+    behind = f" behind {defence_text(defence_from_json(plan['target']['defence']))}" if plan["purifies"] else ""
     where = f"{plan['data']['name']}/{plan['data']['split']}"
     return f"{plan['target']['name']}{behind}, suite {plan['suite']}, {radius}, {summary.worst.n:,} images of {where}."
 
 
-def knowing_words(report: Report) -> list[str]:
+def knowing_words(report: SuiteReport) -> list[str]:
     """What an attacker who knows the purifier leaves, beside what one who does not leaves of the same images."""
-    summary, transfer = report.summary, report.summary.line("transfer")
+    summary, transfer = report.summary, report.summary.protocol("transfer")
     unknowing = [] if transfer is None else [f"not knowing it {right(transfer).replace(' ', ' % ', 1)}"]
     void = report.verdict.name == NOTHING
     knowing = [] if void else [f"knowing it {right(summary.worst).replace(' ', ' % ', 1)}"]

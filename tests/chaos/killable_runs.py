@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 import soap  # noqa: E402
 from soap._files import tensor_files  # noqa: E402
 from soap.data import Dataset  # noqa: E402
-from soap.evaluation.transfer import transfer  # noqa: E402
+from soap.evaluation.transfer import evaluate_transfer  # noqa: E402
 from soap.results import Store  # noqa: E402
 from soap.training import GenerativeSchedule, Schedule, checkpoint, generative, joint, loop  # noqa: E402
 
@@ -91,7 +91,7 @@ def evaluate(out: Path) -> None:
     model = tiny_model()
     attacks = {f"pgd-{n}": soap.attacks.PGD(eps=0.05, step_size=0.01, steps=n) for n in (5, 10, 15)}
     purifiers = [soap.SOAP(model, eps) for eps in ("min-aux", 0.1)]
-    transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch=10)
+    evaluate_transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch=10)
 
 
 def training_content(out: Path) -> dict[str, Any]:
@@ -123,14 +123,14 @@ def evaluation_content(out: Path) -> dict[str, Any]:
 
 def check_suite(out: Path) -> None:
     """Check that every file of a suite run can be read."""
-    folder = soap.evaluation.adaptive.RunFolder(out)
+    folder = soap.evaluation.run_folder.RunFolder(out)
     if (out / "run.json").exists():
         folder.plan()
     for path in out.glob("*/**/*.npz"):
         attempt = None if path.parent.name == "clean" else int(path.parent.name)
-        folder.batch(attempt, int(path.stem))
+        folder.read_batch(attempt, int(path.stem))
     for path in out.glob("facts/*.json"):
-        folder.fact(path.stem)
+        folder.read_fact(path.stem)
     Store(folder.rows).read()
 
 

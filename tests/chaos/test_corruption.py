@@ -16,8 +16,7 @@ from soap._files import tensor_files
 from soap.data.dataset import fingerprint
 from soap.data.sources import SOURCES
 from soap.errors import FileError
-from soap.evaluation.adaptive.folder import Attacked, RunFolder
-from soap.evaluation.adaptive.seal import seal, seal_of
+from soap.evaluation.run_folder import AttackedBatch, RunFolder
 from soap.results import Store
 from soap.training import checkpoint
 
@@ -56,9 +55,11 @@ def runs(tmp_path_factory):
     suite.begin({"data": {"n": 8}, "batch": 8, "attempts": [{"name": "first"}, {"name": "second"}], "seed": 0})
     noise, labels = np.random.default_rng(0).random((8, 1, 8, 8), np.float32), np.arange(8)
     for attempt in (None, 0, 1):
-        suite.keep(attempt, 0, Attacked(rows=labels, x=noise, defended=labels % 3, bare=labels % 2, seconds=0.25))
-    suite.note("gradient", {"images": 8, "attacked": {"missing": 0, "cut": False}, "moved": 1.25e-7})
-    seal(suite)
+        suite.write_batch(
+            attempt, 0, AttackedBatch(rows=labels, x=noise, defended=labels % 3, bare=labels % 2, seconds=0.25)
+        )
+    suite.write_fact("gradient", {"images": 8, "attacked": {"missing": 0, "cut": False}, "moved": 1.25e-7})
+    suite.write_fingerprints({"clean/0000": 64 * "a"})
     return folder
 
 
@@ -97,11 +98,11 @@ def test_run_with_a_damaged_checkpoint_uses_the_previous_one_and_ends_the_same(c
 
 
 SUITE = {
-    "clean/0000.npz": lambda folder: folder.batch(None, 0),
-    "attempts/01/0000.npz": lambda folder: folder.batch(1, 0),
-    "run.json": lambda folder: folder.plan(),
-    "facts/gradient.json": lambda folder: folder.fact("gradient"),
-    "seal.json": seal_of,
+    "clean/0000.npz": lambda folder: folder.read_batch(None, 0),
+    "attempts/01/0000.npz": lambda folder: folder.read_batch(1, 0),
+    "run.json": lambda folder: RunFolder(folder.path).plan(),
+    "facts/gradient.json": lambda folder: folder.read_fact("gradient"),
+    "seal.json": RunFolder.read_fingerprints,
 }
 
 

@@ -20,8 +20,8 @@ from torch import nn
 import soap
 from soap._files import tensor_files
 from soap.errors import FileError
-from soap.evaluation.adaptive.folder import Attacked, RunFolder
-from soap.evaluation.transfer import transfer
+from soap.evaluation.run_folder import AttackedBatch, RunFolder
+from soap.evaluation.transfer import evaluate_transfer
 from soap.results import Row, Store
 from soap.training import checkpoint
 
@@ -132,7 +132,7 @@ def test_file_size_limit_keeps_the_last_two_checkpoints(tmp_path):
 
 
 def a_row() -> Row:
-    return transfer(tiny_model(), suite_images(5), {"fgsm": soap.attacks.FGSM(eps=0.1)}, [])[0]
+    return evaluate_transfer(tiny_model(), suite_images(5), {"fgsm": soap.attacks.FGSM(eps=0.1)}, [])[0]
 
 
 def test_full_disk_keeps_earlier_rows_and_writes_no_partial_row():
@@ -162,27 +162,27 @@ def test_full_disk_keeps_earlier_rows_and_writes_no_partial_row():
 def test_full_disk_leaves_a_suite_run_unchanged():
     none = np.empty(0, np.int64)
     noise = np.random.default_rng(0).random((50, 1, 28, 28), np.float32)
-    batch = Attacked(rows=none, x=noise, defended=none, bare=none, seconds=0.0)
+    batch = AttackedBatch(rows=none, x=noise, defended=none, bare=none, seconds=0.0)
     with mounted(PAGE * 100) as folder:
         run = RunFolder(folder)
-        run.keep(0, 0, batch)
+        run.write_batch(0, 0, batch)
         fill_disk(folder, PAGE * 4)
         with pytest.raises(FileError, match=r"0001\.npz: the disk is full"):
-            run.keep(0, 1, batch)
-        assert run.batch(0, 1) is None
-        assert np.array_equal(run.batch(0, 0).x, noise)
+            run.write_batch(0, 1, batch)
+        assert run.read_batch(0, 1) is None
+        assert np.array_equal(run.read_batch(0, 0).x, noise)
         assert [path.name for path in (folder / "attempts" / "00").iterdir()] == ["0000.npz"]
 
 
 def forbidden_writes(folder: Path, row: Row, advice: str) -> list[str]:
     """Try three writers on a folder without write access; return those that succeed or raise another error."""
     none = np.empty(0, np.int64)
-    batch = Attacked(rows=none, x=np.empty(0, np.float32), defended=none, bare=none, seconds=0.0)
+    batch = AttackedBatch(rows=none, x=np.empty(0, np.float32), defended=none, bare=none, seconds=0.0)
     found = []
     for write in (
         lambda: save(folder, 2.0),
         lambda: Store(folder / "rows.jsonl").append(row),
-        lambda: RunFolder(folder).keep(None, 0, batch),
+        lambda: RunFolder(folder).write_batch(None, 0, batch),
     ):
         try:
             write()

@@ -13,6 +13,7 @@ from soap import recipes
 from soap._files import tensor_files
 from soap.cli import demo
 from soap.report import UPPER_BOUND, percent
+from soap.report.row_text import eps_text
 from soap.results import from_json
 
 FEW = ("--model", "mnist-fcn-dr", "--limit", "20", "--device", "cpu")
@@ -37,7 +38,7 @@ def measured(tmp_path_factory):
 def test_json_result(measured):
     result, _ = measured
     rows = [from_json(row) for row in result["rows"]]
-    assert [(row.attack, row.eps_pfy) for row in rows] == [
+    assert [(row.attack.name, eps_text(row.defence)) for row in rows] == [
         (attack, eps) for attack in ("none", "fgsm", "pgd") for eps in ("none", "min-aux")
     ]
     assert result["schema"] == "soap/1"
@@ -52,7 +53,7 @@ def test_the_rows_equal_those_of_the_library(measured):
     model, data = soap.load("mnist-fcn-dr"), soap.data.load("mnist-mini").take(20)
     paper = soap.evaluation.PAPER["mnist-mini"]
     attacks = {name: paper[name] for name in ("none", "fgsm", "pgd")}
-    plain = soap.evaluation.transfer(model, data, attacks, [soap.SOAP(model)])
+    plain = soap.evaluation.evaluate_transfer(model, data, attacks, [soap.SOAP(model)])
     assert [row["correct"] for row in result["rows"]] == [row.correct for row in plain]
     assert [row["key"] for row in result["rows"]] == [row.key for row in plain]
 

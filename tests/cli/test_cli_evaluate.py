@@ -1,7 +1,8 @@
 """`soap evaluate`: accuracy against a plain count, stored rows, and rows for different settings."""
 
+import json
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from soap._files import tensor_files
 from soap.attacks import FGSM, PGD
 from soap.evaluation import PAPER
 from soap.report import UPPER_BOUND
+from soap.report.row_text import eps_text
 from soap.results import Store, wilson
+from soap.specs import attack_spec
 
 MODEL = "mnist-fcn-dr"
 QUICK = ("evaluate", MODEL, "--data", "mnist-mini", "--limit", "12")
@@ -35,7 +38,7 @@ def test_the_table_and_the_rows_are_a_plain_count(run, some, tmp_path):
     done = run(*QUICK, "--attack", "fgsm", "--attack", "none")
     assert done.code == 0
     lines = {line.split()[0]: line for line in done.out.splitlines() if line.split()}
-    rows = {(row.attack, row.eps_pfy): row for row in Store(tmp_path / "runs" / "results.jsonl").read()}
+    rows = {(row.attack.name, eps_text(row.defence)): row for row in Store(tmp_path / "runs" / "results.jsonl").read()}
     assert len(rows) == 4
     for name in ("none", "fgsm"):
         counts = plain_counts(PAPER["mnist-mini"][name], some)
@@ -53,7 +56,7 @@ def test_json_has_the_rows_and_the_warning(run):
     assert done.json["schema"] == "soap/1"
     assert done.json["finished"] is True
     assert done.json["note"] == UPPER_BOUND
-    assert [row["eps_pfy"] for row in done.json["rows"]] == ["none", "0.1", "0.2"]
+    assert [row["defence"]["eps"] for row in done.json["rows"]] == [None, 0.1, 0.2]
     assert all(row["provenance"]["images"] == "0..11 of test" for row in done.json["rows"])
 
 
@@ -67,11 +70,16 @@ def test_a_second_call_measures_nothing(run, monkeypatch):
     assert run(*QUICK, "--attack", "fgsm", "--results", "r.jsonl", "--json").json["rows"] == first.json["rows"]
 
 
+def as_json(spec):
+    return json.loads(json.dumps(asdict(spec)))
+
+
 def test_given_settings_replace_the_papers(run):
     done = run(*QUICK, "--attack", "pgd", "--attack", "fgsm", "--eps", "8/255", "--step-size", "0.01", "--steps", "2",
                "--seed", "3", "--json")  # fmt: skip
-    assert [row["settings"] for row in done.json["rows"][::2]] == [
-        repr(PGD(eps=8 / 255, step_size=0.01, steps=2, seed=3)), repr(FGSM(eps=8 / 255))
+    assert [row["attack"] for row in done.json["rows"][::2]] == [
+        as_json(attack_spec("pgd", PGD(eps=8 / 255, step_size=0.01, steps=2, seed=3))),
+        as_json(attack_spec("fgsm", FGSM(eps=8 / 255))),
     ]  # fmt: skip
 
 
@@ -95,12 +103,12 @@ def test_ctrl_c_keeps_finished_rows_and_the_next_call_resumes(run, monkeypatch, 
     assert stopped.code == 130
     assert "run the same command again" in stopped.err
     store = Store(tmp_path / "runs" / "results.jsonl")
-    assert [row.attack for row in store.read()] == ["none", "none"]
+    assert [row.attack.name for row in store.read()] == ["none", "none"]
     assert "none" in stopped.out
 
     monkeypatch.setattr(FGSM, "perturb", perturb)
     assert run(*QUICK, "--attack", "none", "--attack", "fgsm", "--batch", "5").code == 0
-    assert [row.attack for row in store.read()] == ["none", "none", "fgsm", "fgsm"]
+    assert [row.attack.name for row in store.read()] == ["none", "none", "fgsm", "fgsm"]
 
 
 def test_l2_attacks_show_how_often_they_succeeded(run):
@@ -120,7 +128,7 @@ def test_a_model_without_a_task_is_evaluated_bare(run, tmp_path):
     arguments = ("evaluate", "bare.safetensors", "--data", "mnist-mini", "--limit", "4", "--attack", "none")
     done = run(*arguments, "--json")
     assert done.code == 0
-    assert [row["defence"] for row in done.json["rows"]] == ["none"]
+    assert [row["defence"]["name"] for row in done.json["rows"]] == ["none"]
     assert "only the bare classifier is evaluated" in done.err
     assert UPPER_BOUND not in run(*arguments).out
     asked = run(*arguments, "--eps-pfy", "min-aux")
@@ -141,7 +149,7 @@ def test_gradients_of_label_consistency_give_other_rows(run, tmp_path):
         rows[gradient] = done.json["rows"]
     assert rows["paper"][0]["key"] == rows["stop"][0]["key"]  # the bare classifier has no such gradient
     assert rows["paper"][1]["key"] != rows["stop"][1]["key"]
-    assert "gradient='stop'" in rows["stop"][1]["defence"]
+    assert rows["stop"][1]["defence"]["settings"]["task"] == {"gradient": "stop"}
     default = run(*arguments, "--json").json["rows"]
     assert [row["key"] for row in default] == [row["key"] for row in rows["paper"]]
     assert run(*arguments, "--gradient", "soft").code == 2

@@ -9,6 +9,7 @@ import pytest
 from soap import recipes, zoo
 from soap._files import tensor_files
 from soap.evaluation import fingerprint
+from soap.report.row_text import attack_text, eps_text, settings_text
 from soap.results import Store
 
 
@@ -63,7 +64,9 @@ def test_headlines_are_results_of_the_papers_attacks_on_the_models_data(run, own
     text = recipes.revised(recipes.parse(metadata["recipe"], "test"), data="mnist-mini").text
     tensor_files.save_tensors(own_zoo / "mnist-fcn-dr.safetensors", tensors, {**metadata, "recipe": text})
     figures = run("models", "--json").json["models"][0]["figures"]
-    stored = {(row.attack, row.eps_pfy, row.settings): row for row in Store(rows).read()}
+    stored = {
+        (attack_text(row.attack), eps_text(row.defence), settings_text(row.attack)): row for row in Store(rows).read()
+    }
     assert figures["fgsm"]["correct"] == stored["fgsm", "min-aux", "FGSM(eps=0.3)"].correct
     assert figures["none"]["n"] == 10
     assert figures["pgd"] is None

@@ -13,6 +13,7 @@ from soap.paper import TABLES, Table, jobs, rows
 from soap.paper.claims import CLAIMS
 from soap.paper.figures import FIGURES
 from soap.paper.verdicts import OF_FIGURES, OF_TABLES
+from soap.report.row_text import eps_text
 from soap.results import Store
 
 WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].wanted
@@ -171,12 +172,14 @@ def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
 # --- Running ------------------------------------------------------------------------------------------------------
 
 
+def by_batch(defence):
+    return replace(defence, eps="min-aux-batch", settings={**defence.settings, "eps": "min-aux-batch"})
+
+
 def test_run_measures_what_is_missing_once(run, monkeypatch, tmp_path):
-    known = [row for row in paper.committed_rows() if (row.model, row.attack) != ("mnist-fcn-dr", "fgsm")]
+    known = [row for row in paper.committed_rows() if (row.model, row.attack.name) != ("mnist-fcn-dr", "fgsm")]
     known += [  # whether they are measured yet or not
-        replace(row, eps_pfy="min-aux-batch", defence=row.defence.replace("'min-aux'", "'min-aux-batch'"))
-        for row in known
-        if row.eps_pfy == "min-aux"
+        replace(row, defence=by_batch(row.defence)) for row in known if row.defence.eps == "min-aux"
     ]
     monkeypatch.setattr(paper, "committed_rows", lambda: known)
     mini = soap.data.load("mnist-mini")
@@ -187,7 +190,7 @@ def test_run_measures_what_is_missing_once(run, monkeypatch, tmp_path):
     assert (done.json["done"], done.json["wanted"]) == (20, 20)
     assert "1 of 1 jobs done, 4 new rows in runs/reproduce.jsonl" in done.err
     measured = Store(tmp_path / "runs" / "reproduce.jsonl").read()
-    assert [(row.attack, row.eps_pfy, row.n) for row in measured] == [
+    assert [(row.attack.name, eps_text(row.defence), row.n) for row in measured] == [
         ("fgsm", choice, 1000) for choice in ("none", "min-aux", "oracle", "min-aux-batch")
     ]  # fmt: skip
     cells = {cell["row"]: cell for cell in done.json["cells"] if cell["column"] == "fgsm"}

@@ -13,7 +13,7 @@ from soap import recipes
 from soap._files import tensor_files
 from soap.attacks import APGD
 from soap.cli import demo, main
-from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER
+from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER
 from soap.results import from_json
 
 MODEL = "mnist-fcn-dr"
@@ -67,7 +67,7 @@ def test_a_void_run_shows_no_worst_case(run, copied, monkeypatch):
     judge(monkeypatch, NOTHING)
     shown = run(*QUICK, "--out", "run")
     lines = [line.strip() for line in shown.out.splitlines()]
-    assert lines[0].startswith("no figure of 12 images")
+    assert lines[0].startswith("no accuracy of 12 images")
     starts = [line.split()[0] for line in lines if line]
     assert "bpda-trajectory" in starts
     assert "worst" not in starts
@@ -83,7 +83,7 @@ def test_json_has_the_same_results(run, copied):
     assert [one["number"] for one in answer["checks"]] == [*range(1, 20)]
     assert set(answer["left_out"]) == {"auxiliary-aware", "bpda", "bpda-start", "unrolled", "autoattack", "black-box"}
     rows = [from_json(row) for row in answer["rows"]]
-    worst = next(row for row in rows if row.attack.endswith(": worst") and row.defence != "none")
+    worst = next(row for row in rows if row.attack.name == "worst" and row.defence.purifies)
     assert answer["headline"]["correct"] == worst.correct
     assert answer["headline"]["interval"] == list(worst.interval)
     low, high = answer["headline"]["gain"][1:]
@@ -131,7 +131,7 @@ def test_a_suite_without_a_purifier_attacks_the_bare_model(run):
     arguments = ("--suite", "transfer", "--data", "mnist-mini", "--limit", "8", "--steps", "2")
     done = run("evaluate", "mnist-fcn-fgsm-at", *arguments, "--json")
     assert done.code == 0
-    assert {row["defence"] for row in done.json["rows"]} == {"none"}
+    assert {row["defence"]["name"] for row in done.json["rows"]} == {"none"}
     assert done.json["threat"] == {"eps": 0.3, "norm": "linf"}  # the paper's
     assert done.json["left_out"]["bpda"] == "there is no purifier"
     assert "the bare classifier is attacked" in done.err
@@ -203,7 +203,7 @@ def test_verify_reports_a_report_that_holds(run, copied):
     assert done.code == 0
     assert done.json["holds"] is True
     assert (done.json["changed"], done.json["problems"]) == (0, [])
-    assert {one["protocol"] for one in done.json["figures"]} == {
+    assert {one["protocol"] for one in done.json["rows"]} == {
         "clean", "noise", "transfer", "bpda-trajectory", "worst"
     }  # fmt: skip
     assert run("verify", "run").out.endswith("The report holds.\n")

@@ -11,6 +11,7 @@ import soap
 from soap import recipes, zoo
 from soap._files import tensor_files
 from soap.auxiliary import Reconstruction
+from soap.report.row_text import training_text
 
 TRIAL = ("train", "mnist-fcn-dr", "--data", "mnist-mini", "--limit", "256", "--epochs", "2")
 
@@ -51,7 +52,7 @@ def test_changed_settings_are_stored_in_the_weights(run):
     assert run("train", "mnist-fcn-no-def", "--data", "mnist-mini", *short).code == 0
     model = soap.load("runs/mnist-fcn-no-def/last.safetensors")
     assert not [layer for layer in model.modules() if isinstance(layer, torch.nn.Dropout) and layer.p > 0]
-    assert model.training_note == "1 epochs by cosine, dropout 0.0, seed 0, fp32"
+    assert training_text(model.training_spec) == "1 epochs by cosine, dropout 0.0, seed 0, fp32"
 
 
 @pytest.mark.parametrize("option", [("--decay", "cosine"), ("--dropout", "0")])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ import soap
 from soap import recipes, zoo
 from soap._files import tensor_files
 from soap.evaluation import PAPER
-from soap.evaluation.adaptive import RunFolder
+from soap.evaluation.run_folder import RunFolder
 from soap.purifiers import AntiAdversary, DefenseGAN, Hedge
 from soap.recipes import generative
 from soap.recipes.run_request import read_request
 from soap.results import Store
+from soap.specs import defence_spec
 
 COMMITTED = Path(__file__).parents[2] / "results" / "adaptive"
 MODEL, WITHOUT_TASK = "mnist-fcn-dr", "mnist-fcn-pgd-at"
@@ -78,15 +80,15 @@ def test_rows_are_a_plain_count_with_and_without_an_auxiliary_task(run, some, na
     x = PAPER["mnist-mini"]["fgsm"](model, some.x, some.y)
     purifiers = [Hedge(model, seed=5), AntiAdversary(model)]
     rows = done.json["rows"]
-    assert [row["defence"] for row in rows] == ["none", *map(repr, purifiers)]
-    assert [row["eps_pfy"] for row in rows] == ["none", str(8 / 255), "0.3"]
+    assert [row["defence"] for row in rows] == [asdict(defence_spec(one)) for one in (None, *purifiers)]
+    assert [row["defence"]["eps"] for row in rows] == [None, 8 / 255, 0.3]
     assert [row["correct"] for row in rows[1:]] == [right(model, one, x, some.y) for one in purifiers]
     assert rows[1]["provenance"]["weights_sha256"] == rows[0]["provenance"]["weights_sha256"]
     done = run("evaluate", name, *QUICK, "--attack", "fgsm", *chosen[4:], "--prior", "gan.safetensors", "--json")
     row, gan = done.json["rows"][1], DefenseGAN(zoo.load_prior(tmp_path / "gan.safetensors"), steps=4, starts=2)
-    assert (row["defence"], row["eps_pfy"], row["correct"]) == (repr(gan), "free", right(model, gan, x, some.y))
+    assert (row["defence"], row["correct"]) == (asdict(defence_spec(gan)), right(model, gan, x, some.y))
     assert row["provenance"]["weights_sha256"] != rows[0]["provenance"]["weights_sha256"]
-    assert row["provenance"]["training"].endswith("; prior own, 3 epochs, seed 0")
+    assert row["provenance"]["training"]["prior"] == {"name": "own", "epochs": 3, "seed": 0}
 
 
 def test_the_table_names_the_purifier_and_soap_is_the_default(run):

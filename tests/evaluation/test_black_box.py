@@ -11,7 +11,9 @@ from soap.attacks import FGSM, Substitute
 from soap.data import Dataset
 from soap.evaluation import black_box as room
 from soap.evaluation.black_box import SUBSTITUTES, black_box
+from soap.report.row_text import eps_text
 from soap.results import Store
+from soap.specs import attack_spec
 
 SEEDS = 12
 TRIAL = {"seeds": SEEDS, "rounds": 2, "epochs": 3, "batch": 8}
@@ -32,10 +34,10 @@ def test_rows_are_the_figures_computed_by_hand():
     purifiers = [soap.SOAP(model), soap.SOAP(model, eps="oracle")]
     rows = black_box(model, data, BOTH, purifiers, batch=10, seed=7)
     assert state_of(model) == before
-    assert [(row.attack, row.eps_pfy) for row in rows] == [
+    assert [(row.attack.name, eps_text(row.defence)) for row in rows] == [
         (name, choice) for name in BOTH for choice in ("none", "min-aux", "oracle")
     ]
-    found = {(row.attack, row.eps_pfy): row for row in rows}
+    found = {(row.attack.name, eps_text(row.defence)): row for row in rows}
     x, y = data.x[SEEDS:], data.y[SEEDS:]
     for name, settings in BOTH.items():
         # The attacker asks the bare classifier about its own images, and knows their true labels nowhere.
@@ -46,7 +48,11 @@ def test_rows_are_the_figures_computed_by_hand():
         for choice, end in ends.items():
             row = found[name, choice]
             assert row.correct == sum(int(model(end[k : k + 1]).argmax()) == int(y[k]) for k in range(len(y)))
-            assert (row.protocol, row.n, row.settings) == ("black-box", 41 - SEEDS, repr(settings))
+            assert (row.protocol, row.n, row.attack) == (
+                "black-box",
+                41 - SEEDS,
+                attack_spec(row.attack.name, settings),
+            )
             assert row.provenance.images == "12..40 of test; those before are the attacker's"
             assert (row.provenance.seed, row.provenance.data_sha256) == (7, data.sha256)
         assert found[name, "none"].measures["mean_linf"] == pytest.approx(settings.attack.eps, abs=0.01)

@@ -14,11 +14,12 @@ from soap.attacks import FGSM, PGD
 from soap.auxiliary import second_view
 from soap.auxiliary.consistency import GRADIENTS
 from soap.data import Dataset
-from soap.evaluation import Clean, swept, transfer
+from soap.evaluation import Clean, evaluate_transfer, swept
 from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS, gradient_evidence, variant
 from soap.evaluation.threats import PAPER
 from soap.paper import committed_rows
 from soap.results import Store
+from soap.specs import attack_spec
 
 SIDE = 16
 OWN_VIEW = ("exact-bilinear", "paper-crop-30")
@@ -149,8 +150,8 @@ def test_rows_are_those_of_the_transfer_protocol_and_are_found_again():
     for name in GRADIENTS:
         usual = tiny_model("consistency")
         usual.auxiliary.gradient = name
-        for row in transfer(usual, data, QUICK, [SOAP(usual)])[1::2]:
-            ours = found[row.attack, name]
+        for row in evaluate_transfer(usual, data, QUICK, [SOAP(usual)])[1::2]:
+            ours = found[row.attack.name, name]
             assert (ours.key, ours.correct) == (row.key, row.correct)
     x_adv = QUICK["pgd"](model, data.x, data.y)
     for name in ("view-two", "exact-bilinear"):
@@ -170,34 +171,39 @@ def test_the_names_are_those_of_the_tables_rows():
     found = swept.by_gradient(committed_rows(), recipe.name)
     for name in ("paper", "stop"):
         row = found["pgd", name]
-        assert row.defence == recipes.purifier_label(recipe, "min-aux", name)
-        assert row.settings == repr(PAPER["cifar10"]["pgd"])
+        assert row.defence == recipes.defence(recipe, "min-aux", name)
+        assert row.attack == attack_spec("pgd", PAPER["cifar10"]["pgd"])
 
 
 def test_the_attacks_are_the_papers_and_rows_are_measured_once(tmp_path, monkeypatch):
     monkeypatch.setitem(PAPER, "cifar10", QUICK | {"cw": None, "df": None})
     model, data, store = tiny_model("consistency"), sample(3, "cifar10"), Store(tmp_path / "rows.jsonl")
     rows = gradient_evidence(model, data, store=store)
-    assert [row.settings for row in rows[:: 1 + len(VARIANTS)]] == [repr(attack) for attack in QUICK.values()]
+    assert [row.attack for row in rows[:: 1 + len(VARIANTS)]] == [attack_spec(*item) for item in QUICK.items()]
     monkeypatch.setattr(PGD, "perturb", None)  # a call would fail
     assert gradient_evidence(model, data, store=store) == rows == store.read()
+
+
+def changed(defence, **settings):
+    return dataclasses.replace(defence, settings={**defence.settings, **settings})
 
 
 def test_other_purifiers_are_not_taken_for_variants():
     model, data = tiny_model("consistency"), sample(3)
     rows = gradient_evidence(model, data, attacks=QUICK)
-    others = transfer(model, data, QUICK, [SOAP(model, eps="oracle"), SOAP(model, eps=0.1)])
+    others = evaluate_transfer(model, data, QUICK, [SOAP(model, eps="oracle"), SOAP(model, eps=0.1)])
     changes = (
         {"protocol": "auxiliary-aware"},
-        {"attack": "df"},
+        {"attack": dataclasses.replace(rows[1].attack, name="df")},
         {"model": "other"},
-        {"defence": rows[1].defence.replace("'paper'", "'paper', precision='bf16'")},
-        {"defence": rows[1].defence.replace("'paper'", "'other'")},
+        {"defence": changed(rows[1].defence, precision="bf16")},
+        {"defence": changed(rows[1].defence, task={"gradient": "other"})},
     )
     others += [dataclasses.replace(rows[1], **change) for change in changes]
     assert swept.by_gradient(others, model.name) == {}
     assert swept.by_gradient([*others, *rows], model.name) == swept.by_gradient(rows, model.name)
-    two = [row for row in rows if row.defence.endswith(("'stop')", "'paper')"))]
+    gradients = [row.defence.settings.get("task", {}).get("gradient") for row in rows]
+    two = [row for row, gradient in zip(rows, gradients, strict=True) if gradient in ("stop", "paper")]
     longer = [dataclasses.replace(row, n=100, correct=50) for row in two]
     assert len(swept.by_gradient([*longer, *rows], model.name)) == 21  # one run, the one with most cells
     assert len(swept.by_gradient([*longer, *rows[:4]], model.name)) == 6
@@ -208,7 +214,7 @@ def test_other_purifiers_are_not_taken_for_variants():
     [
         ("rotation", "cifar10", QUICK, "Rotation, want Consistency.*-lc"),
         ("consistency", "noise", None, "data set of the paper 'noise'"),
-        ("consistency", "cifar10", {}, "no attack was named"),
+        ("consistency", "cifar10", {}, "no attack given"),
     ],
 )
 def test_bad_input(task, name, attacks, said):

@@ -1,6 +1,7 @@
 """Sweeps against the same figures computed by hand, their store across a stop, and their rows found again."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from soap import SOAP, InputError
 from soap.attacks import FGSM, PGD, AuxiliaryAwarePGD
 from soap.auxiliary import all_turns
 from soap.data import Dataset
-from soap.evaluation import Clean, swept, transfer
+from soap.evaluation import Clean, evaluate_transfer, swept
 from soap.evaluation.sweeps import (
     BETAS,
     auxiliary_aware,
@@ -23,8 +24,10 @@ from soap.evaluation.sweeps import (
     rotation_losses,
     steps_heat_map,
 )
-from soap.purifiers.soap import label
+from soap.purifiers.soap import soap_spec
+from soap.report.row_text import eps_text
 from soap.results import Store
+from soap.specs import BARE, DefenceSpec
 
 ATTACK = PGD(eps=0.2, step_size=0.1, steps=3)
 
@@ -47,7 +50,7 @@ def test_auxiliary_aware_rows_are_those_computed_by_hand():
     rows = auxiliary_aware(model, data, (-10.0, 0.0, 1.5), attack=ATTACK, batch=6)
     assert state_of(model) == before
     assert {row.protocol for row in rows} == {"auxiliary-aware"}
-    assert [(row.attack, row.eps_pfy) for row in rows] == [
+    assert [(row.attack.name, eps_text(row.defence)) for row in rows] == [
         (f"beta={beta}", choice) for beta in ("-10", "0", "1.5") for choice in ("none", "min-aux")
     ]
     found = swept.by_beta(rows, model.name)
@@ -55,7 +58,7 @@ def test_auxiliary_aware_rows_are_those_computed_by_hand():
         x_adv = AuxiliaryAwarePGD(eps=0.2, step_size=0.1, steps=3, beta=beta)(model, data.x, data.y)
         assert found[beta, False].correct == right(model, x_adv, data.y)
         assert found[beta, True].correct == right(model, SOAP(model)(x_adv).x, data.y)
-    plain = transfer(model, data, {"pgd": ATTACK}, [SOAP(model)])
+    plain = evaluate_transfer(model, data, {"pgd": ATTACK}, [SOAP(model)])
     assert [found[0.0, False].correct, found[0.0, True].correct] == [row.correct for row in plain]
 
 
@@ -109,7 +112,7 @@ def test_the_heat_map_varies_gamma_and_steps_alone():
     x_adv = ATTACK(model, data.x, data.y)
     for (gamma, steps), row in found.items():
         assert row.correct == right(model, SOAP(model, step_size=gamma, steps=steps)(x_adv).x, data.y)
-        assert swept.settings_of(row.defence).grid == ", ".join(map(str, GRID))
+        assert swept.settings_of(row.defence).grid == GRID
 
 
 def test_fixed_radii_are_halves_of_gamma_up_to_the_farthest_reach():
@@ -145,7 +148,7 @@ def test_label_leaking_has_the_tables_own_rows():
     model, data = tiny_model(), images(name="mnist")
     rows = label_leaking(model, data)
     assert [row.key for row in rows] == [
-        row.key for row in transfer(model, data, {"none": Clean(), "fgsm": FGSM(eps=0.3)}, [])
+        row.key for row in evaluate_transfer(model, data, {"none": Clean(), "fgsm": FGSM(eps=0.3)}, [])
     ]
     found = swept.by_attack(rows, model.name)
     assert found["fgsm"].correct == right(model, FGSM(eps=0.3)(model, data.x, data.y), data.y)
@@ -172,7 +175,7 @@ def test_other_tasks_have_no_choice_of_rotation_loss():
 def test_of_several_runs_the_fullest_then_largest_then_latest_is_found():
     model, data = tiny_model(), images()
     full = steps_heat_map(model, data, (0.5, 1.0), (1, 2), attack=ATTACK)
-    (own,) = [row for row in steps_heat_map(model, data, (1.0,), (5,), attack=ATTACK) if row.defence != "none"]
+    (own,) = [row for row in steps_heat_map(model, data, (1.0,), (5,), attack=ATTACK) if row.defence.purifies]
     larger = dataclasses.replace(own, n=10_000, correct=9_999)
     assert len(swept.by_steps([*full, larger], model.name)) == 4
     changed = [dataclasses.replace(row, n=100, correct=100) for row in full]
@@ -190,14 +193,23 @@ def test_of_several_runs_the_fullest_then_largest_then_latest_is_found():
     eps=st.one_of(st.sampled_from(["min-aux", "oracle"]), st.floats(0, 1)),
     gamma=st.floats(1e-6, 1),
     steps=st.integers(1, 99),
-    further=st.sampled_from([(), ("gradient='stop'",), ("loss='cross entropy'", "precision='bf16'")]),
+    task=st.sampled_from([{}, {"gradient": "stop"}, {"loss": "cross entropy", "precision": "bf16"}]),
 )
-def test_settings_are_read_back_from_a_purifier_s_name(eps, gamma, steps, further):
-    own = swept.settings_of(label(eps, (0.0, 4 / 255), gamma, steps, *further))
-    assert (own.gamma, own.steps, own.further) == (gamma, steps, ", ".join(further))
+def test_settings_of_a_soap_purifier(eps, gamma, steps, task):
+    own = swept.settings_of(soap_spec(eps, (0.0, 4 / 255), gamma, steps, **task))
+    assert (own.gamma, own.steps, own.precision) == (gamma, steps, task.pop("precision", "fp32"))
+    assert json.loads(own.task) == task
     assert (own.eps if isinstance(eps, str) else own.radius) == eps
 
 
-@pytest.mark.parametrize("defence", ["none", "", "SOAP()", "DefenceGAN(steps=5)", "SOAP(eps='min-aux', steps=5)"])
+@pytest.mark.parametrize(
+    "defence",
+    [
+        BARE,
+        DefenceSpec(name="SOAP"),
+        DefenceSpec(name="DefenseGAN", settings={"steps": 5}),
+        DefenceSpec(name="SOAP", settings={"eps": "min-aux", "steps": 5}),
+    ],
+)
 def test_other_defences_have_no_settings(defence):
     assert swept.settings_of(defence) is None

@@ -27,9 +27,10 @@ from soap import recipes
 from soap._files import checksums
 from soap.auxiliary import wrap
 from soap.auxiliary.serialization import metadata
-from soap.evaluation.adaptive.folder import Attacked, RunFolder
+from soap.evaluation.run_folder import AttackedBatch, RunFolder
 from soap.recipes import generative
 from soap.results import Provenance, Row, Store
+from soap.specs import AttackSpec, AttackStep, DefenceSpec, TrainingSpec
 from soap.training import checkpoint
 
 DRAW = np.random.default_rng(0)
@@ -174,11 +175,13 @@ def recipe() -> dict[str, bytes]:
 def results(folder: Path) -> dict[str, bytes]:
     made_by = Provenance(
         weights_sha256="a" * 64, data_sha256="b" * 64, images="first 10", seed=0, batch=5, version="1", commit=None,
-        torch="2", python="3", device="cpu", date="2026-01-01", training="1 epoch",
+        torch="2", python="3", device="cpu", date="2026-01-01",
+        training=TrainingSpec(epochs=1, seed=0, precision="fp32"),
     )  # fmt: skip
     store = Store(folder / "rows.jsonl")
     rows = [
-        Row(protocol="paper", model="m", data="mnist", attack=attack, settings=attack, eps_pfy="oracle", defence="SOAP",
+        Row(protocol="paper", model="m", data="mnist", attack=AttackSpec(name=attack, steps=(AttackStep(name=attack),)),
+            defence=DefenceSpec(name="SOAP", settings={"eps": "oracle"}, eps="oracle"),
             n=10, correct=7, seconds=1.5, provenance=made_by, measures=measures)
         for attack, measures in (("none", {}), ("pgd", {"distance": 0.25}))
     ]  # fmt: skip
@@ -230,8 +233,8 @@ def npz(folder: Path) -> dict[str, bytes]:
         buffer = io.BytesIO()
         np.save(buffer, array)
         made[name] = buffer.getvalue()
-    batch = Attacked(rows=y, x=(x[:, None] / 255).astype(np.float32), defended=y, bare=y, seconds=0.5)
-    RunFolder(folder).keep(None, 0, batch)
+    batch = AttackedBatch(rows=y, x=(x[:, None] / 255).astype(np.float32), defended=y, bare=y, seconds=0.5)
+    RunFolder(folder).write_batch(None, 0, batch)
     whole = (folder / "clean" / "0000.npz").read_bytes()
     with zipfile.ZipFile(io.BytesIO(whole)) as kept, zipfile.ZipFile(plain := io.BytesIO(), "w") as bare:
         for name in kept.namelist():

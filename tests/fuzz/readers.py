@@ -17,7 +17,7 @@ from soap.data.picture_files import read_files
 from soap.data.sources import SOURCES
 from soap.data.unpacking import unpack
 from soap.errors import SoapError
-from soap.evaluation.adaptive.folder import RunFolder
+from soap.evaluation.run_folder import RunFolder
 from soap.export.onnx_files import open_onnx
 from soap.results import Store
 from soap.serve.limits import Limits
@@ -149,7 +149,7 @@ def rows(path: Path) -> None:
         assert math.isfinite(row.seconds)
         assert all(math.isfinite(value) for value in row.measures.values())
         assert len(row.key) == 16
-        f"{row.model} {row.attack} {row.provenance.device} {row.provenance.date}".encode()
+        f"{row.model} {row.attack.name} {row.provenance.device} {row.provenance.date}".encode()
 
 
 def timings(path: Path) -> None:
@@ -204,6 +204,6 @@ def own_archive(path: Path) -> None:
 
 
 def batch_of_a_run(path: Path) -> None:
-    found = RunFolder(path.parents[1]).batch(None, 0)
+    found = RunFolder(path.parents[1]).read_batch(None, 0)
     assert found is not None
     assert math.isfinite(found.seconds)

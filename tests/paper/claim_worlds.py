@@ -17,7 +17,8 @@ from soap.paper import TABLES, Table, Wanted
 from soap.paper.figures import TASKS
 from soap.paper.verdicts import Findings
 from soap.paper.verdicts.numbers import Printed
-from soap.purifiers.soap import label
+from soap.purifiers.soap import soap_spec
+from soap.specs import AttackSpec, AttackStep
 
 ACCURACY = {
     "no-def": {"none": 99.0, "fgsm": 2.0, "pgd": 1.0, "cw": 1.0, "df": 1.0},
@@ -85,18 +86,18 @@ SECONDS = {
 
 def beta_row(model, beta, purified, percent):
     wanted = Wanted(recipe=model, attack="pgd", eps_pfy="min-aux" if purified else "none")
-    settings = f"AuxiliaryAwarePGD(beta={beta})"
-    fields = {"protocol": AUXILIARY_AWARE, "attack": f"beta={beta:g}", "settings": settings}
+    step = AttackStep(name="AuxiliaryAwarePGD", settings={"beta": beta})
+    fields = {"protocol": AUXILIARY_AWARE, "attack": AttackSpec(name=f"beta={beta:g}", steps=(step,))}
     return row_for(wanted, round(10 * percent), n=1000, **fields)
 
 
-def purified_row(model, percent, *, eps="min-aux", gamma=1.0, steps=5, further=(), **others):
+def purified_row(model, percent, *, eps="min-aux", gamma=1.0, steps=5, task=None, **others):
     """Under PGD; gamma and a number as eps are in units of the model's own gamma."""
     own = recipes.read(model).purifier
     wanted = Wanted(recipe=model, attack="pgd", eps_pfy="min-aux")
     grid = tuple(own.grid) if eps == "min-aux" else ()
     eps = eps if eps == "min-aux" else eps * own.step_size
-    defence = label(eps, grid, own.step_size * gamma, steps, *further)
+    defence = soap_spec(eps, grid, own.step_size * gamma, steps, **(task or {}))
     return row_for(wanted, round(10 * percent), n=1000, defence=defence, **others)
 
 
@@ -125,7 +126,7 @@ def sweep_rows():
             rows[model, "radius", radius] = purified_row(model, percent, eps=radius)
     rotation = TASKS[1]
     rows[rotation, "cross entropy"] = purified_row(
-        rotation, 30.0, further=(CROSS_ENTROPY,), measures={"mean_eps_pfy": 4 / 255}
+        rotation, 30.0, task={"loss": CROSS_ENTROPY}, measures={"mean_eps_pfy": 4 / 255}
     )
     return rows
 

@@ -15,6 +15,7 @@ from soap.paper.verdicts import OF_TABLES
 from soap.paper.verdicts.numbers import PRINTED, number
 from soap.report.comparison import compare
 from soap.report.measured import numbers
+from soap.specs import TrainingSpec
 
 DR, RP, LC = TASKS
 T1, T2, T3, T4, T8, T9 = (f"table-{k}" for k in (1, 2, 3, 4, 8, 9))
@@ -155,9 +156,9 @@ def test_verdicts_by_the_papers_own_numbers():
 def test_rows_reach_the_verdicts_through_the_tables_cells():
     """Result rows, compared with the paper's cells, judge as the numbers themselves do; signs are shown."""
     rows = as_rows(world())
-    shorter = replace(rows[0].provenance, training="1 epochs, seed 0, fp32")
+    shorter = replace(rows[0].provenance, training=TrainingSpec(epochs=1, seed=0, precision="fp32"))
     rows = [
-        replace(row, provenance=shorter) if (row.model, row.attack) == ("mnist-fcn-pgd-at", "pgd") else row
+        replace(row, provenance=shorter) if (row.model, row.attack.name) == ("mnist-fcn-pgd-at", "pgd") else row
         for row in rows
     ]
     tables = [table for table in TABLES.values() if isinstance(table, Table)]

@@ -17,6 +17,7 @@ from soap.paper.black_box import BlackBox
 from soap.paper.jobs import run
 from soap.paper.wanted import Wanted
 from soap.results import Row, Store
+from soap.specs import TrainingSpec, attack_spec
 from soap.training import checkpoint, loop
 
 pytestmark = pytest.mark.usefixtures("own_recipes")
@@ -42,10 +43,8 @@ def test_one_go_trains_and_measures_and_a_second_does_nothing(tmp_path):
     assert len(done.rows) == 7
     for cell in wanted:
         assert len(cell.found_in(done.rows)) == 1
-    assert {row.provenance.training for row in done.rows} == {"1 epochs, seed 0, fp32"}
-    assert (
-        "# Changed for this run: epochs = 1; the recipe has 2." in (tmp_path / "runs/tiny-dr/recipe.toml").read_text()
-    )
+    assert {row.training for row in done.rows} == {TrainingSpec(epochs=1, seed=0, precision="fp32")}
+    assert "epochs = 1  # changed for this run; it was 2" in (tmp_path / "runs/tiny-dr/recipe.toml").read_text()
     assert [at.number for at in seen] == sorted(at.number for at in seen)
     assert (seen[-1].number, seen[-1].jobs) == (6, 6)
     assert "1/6 tiny-dr: train for 1 epochs; " in str(seen[0])
@@ -58,7 +57,7 @@ def test_one_go_trains_and_measures_and_a_second_does_nothing(tmp_path):
     assert (elsewhere.jobs, (tmp_path / "other.jsonl").exists()) == (0, False)
     # One purifier more attacks again, and measures that one alone.
     more = go(tmp_path, cells("fgsm", choices=("oracle",)), rows=done.rows, results=tmp_path / "other.jsonl")
-    assert [(row.attack, row.eps_pfy) for row in more.rows] == [("fgsm", "oracle")]
+    assert [(row.attack.name, row.defence.eps) for row in more.rows] == [("fgsm", "oracle")]
 
 
 def test_a_stop_anywhere_and_a_second_run_give_the_rows_of_one_go(tmp_path):
@@ -114,7 +113,7 @@ def test_a_checkpoint_at_its_end_without_weights_is_told(tmp_path):
 
 def test_seeds_are_trained_apart(tmp_path):
     done = go(tmp_path, cells("none", choices=("none",)), seeds=(0, 3), epochs=1)
-    assert [row.provenance.training for row in done.rows] == [f"1 epochs, seed {seed}, fp32" for seed in (0, 3)]
+    assert [row.training.seed for row in done.rows] == [0, 3]
     assert len({row.provenance.weights_sha256 for row in done.rows}) == 2
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"tiny-dr", "tiny-dr-seed-3"}
     assert go(tmp_path, cells("none", choices=("none",)), seeds=(3, 0)).jobs == 0
@@ -137,7 +136,7 @@ def test_one_attack_serves_every_gradient(tmp_path):
 
 def test_bundled_weights_are_used_for_seed_0_and_the_black_box_is_measured(tmp_path, monkeypatch):
     target, name = "mnist-fcn-dr", "substitute-fcn"
-    assert BlackBox(recipe=target, attack=name).settings == repr(SUBSTITUTES[name])
+    assert BlackBox(recipe=target, attack=name).settings == attack_spec(name, SUBSTITUTES[name])
     mini, read = replace(recipes.read(target), data="mnist-mini"), recipes.read
     monkeypatch.setattr(recipes, "read", lambda name: mini if name == target else read(name))
     monkeypatch.setitem(SUBSTITUTES, name, replace(SUBSTITUTES[name], seeds=20, rounds=1, epochs=1))

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from tiny_recipes import cells, nowhere, own_recipes, row_for  # noqa: F401
 
+from soap.attacks import PGD
 from soap.errors import InputError
 from soap.paper.black_box import BlackBox
 from soap.paper.jobs import Evaluation, Training, plan
 from soap.paper.wanted import Wanted
+from soap.specs import attack_spec
 
 pytestmark = pytest.mark.usefixtures("own_recipes")
 
@@ -49,14 +51,15 @@ def test_what_rows_fill_is_not_planned_and_other_settings_fill_nothing():
     wanted = cells("pgd", "none", choices=("none", "min-aux", "oracle"))
     there = [row_for(cell) for cell in wanted]
     assert plan(wanted, there, weights=nowhere) == []
-    assert plan(wanted, [replace(row, provenance=replace(row.provenance, training="")) for row in there],
+    assert plan(wanted, [replace(row, provenance=replace(row.provenance, training=None)) for row in there],
                 weights=nowhere) == []  # fmt: skip
     left = plan(wanted, there[1:], weights=nowhere)
     assert left[1:] == [Evaluation(recipe="tiny-dr", seed=0, attack="pgd", purifiers=(), n=30)]
     whole = plan(wanted[1:2], [], weights=nowhere)
     assert len(whole) == 2
     for other in (
-        {"settings": "PGD(eps=0.1)"}, {"defence": there[1].defence.replace("steps=2", "steps=9")}, {"n": 20},
+        {"attack": attack_spec("pgd", PGD(eps=0.1, step_size=0.1, steps=1))},
+        {"defence": replace(there[1].defence, settings={**there[1].defence.settings, "steps": 9})}, {"n": 20},
         {"model": "tiny-lc"}, {"protocol": "adaptive"}, {"data": "mnist"}, {"attack": "fgsm"},
     ):  # fmt: skip
         assert plan(wanted[1:2], [replace(there[1], **other)], weights=nowhere) == whole, other

@@ -17,11 +17,14 @@ from soap.paper.jobs import Evaluation, Training, plan, run
 from soap.paper.wanted import Wanted
 from soap.paper.workshop import WEIGHTS
 from soap.purifiers import DefenseGAN
+from soap.report.row_text import training_text
+from soap.specs import DefenceSpec
 
 pytestmark = pytest.mark.usefixtures("own_recipes", "few_digits")
 BARE = cells("fgsm", recipe="tiny-no-def", choices=("none",))
 BEHIND = Wanted(recipe="tiny-no-def", attack="fgsm", prior="tiny-prior", n=30)
-DEFENCE = "DefenseGAN(tiny-prior, steps=3, starts=2, step_size=10.0, momentum=0.7, seed=0)"
+SETTINGS = {"generator": "tiny-prior", "steps": 3, "starts": 2, "step_size": 10.0, "momentum": 0.7, "seed": 0}
+DEFENCE = DefenceSpec(name="DefenseGAN", settings=SETTINGS, eps="free")
 
 
 @pytest.fixture
@@ -55,14 +58,15 @@ def test_the_prior_is_trained_once_whatever_trainings_stand_behind_it():
     assert jobs[2].work > Evaluation(recipe="tiny-no-def", seed=0, attack="fgsm", purifiers=(), n=30).work
     assert jobs[1].work > 0
     assert plan([BEHIND], [row_for(BEHIND)], weights=nowhere) == []
-    assert len(plan([BEHIND], [row_for(BEHIND, defence=DEFENCE.replace("steps=3", "steps=4"))], weights=nowhere)) == 3
+    other = replace(DEFENCE, settings={**DEFENCE.settings, "steps": 4})
+    assert len(plan([BEHIND], [row_for(BEHIND, defence=other)], weights=nowhere)) == 3
 
 
 def test_rows_are_a_plain_count_and_tell_of_both_networks(tmp_path):
     done = go(tmp_path, [*BARE, BEHIND])
     assert (done.finished, done.jobs, done.done) == (True, 3, 3)
     bare, behind = done.rows
-    assert (bare.defence, behind.defence, behind.eps_pfy) == ("none", DEFENCE, "free")
+    assert (bare.defence, behind.defence, behind.defence.eps) == (DefenceSpec(name="none"), DEFENCE, "free")
     assert (BARE[0].found_in(done.rows), BEHIND.found_in(done.rows)) == ([bare], [behind])
     model = zoo.load(tmp_path / "runs/tiny-no-def" / WEIGHTS)
     purify = DefenseGAN(zoo.load_prior(tmp_path / "runs/tiny-prior" / WEIGHTS), steps=3, starts=2)
@@ -72,11 +76,11 @@ def test_rows_are_a_plain_count_and_tell_of_both_networks(tmp_path):
     assert behind.correct == sum(right)
     assert bare.provenance.weights_sha256 == fingerprint(model)
     assert behind.provenance.weights_sha256 == fingerprint(Defence(model, purify)) != fingerprint(model)
-    assert behind.provenance.training == "1 epochs, seed 0, fp32; prior tiny-prior, 1 epochs, seed 0"
+    assert training_text(behind.training) == "1 epochs, seed 0, fp32; prior tiny-prior, 1 epochs, seed 0"
     assert go(tmp_path, [*BARE, BEHIND]).jobs == 0
     # Another training of the classifier stands behind the same prior.
     other = go(tmp_path, [BEHIND], seeds=(1,))
-    assert (other.jobs, other.rows[-1].provenance.training[:16]) == (2, "1 epochs, seed 1")
+    assert (other.jobs, other.rows[-1].training.seed) == (2, 1)
 
 
 def test_a_stop_while_the_prior_is_trained_loses_nothing(tmp_path):
@@ -112,7 +116,7 @@ def test_a_prior_without_its_data_is_skipped_with_the_reason_and_the_rest_is_don
     assert (done.finished, done.jobs, done.done) == (True, 5, 3)
     assert [each.job.recipe for each in done.skipped] == ["tiny-prior-mnist", "tiny-no-def"]
     assert all("soap data download mnist" in each.reason for each in done.skipped)
-    assert {row.attack for row in done.rows} == {"fgsm"}
+    assert {row.attack.name for row in done.rows} == {"fgsm"}
 
 
 def test_no_weights_are_bundled_of_the_tiny_priors():

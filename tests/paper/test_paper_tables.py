@@ -6,6 +6,7 @@ from soap import recipes
 from soap.evaluation import PAPER
 from soap.paper import TABLES, BlackBox, Listing, Table, explanation, tables
 from soap.recipes import generative
+from soap.specs import BARE, defence_spec
 
 FIGURES = {name: table for name, table in TABLES.items() if isinstance(table, Table)}
 MARKED = ("table-1", "table-2", "table-3", "table-4")
@@ -107,7 +108,7 @@ def test_every_wanted_names_what_exists(name):
     for wanted in FIGURES[name].wanted:
         plan = recipes.read(wanted.recipe)
         assert wanted.epochs == plan.training.epochs
-        assert wanted.defence == "none" or plan.purifier is not None or wanted.prior in generative.names()
+        assert not wanted.defence.purifies or plan.purifier is not None or wanted.prior in generative.names()
         assert wanted.prior is None or generative.read(wanted.prior).data == plan.data
         if isinstance(wanted, BlackBox):
             assert wanted.attack in ("substitute-fcn", "substitute-cnn")
@@ -121,8 +122,8 @@ def test_every_wanted_names_what_exists(name):
 @pytest.mark.parametrize(
     ("name", "row", "prior", "defence"),
     [
-        ("table-1", "defense-gan", "defense-gan-mnist", "DefenseGAN(defense-gan-mnist, steps=50, starts=40, "),
-        ("table-2", "pixel-defend", "pixeldefend-cifar10", f"PixelDefend(eps={16 / 255})"),
+        ("table-1", "defense-gan", "defense-gan-mnist", {"generator": "defense-gan-mnist", "steps": 50, "starts": 40}),
+        ("table-2", "pixel-defend", "pixeldefend-cifar10", {"eps": 16 / 255}),
     ],
 )
 def test_purifiers_of_others_stand_before_the_undefended_classifier(name, row, prior, defence):
@@ -131,10 +132,10 @@ def test_purifiers_of_others_stand_before_the_undefended_classifier(name, row, p
     for cell in own:
         recipe = FIGURES[name].cells["no-def", cell.group, cell.column].wanted.recipe
         assert (cell.wanted.recipe, cell.wanted.prior, cell.wanted.needs) == (recipe, prior, (recipe, prior))
-        assert cell.wanted.defence.startswith(defence)
+        assert defence.items() <= cell.wanted.defence.settings.items()
         assert (cell.printed is None, cell.rule) == (False, "close or better")
     model = generative.build(generative.read(prior))
-    assert repr(generative.purifier(generative.read(prior), model)) == own[0].wanted.defence
+    assert defence_spec(generative.purifier(generative.read(prior), model)) == own[0].wanted.defence
 
 
 @pytest.mark.parametrize("name", ["table-2", "table-3"])
@@ -147,9 +148,9 @@ def test_rows_of_our_own_gradients(name):
     ):
         cell = cells[row, "resnet18", "pgd"]
         assert (cell.printed, cell.wanted.gradient, cell.wanted.eps_pfy) == (None, gradient, eps_pfy)
-        assert f"gradient='{gradient}'" in cell.wanted.defence
-    assert "gradient='paper'" in cells["lc-min-aux", "resnet18", "pgd"].wanted.defence
-    assert cells["lc-0", "resnet18", "pgd"].wanted.defence == "none"
+        assert cell.wanted.defence.settings["task"] == {"gradient": gradient}
+    assert cells["lc-min-aux", "resnet18", "pgd"].wanted.defence.settings["task"] == {"gradient": "paper"}
+    assert cells["lc-0", "resnet18", "pgd"].wanted.defence == BARE
 
 
 # --- What fills a cell --------------------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ import pytest
 from paper_rows import row_for
 
 from soap import zoo
+from soap.attacks import FGSM, PGD
 from soap.attacks.substitute import Substitute
 from soap.errors import FileError
 from soap.paper import TABLES, Wanted, committed_rows, rows
 from soap.purifiers import SOAP
 from soap.results import Store
+from soap.specs import BARE, attack_spec, defence_spec
 
 WANTED = Wanted(recipe="mnist-fcn-dr", attack="pgd", eps_pfy="min-aux")
 
@@ -30,7 +32,7 @@ def test_the_bundled_rows_fill_their_cells():
 
 
 def test_the_purifier_is_named_as_it_names_itself():
-    assert repr(SOAP(zoo.load("mnist-fcn-dr"), "min-aux")) == WANTED.defence
+    assert defence_spec(SOAP(zoo.load("mnist-fcn-dr"), "min-aux")) == WANTED.defence
 
 
 @pytest.mark.parametrize(
@@ -39,9 +41,9 @@ def test_the_purifier_is_named_as_it_names_itself():
         {"protocol": "black-box"},
         {"model": "mnist-cnn-dr"},
         {"data": "mnist-mini"},
-        {"attack": "fgsm"},
-        {"settings": "PGD(eps=0.1)"},
-        {"defence": "none"},
+        {"attack": attack_spec("fgsm", FGSM(eps=0.3))},
+        {"attack": attack_spec("pgd", PGD(eps=0.1, step_size=0.1, steps=1))},
+        {"defence": BARE},
     ],
 )
 def test_a_row_of_another_setting_does_not_fill(others):
@@ -71,11 +73,14 @@ def test_the_success_rate_is_a_measure_of_the_bare_row():
 def test_the_black_box_figure():
     wanted = TABLES["table-4"].cells["dr-min-aux", "cnn", "fcn"].wanted
     assert (wanted.recipe, wanted.attack) == ("mnist-cnn-dr", "substitute-fcn")
-    assert wanted.settings == repr(Substitute(network="fcn"))
+    assert wanted.settings == attack_spec(wanted.attack, Substitute(network="fcn"))
     row = row_for(wanted, 9000)
     assert row.protocol == "black-box"
     assert wanted.found_in([row]) == [row]
-    for other in ({"settings": repr(Substitute(network="fcn", rounds=2))}, {"protocol": "transfer"}):
+    for other in (
+        {"attack": attack_spec(wanted.attack, Substitute(network="fcn", rounds=2))},
+        {"protocol": "transfer"},
+    ):
         assert wanted.found_in([row_for(wanted, 9000, **other)]) == []
     assert wanted.found_in([row_for(wanted, 1000, n=2000)]) == []
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from migrate_rows import training_of
 
 from soap import recipes
 from soap.paper.wanted import Wanted
@@ -91,11 +92,12 @@ def row_for(cell: Wanted, *, training: str = "2 epochs, seed 0, fp32", weights: 
     """A row that fills the cell."""
     provenance = Provenance(
         weights_sha256=weights, data_sha256="b" * 64, images=f"0..{cell.n - 1} of test", seed=0, batch=10,
-        version="1", commit=None, torch="2", python="3", device="cpu", date="2026-01-01", training=training,
+        version="1", commit=None, torch="2", python="3", device="cpu", date="2026-01-01",
+        training=training_of(training),
     )  # fmt: skip
     row = Row(
-        protocol=cell.protocol, model=cell.recipe, data=recipes.read(cell.recipe).data, attack=cell.attack,
-        settings=cell.settings, eps_pfy=cell.eps_pfy, defence=cell.defence, n=cell.n, correct=1, seconds=1.0,
+        protocol=cell.protocol, model=cell.recipe, data=recipes.read(cell.recipe).data,
+        attack=cell.settings, defence=cell.defence, n=cell.n, correct=1, seconds=1.0,
         provenance=provenance, measures={"success": 0.5},
     )  # fmt: skip
     return replace(row, **changed)

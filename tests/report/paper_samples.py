@@ -12,8 +12,9 @@ from soap.evaluation.gathered import Material
 from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
 from soap.evaluation.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
 from soap.evaluation.views import TaskViews
-from soap.purifiers.soap import label
+from soap.purifiers.soap import soap_spec
 from soap.results import Row
+from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec
 
 TASKS = ("mnist-fcn-dr", "cifar10-resnet18-rp", "cifar10-resnet18-lc")
 PICTURED = (
@@ -28,11 +29,20 @@ def scale(model: str) -> float:
     return 0.1 if model.startswith("mnist") else 4 / 255
 
 
-def row(model: str, attack: str, defence: str, correct: int, **changes) -> Row:
-    radius = 0.3 if model.startswith("mnist") else 8 / 255
+def row(
+    model: str,
+    attack: str,
+    defence: DefenceSpec,
+    correct: int,
+    *,
+    method: str = "PGD",
+    beta: float | None = None,
+    **changes,
+) -> Row:
+    settings = {"eps": 0.3 if model.startswith("mnist") else 8 / 255} | ({} if beta is None else {"beta": beta})
     content = {
-        "protocol": "transfer", "model": model, "data": model.split("-")[0], "attack": attack,
-        "settings": f"PGD(eps={radius})", "eps_pfy": "none" if defence == "none" else "min-aux", "defence": defence,
+        "protocol": "transfer", "model": model, "data": model.split("-")[0], "defence": defence,
+        "attack": AttackSpec(name=attack, steps=(AttackStep(name=method, settings=settings),)),
         "n": 1000, "correct": correct, "seconds": 1.0, "provenance": PROVENANCE,
     }  # fmt: skip
     return Row(**(content | changes))
@@ -42,33 +52,31 @@ def sample_rows() -> list[Row]:
     rows = []
     for model in TASKS:
         gamma = scale(model)
-        own = label("min-aux", (0.0, gamma), gamma, 5)
+        own = soap_spec("min-aux", (0.0, gamma), gamma, 5)
         for k, beta in enumerate(BETAS):
-            for defence, correct in (("none", 5 + 60 * abs(k - 5)), (own, 500 + 50 * abs(k - 5))):
-                settings = f"AuxiliaryAwarePGD(eps=0.3, beta={beta})"
-                rows.append(
-                    row(model, f"beta={beta:g}", defence, correct, protocol="auxiliary-aware", settings=settings)
-                )
+            for defence, correct in ((BARE, 5 + 60 * abs(k - 5)), (own, 500 + 50 * abs(k - 5))):
+                own_protocol = {"protocol": "auxiliary-aware", "method": "AuxiliaryAwarePGD", "beta": beta}
+                rows.append(row(model, f"beta={beta:g}", defence, correct, **own_protocol))
         for k, factor in enumerate(GAMMAS):
             for j, steps in enumerate(STEPS):
-                defence = label("min-aux", (0.0, gamma), gamma * factor, steps)
+                defence = soap_spec("min-aux", (0.0, gamma), gamma * factor, steps)
                 rows.append(row(model, "pgd", defence, 1000 - 90 * abs(k - 2) - 120 * abs(j - 2)))
         for k in range(11):
-            defence = label(k * gamma / 2, (), gamma, 5)
-            rows.append(row(model, "pgd", defence, 60 * min(k, 7), eps_pfy=str(k * gamma / 2)))
-    entropy = label("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5, CROSS_ENTROPY)
-    squared = label("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5)
+            defence = soap_spec(k * gamma / 2, (), gamma, 5)
+            rows.append(row(model, "pgd", defence, 60 * min(k, 7)))
+    entropy = soap_spec("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5, loss=CROSS_ENTROPY)
+    squared = soap_spec("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5)
     for attack, defence, correct, eps in (
         ("none", squared, 720, 9), ("none", entropy, 730, 4), ("pgd", squared, 1000, 10), ("pgd", entropy, 310, 5),
     ):  # fmt: skip
         rows.append(row(TASKS[1], attack, defence, correct, measures={"mean_eps_pfy": eps / 255}))
     for k, gradient in enumerate(VARIANTS):
-        defence = label("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5, f"gradient={gradient!r}")
+        defence = soap_spec("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5, gradient=gradient)
         for j, attack in enumerate(ATTACKS):
             rows.append(row(TASKS[2], attack, defence, 1000 - 130 * k - 80 * j))
     for k, network in enumerate(("mnist-fcn", "mnist-cnn", "cifar10-resnet18", "cifar10-wide-resnet28")):
-        rows.append(row(f"{network}-fgsm-at", "none", "none", 800 - 20 * k))
-        rows.append(row(f"{network}-fgsm-at", "fgsm", "none", 700 + 60 * k))
+        rows.append(row(f"{network}-fgsm-at", "none", BARE, 800 - 20 * k))
+        rows.append(row(f"{network}-fgsm-at", "fgsm", BARE, 700 + 60 * k))
     return rows
 
 

@@ -4,6 +4,7 @@ import torch
 
 from soap.evaluation.showcase import Showcase
 from soap.results import Provenance, Row
+from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec
 
 PROVENANCE = Provenance(
     weights_sha256="a1" * 32, data_sha256="b2" * 32, images="0..999 of test", seed=0, batch=500, version="9.8.7",
@@ -14,8 +15,9 @@ CORRECT = {"none": (988, 971), "fgsm": (492, 849), "pgd": (45, 807)}
 
 def sample_row(attack: str, *, purified: bool, correct: int, model: str = "some-model") -> Row:
     return Row(
-        protocol="transfer", model=model, data="mnist-mini", attack=attack, settings=f"{attack.upper()}(eps=0.3)",
-        eps_pfy="min-aux" if purified else "none", defence="SOAP(eps='min-aux')" if purified else "none", n=1000,
+        protocol="transfer", model=model, data="mnist-mini", n=1000,
+        attack=AttackSpec(name=attack, steps=(AttackStep(name=attack.upper(), settings={"eps": 0.3}),)),
+        defence=DefenceSpec(name="SOAP", settings={"eps": "min-aux"}, eps="min-aux") if purified else BARE,
         correct=correct, seconds=4.25 if purified else 2.5, provenance=PROVENANCE,
     )  # fmt: skip
 

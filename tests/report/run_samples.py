@@ -1,15 +1,17 @@
 """A run's folder written by hand, with figures and names of our own choosing."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from soap.data import Dataset
-from soap.data.dataset import make_dataset
-from soap.evaluation.adaptive import Report, read
-from soap.evaluation.adaptive.folder import Attacked, RunFolder
+from soap.data.dataset import dataset
+from soap.evaluation import SuiteReport, read_report
+from soap.evaluation.run_folder import AttackedBatch, RunFolder
+from soap.specs import AttackStep, DefenceSpec
 
 N = 20
 STANDING = {"transfer": 12, "bpda": 5}
@@ -32,22 +34,28 @@ def sample_run(
     facts: Mapping[str, Any] | None = None,
     standing: Mapping[str, int] = STANDING,
     purifies: bool = True,
-) -> Report:
+) -> SuiteReport:
     """The report of a run by two protocols, all images in one batch."""
     folder, n = RunFolder(path), len(data)
     provenance = {
         "weights_sha256": "a1" * 32, "data_sha256": data.sha256, "images": f"0..{n - 1} of test", "seed": 0, "batch": n,
         "version": "9.8.7", "commit": "c0ffee", "torch": "2", "python": "3", "device": "cpu (2 threads)",
-        "date": "2026-01-02T03:04:05+00:00", "training": "",
+        "date": "2026-01-02T03:04:05+00:00", "training": None,
     }  # fmt: skip
     folder.begin(
         {
-            "target": {"name": name, "defence": f"purifier of {name}", "eps_pfy": "min-aux"},
+            "target": {
+                "name": name,
+                "defence": asdict(DefenceSpec(name=f"purifier of {name}", eps="min-aux")),
+            },
             "threat": {"eps": 0.1, "norm": "linf"},
             "suite": "full",
             "data": {"name": data.name, "split": data.split, "n": n, "sha256": data.sha256},
             "classes": list(data.classes),
-            "attempts": [{"protocol": one, "name": "apgd ce", "settings": f"APGD on {one}"} for one in standing],
+            "attempts": [
+                {"protocol": one, "name": "apgd ce", "attack": asdict(AttackStep(name="APGD", rule=one))}
+                for one in standing
+            ],
             "left_out": {"unrolled": "not in this suite"},
             "separable": purifies,
             "purifies": purifies,
@@ -59,11 +67,13 @@ def sample_run(
     )
     rows, right = np.arange(n), np.zeros(n, np.int64)
     bare = np.arange(n) % 2 if purifies else np.full(n, -1)
-    folder.keep(None, 0, Attacked(rows=rows, x=np.empty((0,), np.float32), defended=right, bare=bare, seconds=0.0))
+    folder.write_batch(
+        None, 0, AttackedBatch(rows=rows, x=np.empty((0,), np.float32), defended=right, bare=bare, seconds=0.0)
+    )
     x = (data.x.numpy() + np.float32(0.05)).astype(np.float32)
     for index, count in enumerate(standing.values()):
         said = (np.arange(n) >= count).astype(np.int64)
-        folder.keep(index, 0, Attacked(rows=rows, x=x, defended=said, bare=bare, seconds=1.5))
+        folder.write_batch(index, 0, AttackedBatch(rows=rows, x=x, defended=said, bare=bare, seconds=1.5))
     for fact, found in ({"radii": RADII, "loss-curve": LOSSES} if facts is None else facts).items():
-        folder.note(fact, found)
-    return read(path, data)
+        folder.write_fact(fact, found)
+    return read_report(path, data)

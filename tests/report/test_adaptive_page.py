@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import render_adaptive as tool
 
-from soap.evaluation.adaptive import RunFolder
-from soap.evaluation.adaptive.seal import seal_of
-from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER
 from soap.results import Store
 
 
@@ -51,5 +50,5 @@ def test_the_files_of_every_run_still_fit_their_checksums():
     for path in (path for path in tool.RUNS.iterdir() if path.is_dir()):
         folder = RunFolder(path)
         assert folder.plan()["attempts"]
-        assert seal_of(folder)
-        assert all(folder.fact(fact.stem) for fact in (path / "facts").iterdir())
+        assert folder.read_fingerprints()
+        assert all(folder.read_fact(fact.stem) for fact in (path / "facts").iterdir())

@@ -9,17 +9,16 @@ from report_samples import sample_row
 from run_samples import sample_images, sample_run
 
 from soap.errors import FileError
-from soap.evaluation.adaptive.folder import RunFolder
-from soap.evaluation.adaptive.seal import seal
+from soap.evaluation.run_folder import RunFolder
 
 
 def run_of(purifier: str, path: Path) -> Path:
     """A run's folder as a suite that ended leaves it; what the files say does not matter here."""
     sample_run(path, sample_images())
-    RunFolder(path).note("asked", {"purifier": purifier, "command": "soap evaluate"})
+    RunFolder(path).write_fact("asked", {"purifier": purifier, "command": "soap evaluate"})
     for name in ("rows.jsonl", "findings.json"):
         (path / name).write_text(f"{name} of {path.name}", encoding="utf-8")
-    seal(RunFolder(path))
+    RunFolder(path).write_fingerprints({"clean/0000": 64 * "a"})
     return path
 
 
@@ -41,7 +40,7 @@ def test_of_another_purifier_what_its_line_is_rendered_from_is_kept(tmp_path):
     assert kept == tmp_path / "results" / "purifiers" / "some-model-hedge"
     assert {*files(kept)} == {"rows.jsonl", "findings.json", "asked.json"}
     assert (kept / "asked.json").read_bytes() == (run / "facts" / "asked.json").read_bytes()
-    RunFolder(run).note("continued", {"by": [{"commit": "0123456789ab"}]})
+    RunFolder(run).write_fact("continued", {"by": [{"commit": "0123456789ab"}]})
     assert {*files(tool.keep(run, tmp_path / "results"))} == {*files(kept), "continued.json"}
     row = sample_row("worst", purified=True, correct=1)
     assert origin(row, kept).startswith(f"{row.provenance.device}, commit {row.provenance.commit[:7]} and 0123456, ")

@@ -11,8 +11,10 @@ from report_samples import PROVENANCE
 from soap.auxiliary.consistency import GRADIENTS
 from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
 from soap.paper import TABLES, committed_rows
-from soap.purifiers.soap import label
+from soap.purifiers.soap import soap_spec
 from soap.report import UPPER_BOUND
+from soap.specs import BARE as NOTHING
+from soap.specs import AttackSpec, AttackStep
 
 BARE = ("none", *VARIANTS)
 DASHES = ["\N{EN DASH}"] * 5
@@ -30,7 +32,7 @@ def made_up(**changes):
 
 
 def defence(name):
-    return "none" if name == "none" else label("min-aux", (0.0, 0.1), 0.1, 5, f"gradient={name!r}")
+    return NOTHING if name == "none" else soap_spec("min-aux", (0.0, 0.1), 0.1, 5, gradient=name)
 
 
 def table(text):
@@ -77,7 +79,7 @@ def test_every_figure_is_in_its_place():
 
 @pytest.mark.parametrize("absent", ["stop", "none"])
 def test_what_is_missing_is_a_dash_and_is_named(absent):
-    rows = [one for one in made_up() if (one.attack, one.defence) != ("pgd", defence(absent))]
+    rows = [one for one in made_up() if (one.attack.name, one.defence) != ("pgd", defence(absent))]
     text = tool.evidence(rows)
     ours = table(text)[0][absent][0]
     assert [cell == DASHES[0] for cell in ours] == [False, False, True, True, False]
@@ -95,8 +97,13 @@ def test_without_rows_all_of_ours_are_dashes():
 def test_the_bare_network_is_that_of_the_same_run():
     """Rows of other weights, numbers of images or attack settings are not mixed in."""
     other = dataclasses.replace(PROVENANCE, weights_sha256="f" * 64)
-    changes = ({"provenance": other}, {"n": 5000}, {"settings": "PGD(eps=1)"}, {"protocol": "black box"})
-    strangers = [one for change in changes for one in made_up(**change) if one.defence == "none"]
+    changes = (
+        {"provenance": other},
+        {"n": 5000},
+        {"attack": AttackSpec(name="pgd", steps=(AttackStep(name="PGD", settings={"eps": 1.0}),))},
+        {"protocol": "black box"},
+    )
+    strangers = [one for change in changes for one in made_up(**change) if not one.defence.purifies]
     assert table(tool.evidence([*made_up(), *strangers]))[0]["none"][0][:3] == ["98.00", "97.00", "96.00"]
-    purified = [one for one in made_up() if one.defence != "none"]
+    purified = [one for one in made_up() if one.defence.purifies]
     assert table(tool.evidence([*purified, *strangers]))[0]["none"][0] == DASHES

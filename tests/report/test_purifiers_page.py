@@ -14,7 +14,7 @@ import soap
 from soap import zoo
 from soap._files import tensor_files
 from soap.evaluation import fingerprint
-from soap.evaluation.adaptive.verdict import NOTHING
+from soap.evaluation.verdict import NOTHING
 from soap.paper import Wanted, committed_rows
 from soap.recipes import generative
 from soap.recipes.purifiers import NAMES
@@ -85,7 +85,7 @@ def test_more_images_count_before_a_later_date():
 def suite(folder, defences, name="full", verdict="UPPER BOUND ONLY"):
     for defence in defences:
         for row in figures(defence):
-            what = "worst" if row.attack == "pgd" else "clean"
+            what = "worst" if row.attack.name == "pgd" else "clean"
             Store(folder / "rows.jsonl").append(replace(row, protocol="worst", attack=f"suite {name}: {what}"))
     content = json.dumps({"verdict": {"name": verdict, "reasons": ["check 9, restarts: more break"]}})
     (folder / "findings.json").write_text(content)
@@ -120,7 +120,7 @@ def test_a_figure_that_a_check_voids_is_not_printed(tmp_path):
 def test_committed_figures_are_shown():
     rows = committed_rows()
     wanted = Wanted(recipe="cifar10-resnet18-lc", attack="pgd", eps_pfy="min-aux")
-    (found,) = (row for row in wanted.found_in(rows) if "seed 0" in row.provenance.training)
+    (found,) = (row for row in wanted.found_in(rows) if row.training.seed == 0)
     assert line(rows, "soap", tool.RESULTS, "cifar10-resnet18-lc").pgd.correct == found.correct
     assert line(rows, "soap", tool.RESULTS, "cifar10-resnet18-lc").worst is not None
     assert line(rows, "none", tool.RESULTS).worst is not None

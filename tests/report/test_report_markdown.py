@@ -12,7 +12,7 @@ def test_each_gradient_has_a_line_of_its_own():
     bare = sample_row("pgd", purified=False, correct=2)
     paper, stop = (sample_row("pgd", purified=True, correct=correct) for correct in (445, 664))
     rows = [
-        replace(row, defence=f"SOAP(eps='min-aux', gradient='{gradient}')")
+        replace(row, defence=replace(row.defence, settings={"eps": "min-aux", "task": {"gradient": gradient}}))
         for row, gradient in ((paper, "paper"), (stop, "stop"))
     ]
     head, _, *lines = models_table([bare, *rows]).splitlines()

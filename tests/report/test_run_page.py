@@ -14,8 +14,7 @@ from run_samples import LOSSES, RADII, sample_images, sample_run
 from test_report_page import Walk
 
 from soap.errors import FileError
-from soap.evaluation.adaptive.broken import broken
-from soap.evaluation.adaptive.verdict import NOTHING, Verdict
+from soap.evaluation.verdict import NOTHING
 from soap.report.drawing import LIGHT, picture
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
@@ -82,8 +81,8 @@ def test_every_figure_of_the_table_is_the_summary_s(report, walk):
 def test_every_check_is_there_with_its_words(report, walk):
     assert len(report.findings) == 19
     for one in report.findings:
-        assert f"{one.number}. {one.name}: {one.figure}" in walk.text
-        assert " ".join(one.said.split()) in walk.text
+        assert f"{one.number}. {one.name}: {one.measured}" in walk.text
+        assert " ".join(one.meaning.split()) in walk.text
 
 
 def test_the_pictures_are_those_of_the_run(report, walk):
@@ -103,7 +102,7 @@ def decoded(address):
 
 def test_the_gallery_shows_what_broke_it(report, data, walk):
     assert "15 images were right when clean and fell" in walk.text
-    found = broken(report.folder, data, 12)
+    found = broken_images(report.folder, report.summary, data, 12)
     assert [one.row for one in found] == [*range(5, 17)]
     assert {one.row: one.attempt for one in found} == {
         row: "bpda, apgd ce" if row < 12 else "transfer, apgd ce" for row in range(5, 17)
@@ -119,7 +118,8 @@ def test_the_gallery_shows_what_broke_it(report, data, walk):
 
 def test_grey_images_and_others(data, tmp_path):
     grey = sample_images(channels=1)
-    shown = gallery(broken(sample_run(tmp_path / "grey", grey).folder, grey, 3), ("cat", "dog"))
+    made = sample_run(tmp_path / "grey", grey)
+    shown = gallery(broken_images(made.folder, made.summary, grey, 3), ("cat", "dog"))
     assert decoded(shown[0].clean).shape == (6, 6)
     odd = sample_images(channels=2)
     report = sample_run(tmp_path / "odd", odd)
@@ -149,7 +149,7 @@ def test_a_network_alone_has_no_classifier_beside_it(data, tmp_path):
 
 
 def test_a_void_run_shows_no_worst_case(report, data):
-    void = replace(report, verdict=Verdict(name=NOTHING, reasons=("check 16",)))
+    void = replace(report, verdict=RobustnessVerdict(name=NOTHING, reasons=("check 16",)))
     walk = Walk(run_page(void, data, command=""))
     assert walk.faults == []
     assert "No figure" in walk.text

@@ -27,7 +27,7 @@ from soap.attacks import PGD, DeepFool
 from soap.auxiliary import Consistency, JointModel, Rotation
 from soap.data import Dataset
 from soap.errors import SoapError
-from soap.evaluation.transfer import transfer
+from soap.evaluation.transfer import evaluate_transfer
 from soap.models import Network
 from soap.results import Store
 from soap.training import GenerativeSchedule, Schedule, Trained, train, train_generative
@@ -197,15 +197,15 @@ def evaluations(out: Path) -> dict[str, Any]:
     for n in COUNTS:
         data, store = noise(n), Store(out / f"{n}.jsonl")
         shown: set[tuple[int, int]] = set()
-        rows = transfer(
+        rows = evaluate_transfer(
             model, data, ATTACKS, purifiers, store=store, batch=5, save_adversarial=out / f"images-{n}",
             watch=lambda what, done, total, shown=shown: shown.add((done, total)),
         )  # fmt: skip
         untouchable = {name: Untouchable(attack) for name, attack in ATTACKS.items()}
-        again = transfer(model, data, untouchable, purifiers, store=store, batch=5)
+        again = evaluate_transfer(model, data, untouchable, purifiers, store=store, batch=5)
         measured, kept = ([timeless(row) for row in some] for some in (rows, again))
         found[str(n)] = {"rows": measured, "kept": measured == kept, "shown": max(shown)}
-    stopped = transfer(model, noise(23), ATTACKS, purifiers, batch=5, stop=Interruption(2))
+    stopped = evaluate_transfer(model, noise(23), ATTACKS, purifiers, batch=5, stop=Interruption(2))
     return {**found, "stopped": len(stopped)}
 
 

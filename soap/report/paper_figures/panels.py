@@ -1,6 +1,5 @@
 """What the panels of all figures share: axes, letters, names, and the words where there is nothing to draw."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,5 +90,4 @@ def shares(rows: Sequence[Row]) -> tuple[list[float], list[list[float]]]:
 
 def attack_radius(row: Row) -> float:
     """The radius of the attack that a row was measured under."""
-    found = re.search(r"\beps=([\d.e-]+)", row.settings)
-    return float(found[1]) if found else 0.0
+    return float(row.attack.steps[0].settings.get("eps", 0.0))

@@ -4,8 +4,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from soap.evaluation.adaptive.evaluate import Report
-from soap.evaluation.adaptive.summary import Line
+from soap.evaluation.suite import SuiteReport
+from soap.evaluation.summary import ProtocolResult
 from soap.report.drawing import Palette
 from soap.report.run_figures.plain import LETTERS, plain_axes
 from soap.report.run_words import shown_lines
@@ -14,7 +14,7 @@ from soap.results import wilson
 THICK = 0.36
 
 
-def draw_bars(report: Report, palette: Palette) -> Figure:
+def draw_bars(report: SuiteReport, palette: Palette) -> Figure:
     """Horizontal bars in per cent with 95 % intervals: clean first, the worst case last, where it means anything."""
     summary, lines = report.summary, shown_lines(report)
     apart = bool(summary.plan["purifies"]) and summary.worst.bare is not None
@@ -43,7 +43,7 @@ def draw_bars(report: Report, palette: Palette) -> Figure:
     return figure
 
 
-def _bar(axes: Axes, line: Line, correct: int, colour: str, hatch: str, at: float, palette: Palette) -> None:
+def _bar(axes: Axes, line: ProtocolResult, correct: int, colour: str, hatch: str, at: float, palette: Palette) -> None:
     share, (low, high) = 100 * correct / line.n, (100 * bound for bound in wilson(correct, line.n))
     axes.barh(
         at, share, THICK, facecolor=palette.paper if hatch else colour, edgecolor=colour, hatch=hatch, linewidth=1.2

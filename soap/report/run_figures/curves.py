@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from soap.errors import FileError
-from soap.evaluation.adaptive.folder import RunFolder
+from soap.evaluation.run_folder import RunFolder
 from soap.report.drawing import Palette
 from soap.report.run_figures.plain import LETTERS, plain_axes
 from soap.results import wilson
@@ -69,7 +69,7 @@ def radius_curve(folder: RunFolder) -> RadiusCurve | None:
     fact = _numbers(folder, "radii", ("eps", "accuracy"))
     if fact is None:
         return None
-    images = folder.fact("radii").get("images")  # type: ignore[union-attr]  # it is there: its curves were read
+    images = folder.read_fact("radii").get("images")  # type: ignore[union-attr]  # it is there: its curves were read
     if not isinstance(images, int) or images < 1:
         raise _damaged(folder, "radii")
     return RadiusCurve(
@@ -82,7 +82,7 @@ def loss_curve(folder: RunFolder) -> LossCurve | None:
     fact = _numbers(folder, "loss-curve", ("loss", "standing"))
     if fact is None:
         return None
-    return LossCurve(attack=str(folder.fact("loss-curve").get("attack")), **fact)  # type: ignore[union-attr]
+    return LossCurve(attack=str(folder.read_fact("loss-curve").get("attack")), **fact)  # type: ignore[union-attr]
 
 
 def draw_radii(curve: RadiusCurve, palette: Palette) -> Figure:
@@ -124,7 +124,7 @@ def draw_losses(curve: LossCurve, palette: Palette) -> Figure:
 
 def _numbers(folder: RunFolder, name: str, keys: tuple[str, str]) -> dict[str, tuple[float, ...]] | None:
     """The named lists of a fact, of one length; None where the fact is missing or tells a problem."""
-    fact = folder.fact(name)
+    fact = folder.read_fact(name)
     if fact is None or (isinstance(fact, dict) and "problem" in fact):
         return None
     lists = [fact.get(key) for key in keys] if isinstance(fact, dict) else []

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from soap.evaluation.adaptive.broken import Broken
+from soap.evaluation.summary import BrokenImage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +27,12 @@ class Shown:
     largest: float
 
 
-def gallery(found: Sequence[Broken], classes: Sequence[str]) -> list[Shown]:
+def gallery(found: Sequence[BrokenImage], classes: Sequence[str]) -> list[Shown]:
     """The pictures of all images that can be seen: [1 or 3, height, width]."""
     return [_shown(one, classes) for one in found if one.clean.ndim == 3 and one.clean.shape[0] in (1, 3)]
 
 
-def _shown(one: Broken, classes: Sequence[str]) -> Shown:
+def _shown(one: BrokenImage, classes: Sequence[str]) -> Shown:
     delta = one.attacked - one.clean
     largest = float(np.abs(delta).max())
     return Shown(

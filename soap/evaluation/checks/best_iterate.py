@@ -1,0 +1,145 @@
+"""Check 7: the attack returns every image broken that it broke at any step; and its loss curve, for the report."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from soap._runtime import seeding
+from soap.attacks import APGD
+from soap.attacks.apgd import Trace
+from soap.evaluation.attempts import seeded
+from soap.evaluation.checks import deterministic
+from soap.evaluation.checks.check import HALF_A_POINT, Check, Evidence, Judgement, Measurement, not_run, passed, warned
+from soap.evaluation.checks.context import ImpossibleError, MeasurementContext, Nearest, attempt_text
+from soap.gradient_rules import Criterion, logits_and_gradient, with_finite_logits
+from soap.shapes import Int, Tensor
+
+IMAGES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestIterate:
+    """Images broken at any step, at the end, and broken on the way but returned unbroken (lost).
+
+    doubtful: broken in one batch and not when classified again in another; not counted as lost.
+    """
+
+    images: int
+    broken_on_the_way: int
+    broken_at_the_end: int
+    lost: int
+    attack: str
+    doubtful: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTrace:
+    """Mean loss and share of unbroken images after every step; an image that left keeps its last loss."""
+
+    attack: str
+    loss: tuple[float, ...]
+    standing: tuple[float, ...]
+
+
+def measure(context: MeasurementContext) -> BestIterate:
+    """Run the strongest attack on a model that remembers the points it was asked about."""
+    seen, y = _observed_attack(context), context.few(IMAGES)[1]
+    ends, again = ~context.correct(seen.found, y), ~context.correct(seen.breaking, y)
+    return BestIterate(
+        images=len(y),
+        broken_on_the_way=int(seen.broken.sum()),
+        broken_at_the_end=int(ends.sum()),
+        lost=int((seen.broken & again & ~ends).sum()),
+        doubtful=int((seen.broken & ~again).sum()),
+        attack=attempt_text(context.strongest.step),
+    )
+
+
+def measure_loss_curve(context: MeasurementContext) -> LossTrace:
+    """The loss of the same attack, step by step."""
+    trace = _observed_attack(context).trace
+    if trace is None:
+        raise ImpossibleError(f"{type(context.strongest.attack).__name__} does not return its losses step by step")
+    losses = list(trace.loss_curve.nan_to_num(nan=torch.nan, posinf=torch.nan, neginf=torch.nan))
+    for step in range(1, len(losses)):
+        losses[step] = torch.where(losses[step].isnan(), losses[step - 1], losses[step])
+    means = torch.stack(losses).nanmean(1).nan_to_num()
+    steps = torch.arange(len(means), device=means.device)
+    hit = trace.fooled_at
+    survived = ((hit < 0) | (hit > steps[:, None])).double().mean(1)
+    return LossTrace(
+        attack=attempt_text(context.strongest.step), loss=tuple(means.tolist()), standing=tuple(survived.tolist())
+    )
+
+
+class RememberingModel(nn.Module):
+    """The model; it remembers which images were misclassified at any point, and the first such point."""
+
+    def __init__(self, model: nn.Module, nearest: Nearest, y: Int[Tensor, "n"]) -> None:
+        super().__init__()
+        self.model, self.nearest, self.y = model, nearest, y
+        self.broken = torch.zeros(len(y), dtype=torch.bool, device=y.device)
+        self.breaking = nearest.x.clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The model's own logits."""
+        logits: Tensor = self.model(x)
+        self._remember(x, logits)
+        return logits
+
+    def logits_and_gradient(self, x: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor]:
+        """The model's own logits and gradient."""
+        logits, direction = logits_and_gradient(self.model, x, criterion)
+        self._remember(x, logits)
+        return logits, direction
+
+    def _remember(self, x: Tensor, logits: Tensor) -> None:
+        rows = self.nearest(x)
+        new = (logits.detach().argmax(1) != self.y[rows]) & ~self.broken[rows]
+        self.broken[rows[new]], self.breaking[rows[new]] = True, x.detach()[new]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ObservedAttack:
+    """A run of the attack: images broken on the way, the points that broke them, the result, and APGD's trace."""
+
+    broken: Tensor
+    breaking: Tensor
+    found: Tensor
+    trace: Trace | None
+
+
+def _observed_attack(context: MeasurementContext) -> ObservedAttack:
+    """One run for both measurements."""
+    if "observed attack" not in context.memory:
+        x, y = context.few(IMAGES)
+        model = RememberingModel(with_finite_logits(context.model, x), Nearest(x=x, norm=context.threat.norm), y)
+        attack = seeded(context.strongest.attack, seeding.seed_for(context.seed, 7))
+        trace = attack.trace(model, x, y) if isinstance(attack, APGD) else None
+        found = attack(model, x, y) if trace is None else trace.x
+        context.memory["observed attack"] = ObservedAttack(
+            broken=model.broken, breaking=model.breaking, found=found, trace=trace
+        )
+    made: ObservedAttack = context.memory["observed attack"]
+    return made
+
+
+MEASUREMENT = Measurement(fact="best-iterate", record=BestIterate, measure=measure, check=7)
+LOSS_CURVE = Measurement(fact="loss-curve", record=LossTrace, measure=measure_loss_curve, check=None)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """WARN where more than half a point of the images is lost."""
+    found = evidence.record(MEASUREMENT)
+    if not evidence.record(deterministic.MEASUREMENT).deterministic:
+        return not_run("The defence is random (check 3), so a point that broke it once need not break it again.")
+    measured = f"{found.lost} of {found.broken_on_the_way} images broken on the way were returned unbroken"
+    if found.doubtful:
+        measured += f"; {found.doubtful} broke in one batch and not in another"
+    if found.lost > HALF_A_POINT * found.images:
+        return warned(measured, "The attack does not return its best iterate.")
+    return passed(measured, "The attack returns its best iterate.")
+
+
+CHECK = Check(number=7, name="best iterate kept", judge=judge)

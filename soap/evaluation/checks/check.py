@@ -1,0 +1,157 @@
+"""What all checks share: findings, the evidence they judge, and the measurements they store as facts of a run.
+
+A check is one file. Where a run's batches are not enough, the file defines a typed record, the function that measures
+it, and a `Measurement`; its `judge` function turns the evidence into a judgement.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from soap._files.records import read_record
+from soap.data import Dataset
+from soap.evaluation.checks.context import ImpossibleError, MeasurementContext
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.summary import Summary
+
+PASS, WARN, FAIL, NOT_RUN = "PASS", "WARN", "FAIL", "NOT RUN"
+STATES = (PASS, WARN, FAIL, NOT_RUN)
+
+HALF_A_POINT = 0.005
+"""Change of accuracy that a check tolerates."""
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The result of a check. state: one of `STATES`; measured: the numbers, short; meaning: one sentence.
+
+    PASS: no objection. WARN: the accuracy is an upper bound only. FAIL: the accuracy does not measure robustness.
+    NOT RUN: what the check needs was not measured, so the suite is incomplete.
+    """
+
+    number: int
+    name: str
+    state: str
+    measured: str
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Generic[Record]):
+    """A measurement that a check needs. fact: its file in the run folder. record: the dataclass it returns.
+
+    quick: whether it is cheap enough for the quick suite. check: the number of its check, None for the report alone.
+    """
+
+    fact: str
+    record: type[Record]
+    measure: Callable[[MeasurementContext], Record]
+    check: int | None
+    quick: bool = True
+
+    def fact_content(self, context: MeasurementContext) -> dict[str, Any]:
+        """Measure, and return the content of the fact: the record, or the problem that prevented it."""
+        try:
+            if len(context.x) == 0:
+                raise ImpossibleError("the defence classifies no clean image correctly")
+            return asdict(self.measure(context))  # type: ignore[call-overload]
+        except ImpossibleError as reason:
+            return {"problem": str(reason), "impossible": True}
+        except Exception as problem:  # a user's model may raise anything; the run reports it and goes on
+            return {"problem": f"{type(problem).__name__}: {problem}", "impossible": False}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    """What a check may use: the files and results of the run, and the images it ran on."""
+
+    folder: RunFolder
+    data: Dataset
+    summary: Summary
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The content of run.json."""
+        return self.summary.plan
+
+    def record(self, measurement: Measurement[Record]) -> Record:
+        """The record of a measurement; raises an error of this file where it is missing or failed."""
+        found = self.folder.read_fact(measurement.fact)
+        if found is None:
+            raise NotMeasuredError(f"The measurement {measurement.fact!r} is missing: run the full suite to its end.")
+        if "problem" in found and found["impossible"]:
+            raise NotMeasuredError(f"The measurement {measurement.fact!r} does not apply: {found['problem']}.")
+        if "problem" in found:
+            raise MeasurementFailedError(found["problem"])
+        names = {each.name for each in fields(measurement.record)}  # type: ignore[arg-type]
+        return read_record(measurement.record, {name: value for name, value in found.items() if name in names})
+
+
+class NotMeasuredError(Exception):
+    """A measurement is missing: not in the suite, not reached before a stop, or not applicable to the defence."""
+
+
+class MeasurementFailedError(Exception):
+    """A measurement raised an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """A finding without the number and name of its check."""
+
+    state: str
+    measured: str
+    meaning: str
+
+
+def passed(measured: str, meaning: str) -> Judgement:
+    """PASS."""
+    return Judgement(state=PASS, measured=measured, meaning=meaning)
+
+
+def warned(measured: str, meaning: str) -> Judgement:
+    """WARN: the accuracy is an upper bound only."""
+    return Judgement(state=WARN, measured=measured, meaning=meaning)
+
+
+def failed(measured: str, meaning: str) -> Judgement:
+    """FAIL: the accuracy does not measure robustness."""
+    return Judgement(state=FAIL, measured=measured, meaning=meaning)
+
+
+def not_run(meaning: str) -> Judgement:
+    """NOT RUN."""
+    return Judgement(state=NOT_RUN, measured="not measured", meaning=meaning)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One of the checks of a run."""
+
+    number: int
+    name: str
+    judge: Callable[[Evidence], Judgement]
+
+    @property
+    def page(self) -> str:
+        """The file of its page under docs/checks/."""
+        words = re.findall(r"[a-z0-9]+", self.name.lower())
+        return f"{self.number:02d}-{'-'.join(words)}.md"
+
+    def finding(self, evidence: Evidence) -> Finding:
+        """The finding of the check, also where its measurement is missing or failed."""
+        try:
+            found = self.judge(evidence)
+        except NotMeasuredError as missing:
+            found = not_run(str(missing))
+        except MeasurementFailedError as problem:
+            found = warned("could not be measured", f"The measurement raised an error: {problem}")
+        return Finding(number=self.number, name=self.name, **asdict(found))
+
+
+def percent(share: float) -> str:
+    """A share in [0, 1] as per cent with one decimal."""
+    return f"{100 * share:.1f} %"

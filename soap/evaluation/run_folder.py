@@ -1,0 +1,292 @@
+"""The folder of a suite run: its plan, every attacked batch, facts of the checks, and rows.
+
+    run.json                     the plan and its provenance; a run resumes only with the same plan
+    clean/0000.npz               the predictions of defence and classifier on a batch of clean images
+    attempts/03/0000.npz         the fourth attempt on the first batch: attacked images and predictions
+    facts/NAME.json              what a check measured
+    rows.jsonl                   one result row for each protocol, and the worst case
+    seal.json                    a fingerprint of every batch of a finished run
+
+Files are written atomically, so a killed run resumes and ends with the same bits. Each file carries a checksum of its
+bytes: a damaged file raises FileError.
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from soap._files import atomic, checksums
+from soap.data import Dataset
+from soap.data.arrays import read_arrays
+from soap.errors import FileError, InputError
+from soap.results import Provenance, defence_from_json, provenance_from_json
+
+PLAN, ROWS, FINGERPRINTS = "run.json", "rows.jsonl", "seal.json"
+SCHEMA = "soap-run/2"
+CONTINUED = "continued"
+"""The fact that names versions and devices that resumed the run."""
+
+MAKERS = ("version", "commit", "torch", "python", "device")
+"""The part of a provenance that may change the result."""
+
+_COMMENT = json.dumps({checksums.FIELD: checksums.BLANK}).encode()
+"""The comment at the end of an archive, which holds its checksum."""
+
+_PLAN_TYPES: dict[str, Any] = {
+    "target": {"name": str, "defence": dict},
+    "threat": {"eps": float, "norm": str},
+    "data": {"name": str, "split": str, "n": int, "sha256": str},
+    "suite": str,
+    "classes": list,
+    "left_out": dict,
+    "separable": bool,
+    "purifies": bool,
+    "batch": int,
+    "seed": int,
+    "weights_sha256": str,
+    "provenance": {field.name: object for field in fields(Provenance)},
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttackedBatch:
+    """A batch after an attempt. rows: its images' numbers in the run; x: the attacked images.
+
+    defended, bare: the labels that defence and classifier predict for `x`.
+    """
+
+    rows: npt.NDArray[np.int64]
+    x: npt.NDArray[np.float32]
+    defended: npt.NDArray[np.int64]
+    bare: npt.NDArray[np.int64]
+    seconds: float
+
+
+class RunFolder:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._plan: dict[str, Any] | None = None
+
+    @property
+    def rows(self) -> Path:
+        """The store of result rows."""
+        return self.path / ROWS
+
+    def plan(self) -> dict[str, Any]:
+        """The content of run.json; it is read once."""
+        if self._plan is None:
+            path = self.path / PLAN
+            content = checksums.read(path, "give the folder of a run of `soap evaluate --suite`")
+            if content.get("schema") != SCHEMA:
+                raise FileError(
+                    f"{path}: schema is {content.get('schema')!r}, expected {SCHEMA!r}; give the folder of a run of "
+                    "`soap evaluate --suite` (tools/migrate_rows.py converts runs of older versions)."
+                )
+            self._plan = content
+        return self._plan
+
+    def begin(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the plan of a new run, or check that the run in the folder has the same plan; return the stored one.
+
+        Provenance may differ: a run may be resumed elsewhere.
+        """
+        for place in (self.path, *self.path.glob("*/"), *self.path.glob("attempts/*/")):
+            atomic.remove_unfinished(place)
+        if not (self.path / PLAN).exists():
+            checksums.write(self.path / PLAN, {"schema": SCHEMA, **plan})
+        there = self.plan()
+        for key, wanted in json.loads(json.dumps(plan)).items():
+            if key != "provenance" and there.get(key) != wanted:
+                raise InputError(
+                    f"{self.path} holds another run: its {key} is {_short(there.get(key))}, expected {_short(wanted)}. "
+                    "Give another folder, or repeat the command of the run."
+                )
+        return there
+
+    def note_continuation(self, provenance: Mapping[str, Any]) -> None:
+        """Store the versions and the device that resume an unfinished run, where they are new."""
+        now = {name: provenance[name] for name in MAKERS}
+        found = self.read_fact(CONTINUED) or {"by": []}
+        began = self.plan()["provenance"]
+        if now != {name: began[name] for name in MAKERS} and now not in found["by"]:
+            self.write_fact(CONTINUED, {"by": [*found["by"], now]})
+
+    def read_batch(self, attempt: int | None, number: int) -> AttackedBatch | None:
+        """A stored batch; None where it is missing. attempt: None for clean images."""
+        path = self._batch_path(attempt, number)
+        if not path.exists():
+            return None
+        with atomic.explained(path):
+            content = path.read_bytes()
+        try:
+            _check_archive(content)
+            _, arrays = read_arrays(io.BytesIO(content))
+            names = ("rows", "x", "defended", "bare")
+            return AttackedBatch(**{name: arrays[name] for name in names}, seconds=float(arrays["seconds"]))
+        except Exception as problem:  # numpy and zipfile raise many kinds of exception for damaged files
+            raise FileError(f"{path}: cannot be read ({problem}); remove it and run the suite again.") from problem
+
+    def write_batch(self, attempt: int | None, number: int, batch: AttackedBatch) -> None:
+        """Write a batch."""
+        memory = io.BytesIO()
+        np.savez_compressed(
+            memory, rows=batch.rows, x=batch.x, defended=batch.defended, bare=batch.bare, seconds=batch.seconds
+        )
+        with zipfile.ZipFile(memory, "a") as archive:
+            archive.comment = _COMMENT
+        with atomic.replacing(self._batch_path(attempt, number)) as temporary:
+            temporary.write_bytes(checksums.filled(memory.getvalue()))
+
+    def read_fact(self, name: str) -> dict[str, Any] | None:
+        """A stored fact; None where it is missing."""
+        path = self.path / "facts" / f"{name}.json"
+        return checksums.read(path, "remove it and run the suite again") if path.exists() else None
+
+    def write_fact(self, name: str, found: Mapping[str, Any]) -> None:
+        """Write a fact."""
+        checksums.write(self.path / "facts" / f"{name}.json", found, allow_nan=False)
+
+    def read_fingerprints(self) -> Mapping[str, str] | None:
+        """The fingerprints of the batches of a finished run; None where the run is not finished."""
+        path = self.path / FINGERPRINTS
+        return checksums.read(path, "remove it and run the suite again") if path.exists() else None
+
+    def write_fingerprints(self, found: Mapping[str, str]) -> None:
+        """Write the fingerprints of a finished run; existing ones stay, so that later changes are noticed."""
+        if not (self.path / FINGERPRINTS).exists():
+            checksums.write(self.path / FINGERPRINTS, found)
+
+    def batch_names(self) -> Iterator[tuple[str, int | None, int]]:
+        """(name, attempt, number) of every batch of the plan, clean images first (attempt None)."""
+        content = self.plan()
+        count = -(-int(content["data"]["n"]) // int(content["batch"]))
+        for attempt in (None, *range(len(content["attempts"]))):
+            for number in range(count):
+                yield batch_name(attempt, number), attempt, number
+
+    def _batch_path(self, attempt: int | None, number: int) -> Path:
+        return self.path / f"{batch_name(attempt, number)}.npz"
+
+
+def batch_name(attempt: int | None, number: int) -> str:
+    """The name of a batch in the folder, without the suffix of its file."""
+    return f"{'clean' if attempt is None else f'attempts/{attempt:02d}'}/{number:04d}"
+
+
+def batch_fingerprint(batch: AttackedBatch) -> str:
+    """sha256 over the arrays of a batch, without the seconds: a resumed run has the same fingerprints."""
+    digest = hashlib.sha256()
+    for array in (batch.rows, batch.x, batch.defended, batch.bare):
+        digest.update(f"{array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def open_run(out: Path) -> RunFolder:
+    """The run in `out`, with a valid plan; FileError otherwise."""
+    folder = RunFolder(out)
+    if wrong := _invalid_entry(folder.plan()):
+        raise FileError(f"{out / PLAN}: its {wrong} is not valid; run the suite again in another folder.")
+    return folder
+
+
+def open_run_on(out: Path, data: Dataset) -> RunFolder:
+    """The run in `out`; InputError unless it ran on `data`."""
+    folder = open_run(out)
+    wanted = folder.plan()["data"]
+    if wanted["sha256"] != data.sha256 or wanted["n"] != len(data):
+        raise InputError(
+            f"{out} is a run on {wanted['n']:,} images of {wanted['name']}/{wanted['split']} with fingerprint "
+            f"{wanted['sha256'][:12]}, got {len(data):,} of {data.name}/{data.split} with {data.sha256[:12]}; "
+            "give the data of the run."
+        )
+    return folder
+
+
+def stored_batches(
+    folder: RunFolder, data: Dataset, *, unfinished: bool = False
+) -> Iterator[tuple[int | None, int, AttackedBatch]]:
+    """Every stored batch in the order of the plan, read once; FileError where one does not fit the data.
+
+    unfinished: accept a run that was stopped before all clean images were classified.
+    """
+    for name, attempt, number in folder.batch_names():
+        batch = folder.read_batch(attempt, number)
+        if batch is None and attempt is None and not unfinished:
+            raise FileError(f"{folder.path}: {name} is missing, there are no results yet; repeat the run's command.")
+        if batch is not None and not batch_fits(batch, data, attacked=attempt is not None):
+            raise FileError(f"{folder.path}: the arrays of {name} do not fit the data; remove it, run the suite again.")
+        if batch is not None:
+            yield attempt, number, batch
+
+
+def batch_fits(batch: AttackedBatch, data: Dataset, *, attacked: bool) -> bool:
+    """Whether the arrays of a batch fit the data and each other. attacked: whether it holds attacked images."""
+    rows, labels = batch.rows, (batch.defended, batch.bare)
+    whole = rows.ndim == 1 and all(np.issubdtype(array.dtype, np.integer) for array in (rows, *labels))
+    if not whole or any(array.shape != rows.shape for array in labels):
+        return False
+    if len(np.unique(rows)) != len(rows) or not ((rows >= 0) & (rows < len(data))).all():
+        return False
+    return not attacked or (batch.x.dtype == np.float32 and batch.x.shape == (len(rows), *data.x.shape[1:]))
+
+
+def _invalid_entry(plan: Mapping[str, Any]) -> str:
+    """The first entry of a plan that is missing or of another type; empty where all are valid."""
+    if wrong := _mismatch(plan, _PLAN_TYPES, ""):
+        return wrong
+    attempts = plan.get("attempts")
+    if not isinstance(attempts, list):
+        return "attempts"
+    for number, one in enumerate(attempts):
+        if wrong := _mismatch(one, {"protocol": str, "name": str, "attack": dict}, f"attempts[{number}]."):
+            return wrong
+    if plan["batch"] < 1 or plan["data"]["n"] < 1:
+        return "batch" if plan["batch"] < 1 else "data.n"
+    for name, read in (("target.defence", defence_from_json), ("provenance", provenance_from_json)):
+        try:
+            read(plan["target"]["defence"] if name == "target.defence" else plan["provenance"])
+        except (TypeError, ValueError) as error:
+            return f"{name} ({error})"
+    return ""
+
+
+def _mismatch(content: object, types: dict[str, Any], path: str) -> str:
+    if not isinstance(content, dict):
+        return path.removesuffix(".") or "content"
+    for key, wanted in types.items():
+        value = content.get(key)
+        if isinstance(wanted, dict):
+            if wrong := _mismatch(value, wanted, f"{path}{key}."):
+                return wrong
+        elif key not in content or not _is_of_type(value, wanted):
+            return path + key
+    return ""
+
+
+def _is_of_type(value: object, wanted: type) -> bool:
+    if wanted is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, wanted) and (wanted is not int or not isinstance(value, bool))
+
+
+def _check_archive(content: bytes) -> None:
+    """Raise unless the archive is intact; archives of older versions have no comment and rely on their CRCs."""
+    if content[-22:-18] == b"PK\x05\x06" and content.endswith(b"\0\0"):
+        return
+    checksums.check(content, json.loads(content[-len(_COMMENT) :]))
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

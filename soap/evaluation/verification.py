@@ -1,0 +1,202 @@
+"""Verify a suite run: the stored images are checked and classified again by the model.
+
+Weights and data must have the fingerprints of the run, every stored image must lie in the ball, and the counts of the
+rows must come out again. Another device rounds differently and may change a few labels; they are counted, and may move
+an accuracy by at most half a point.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from soap._runtime import devices
+from soap._runtime.isolation import isolated
+from soap.data import Dataset
+from soap.defence import DEFENDED, Defence
+from soap.evaluation.attempts import predicted_labels
+from soap.evaluation.plan import suite_defence_spec
+from soap.evaluation.provenance import fingerprint
+from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_fits, open_run
+from soap.evaluation.summary import Mask, SummaryBuilder, result_rows
+from soap.evaluation.transfer import Watch
+from soap.results import Row, Store, defence_from_json
+from soap.specs import call_text
+
+ACCURACY_TOLERANCE = 0.005
+"""Share of the images by which an accuracy may differ through rounding on another device."""
+
+NORM_TOLERANCE = 1e-6
+"""By how much a norm may exceed the radius in float32, as in check 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowComparison:
+    """A row with the counts found now, and the count that the run reported (None where it has no such row)."""
+
+    row: Row
+    reported: int | None
+
+    @property
+    def name(self) -> str:
+        """The protocol, "clean" or "worst"."""
+        return self.row.attack.name
+
+    @property
+    def found(self) -> int:
+        """Images that are correctly classified now."""
+        return self.row.correct
+
+    @property
+    def holds(self) -> bool:
+        """Whether both counts agree up to rounding."""
+        return self.reported is not None and abs(self.found - self.reported) <= ACCURACY_TOLERANCE * self.row.n
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """changed: stored labels that differ now, of `labels` in all. problems: other faults, one sentence each."""
+
+    comparisons: tuple[RowComparison, ...]
+    problems: tuple[str, ...]
+    changed: int
+    labels: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the run is confirmed."""
+        return not self.problems and all(one.holds for one in self.comparisons)
+
+
+def verify_run(
+    defence: Defence,
+    data: Dataset,
+    out: Path,
+    *,
+    watch: Watch = lambda what, done, total: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Verification | None:
+    """Classify the stored images of the run in `out` again; None after a stop."""
+    folder = open_run(out)
+    plan = folder.plan()
+    problems = _other_subject(plan, defence, data)
+    names = [] if problems else [*folder.batch_names()]  # images or weights of another run prove nothing
+    builder, coverage = SummaryBuilder(plan, data), _Coverage(plan, data)
+    fingerprints: dict[str, str] = {}
+    changed = labels = scored = 0
+    for done, (name, attempt, number) in enumerate(names, 1):
+        if stop():
+            return None
+        batch = folder.read_batch(attempt, number)
+        if batch is None:
+            problems.append(f"{name} is missing: the run is not finished; repeat its command.")
+            continue
+        fingerprints[name] = batch_fingerprint(batch)
+        if not batch_fits(batch, data, attacked=attempt is not None):
+            problems.append(f"{name}: its arrays do not fit the {len(data):,} images of {data.name}.")
+            continue
+        if attempt is not None and (illegal := _illegal(name, batch, data, plan["threat"])):
+            problems.append(illegal)  # not classified: a purifier rejects values outside [0, 1]
+            continue
+        again = _classified(defence, batch, data, clean=attempt is None)
+        changed += int((again.defended != batch.defended).sum())
+        labels += len(again.rows)
+        scored += 1
+        coverage.add(name, attempt, number, batch, again)
+        builder.add(attempt, number, again)
+        watch("classifying again", done, len(names))
+    whole = bool(names) and scored == len(names)
+    problems += coverage.problems if whole else []
+    problems += _changed_files(folder, fingerprints if names else _stored_fingerprints(folder))
+    comparisons = _compared(folder, builder) if whole else ()
+    return Verification(comparisons=comparisons, problems=tuple(problems), changed=changed, labels=labels)
+
+
+def _other_subject(plan: Mapping[str, Any], defence: Defence, data: Dataset) -> list[str]:
+    """One sentence for each of weights, data and defence that is not the run's."""
+    pairs = {
+        "weights": (plan["weights_sha256"], fingerprint(defence.seen_by(DEFENDED) or defence)),
+        "data": (plan["data"]["sha256"], data.sha256),
+        "defence": (call_text(defence_from_json(plan["target"]["defence"])), call_text(suite_defence_spec(defence))),
+    }
+    return [
+        f"the {what} of the run: {reported}; here: {found}. Give those of the run."
+        for what, (reported, found) in pairs.items()
+        if reported != found
+    ]
+
+
+def _illegal(name: str, batch: AttackedBatch, data: Dataset, threat: Mapping[str, Any]) -> str:
+    """A sentence on the images outside the ball or [0, 1]; empty where there are none."""
+    if len(batch.rows) == 0:
+        return ""
+    eps, norm = threat["eps"], threat["norm"]
+    clean = data.x[torch.from_numpy(batch.rows)].cpu().numpy().astype(np.float64)
+    delta = (batch.x - clean).reshape(len(batch.rows), -1)
+    sizes = np.abs(delta).max(1) if norm == "linf" else np.sqrt(np.square(delta).sum(1))
+    flat = batch.x.reshape(len(batch.rows), -1)
+    outside = ~((flat >= 0) & (flat <= 1)).all(1)  # true for NaN, too
+    bad = batch.rows[outside | ~(sizes <= eps + NORM_TOLERANCE)]
+    ball = f"the ball of {norm} radius {eps:g}"
+    return f"{name}: {len(bad)} images are not in {ball}; the first is image {bad[0]}." if len(bad) else ""
+
+
+def _classified(defence: Defence, batch: AttackedBatch, data: Dataset, *, clean: bool) -> AttackedBatch:
+    """The batch with the labels predicted now."""
+    if len(batch.rows) == 0:
+        return batch
+    x = data.x[torch.from_numpy(batch.rows)] if clean else torch.from_numpy(batch.x).to(data.x.device)
+    with isolated(defence), devices.cudnn_deterministic():
+        defended, bare = predicted_labels(defence, x)
+    return replace(batch, defended=defended.cpu().numpy(), bare=bare.cpu().numpy())
+
+
+class _Coverage:
+    """Finds images that an attempt had to attack and did not: those that survived by the stored and the new labels."""
+
+    def __init__(self, plan: Mapping[str, Any], data: Dataset) -> None:
+        self.plan, self.y = plan, data.y.cpu().numpy()
+        self.clean: Mask = np.zeros(len(data), bool)
+        self.survived, self.protocol = self.clean, ""
+        self.problems: list[str] = []
+
+    def add(self, name: str, attempt: int | None, number: int, then: AttackedBatch, now: AttackedBatch) -> None:
+        correct = (then.defended == self.y[then.rows]) & (now.defended == self.y[then.rows])
+        if attempt is None:
+            self.clean[then.rows] = correct
+            return
+        protocol = self.plan["attempts"][attempt]["protocol"]
+        if protocol != self.protocol:
+            self.survived, self.protocol = self.clean.copy(), protocol
+        size = int(self.plan["batch"])
+        wanted = number * size + np.flatnonzero(self.survived[number * size : (number + 1) * size])
+        if missed := np.setdiff1d(wanted, then.rows).tolist():
+            self.problems.append(f"{name}: {len(missed)} surviving images were not attacked; the first is {missed[0]}.")
+        self.survived[then.rows] &= correct
+
+
+def _stored_fingerprints(folder: RunFolder) -> dict[str, str]:
+    found = {name: folder.read_batch(attempt, number) for name, attempt, number in folder.batch_names()}
+    return {name: batch_fingerprint(batch) for name, batch in found.items() if batch is not None}
+
+
+def _changed_files(folder: RunFolder, found: Mapping[str, str]) -> list[str]:
+    """One sentence for each batch that differs from the run's fingerprints."""
+    written = folder.read_fingerprints()
+    if written is None:
+        return ["the run has no seal.json: it is not finished; repeat its command."]
+    return [
+        f"{name} was changed after the run: its fingerprint differs."
+        for name in sorted({*written, *found})
+        if written.get(name) != found.get(name)
+    ]
+
+
+def _compared(folder: RunFolder, builder: SummaryBuilder) -> tuple[RowComparison, ...]:
+    """The rows of the run beside those found now."""
+    written = {(row.attack, row.defence): row.correct for row in Store(folder.rows).read()}
+    found = result_rows(builder.summary())
+    return tuple(RowComparison(row=row, reported=written.get((row.attack, row.defence))) for row in found)

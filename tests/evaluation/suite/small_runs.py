@@ -1,0 +1,89 @@
+"""Short suite runs on a tiny model, and changes of their files."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tiny import noise_images, tiny_model
+
+import soap
+from soap.data import Dataset
+from soap.data.dataset import dataset
+from soap.defence import Defence
+from soap.evaluation import SuiteReport, Threat, evaluate_suite
+from soap.evaluation.run_folder import FINGERPRINTS, AttackedBatch, RunFolder, batch_fingerprint
+
+THREAT = Threat(eps=0.02)
+EFFORT = {"steps": 2, "queries": 5, "batch": 6}
+
+
+def defence() -> Defence:
+    model = tiny_model()
+    return Defence(model, soap.SOAP(model, 0.1))
+
+
+def images(n: int = 11) -> Dataset:
+    """Noise that the defence classifies correctly, except every sixth image."""
+    x = noise_images(n, seed=5)
+    y = defence().labels(x)
+    y[::6] = (y[::6] + 1) % 4
+    return make_dataset("noise", "test", x.numpy(), y.numpy(), tuple("abcd"))
+
+
+def run(
+    out: Path, *, suite: str = "quick", stop: Callable[[], bool] = lambda: False, **changes: Any
+) -> SuiteReport | None:
+    given = {"threat": THREAT, **EFFORT, **changes}
+    return evaluate_suite(defence(), images(), suite=suite, out=out, stop=stop, **given)
+
+
+def change_batch(
+    out: Path, attempt: int | None, number: int, change: Callable[[AttackedBatch], dict[str, Any]]
+) -> None:
+    """Rewrite a batch with other arrays."""
+    folder = RunFolder(out)
+    batch = folder.read_batch(attempt, number)
+    folder.write_batch(attempt, number, replace(batch, **change(batch)))
+
+
+def forge_fingerprints(out: Path) -> None:
+    """Write the fingerprints of the changed batches."""
+    (out / FINGERPRINTS).unlink()
+    folder = RunFolder(out)
+    found = {name: folder.read_batch(attempt, number) for name, attempt, number in folder.batch_names()}
+    folder.write_fingerprints({name: batch_fingerprint(batch) for name, batch in found.items()})
+
+
+def change_json(path: Path, change: Callable[[Any], None]) -> None:
+    """Change a JSON file, and remove its checksum."""
+    content = json.loads(path.read_text())
+    content.pop("checksum", None)
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def content(out: Path) -> dict[str, Any]:
+    """The content of all files of a run, without dates and times."""
+    found: dict[str, Any] = {}
+    for path in sorted(path for path in out.rglob("*") if path.is_file()):
+        name = path.relative_to(out).as_posix()
+        if path.suffix == ".npz":
+            with np.load(path) as arrays:
+                found[name] = {key: arrays[key].tobytes() for key in arrays.files if key != "seconds"}
+        elif path.suffix == ".jsonl":
+            found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        else:
+            found[name] = _timeless(json.loads(path.read_text()))
+    return found
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, str):
+        return re.sub(r"[\d.]+ x the time", "", value)  # a measured time
+    if isinstance(value, dict):
+        return {key: _timeless(part) for key, part in value.items() if key not in ("seconds", "date", "checksum")}
+    return [_timeless(part) for part in value] if isinstance(value, list) else value

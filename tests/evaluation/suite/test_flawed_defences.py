@@ -1,0 +1,52 @@
+"""Ten planted flaws: each is found by the intended check, and by no other."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from flaws import FLAWS, Flaw
+from small_nets import Judged, judge, quick_and
+
+from soap._runtime.isolation import preserved_random_state
+from soap.evaluation import verdict
+from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Flaw], Judged]:
+    @cache
+    def of(flaw: Flaw) -> Judged:
+        defence, out = flaw.defence(), Path(tmp_path_factory.mktemp("run"))
+        planned, measurements = flaw.planned(defence), quick_and(flaw.check)
+        with preserved_random_state():
+            torch.manual_seed(0)  # one of the flaws draws from the global state
+            return judge(defence, out, planned=planned, measurements=measurements, data=flaw.data())
+
+    return of
+
+
+def named(flaw: Flaw) -> str:
+    return flaw.name
+
+
+def test_there_are_ten_flaws():
+    assert len({flaw.name for flaw in FLAWS}) == 10
+
+
+@pytest.mark.parametrize("flaw", FLAWS, ids=named)
+def test_a_flaw_is_flagged_by_its_check(flaw, judged):
+    run = judged(flaw)
+    states = {finding.number: finding.state for finding in run.findings()}
+    assert states[flaw.check] == flaw.state, run.flagged()
+    found = verdict.judge(run.findings(), run.summary)
+    assert found.name == (NOTHING if flaw.state == "FAIL" else UPPER) != TRUSTED
+    assert found.reasons[0].startswith(f"check {flaw.check},")
+
+
+@pytest.mark.parametrize("flaw", FLAWS, ids=named)
+def test_a_flaw_is_not_flagged_by_other_checks(flaw, judged):
+    run = judged(flaw)
+    assert run.flagged(without=frozenset({flaw.check})) == {}
+    assert all(finding.number != flaw.check for finding in run.findings(without=frozenset({flaw.check})))

@@ -1,0 +1,285 @@
+"""A suite run: its files, resumption with the same bits, and errors for damaged folders."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import small_runs
+import torch
+from small_runs import EFFORT, THREAT, change_batch, change_json, content, defence, images, run
+from tiny import noise_images, tiny_model
+from torch import nn
+
+import soap
+from soap.attacks import APGD
+from soap.data.dataset import dataset
+from soap.defence import Defence
+from soap.errors import FileError, InputError
+from soap.evaluation import Threat, evaluate_suite, headline, read_report
+from soap.evaluation.summary import result_rows
+from soap.evaluation.verdict import NOTHING, UPPER
+from soap.results import Store
+from soap.specs import defence_spec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_git():
+    """Avoid a call of git for every plan."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOAP_COMMIT", "test")
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished run; tests copy it before they change it."""
+    out = tmp_path_factory.mktemp("run") / "quick"
+    return run(out)
+
+
+@pytest.fixture
+def copied(done, tmp_path):
+    return shutil.copytree(done.folder.path, tmp_path / "copy")
+
+
+def stopping(after):
+    """A `stop` that returns True from call number `after` on."""
+    questions = iter(range(10**6))
+    return lambda: next(questions) >= after
+
+
+def test_results_are_counts_over_the_stored_images(done):
+    model, data = defence(), images()
+    survived = model.labels(data.x) == data.y
+    assert done.summary.clean.correct == int(survived.sum())
+    for index in range(len(done.summary.plan["attempts"])):
+        for number in range(2):
+            batch = done.folder.read_batch(index, number)
+            if len(batch.rows):
+                labels = model.labels(torch.from_numpy(batch.x))
+                survived[batch.rows] &= labels == data.y[batch.rows]
+    assert done.summary.worst.correct == int(survived.sum())
+    assert 0 < done.summary.worst.correct < done.summary.clean.correct
+
+
+def test_a_run_keeps_plan_batches_facts_and_findings(done):
+    out = done.folder.path
+    assert {path.name for path in out.iterdir()} == {
+        "run.json", "clean", "attempts", "facts", "rows.jsonl", "seal.json", "findings.json"
+    }  # fmt: skip
+    kept = json.loads((out / "findings.json").read_text())
+    assert kept["verdict"] == {"name": UPPER, "reasons": list(done.verdict.reasons)}
+    assert [one["number"] for one in kept["findings"]] == [one.number for one in done.findings] == [*range(1, 20)]
+    assert Store(done.folder.rows).read() == result_rows(done.summary)
+    assert UPPER in headline(done.summary, done.verdict)
+
+
+@pytest.mark.parametrize("after", [1, 12])
+def test_a_run_that_is_stopped_repeatedly_ends_with_the_same_bits(done, tmp_path, after):
+    stops = 0
+    while run(tmp_path / "again", stop=stopping(after + stops)) is None:
+        stops += 1
+        assert stops < 100
+    assert stops > 0
+    assert content(tmp_path / "again") == content(done.folder.path)
+
+
+def test_versions_that_resume_a_run_are_stored(done, copied, monkeypatch, tmp_path):
+    out = tmp_path / "again"
+    assert run(out, stop=stopping(3)) is None
+    for commit, after in (("later", 6), ("later", 9), ("latest", 10**6)):
+        monkeypatch.setenv("SOAP_COMMIT", commit)
+        report = run(out, stop=stopping(after))
+    measured = next(one.measured for one in report.findings if one.number == 19)
+    assert "commit test; resumed at later, torch " in measured
+    assert "; resumed at latest, torch " in measured
+    assert measured.count("resumed") == 2
+    run(copied)  # finished at one commit: to look at it is not to go on
+    assert content(copied) == content(done.folder.path)
+
+
+def test_unfinished_files_of_a_killed_run_are_removed(copied):
+    left = [copied / place / ".0000.npz.x.unfinished" for place in ("", "clean", "attempts/01", "facts")]
+    for path in left:
+        path.write_bytes(b"half")
+    run(copied)
+    assert not [path for path in left if path.exists()]
+
+
+def test_a_finished_run_is_not_run_again(copied, monkeypatch):
+    before = content(copied)
+    stamps = {path: path.stat().st_mtime_ns for path in copied.rglob("*.npz")}
+
+    def forbidden(*_):
+        raise AssertionError("the attack ran again")
+
+    monkeypatch.setattr(APGD, "perturb", forbidden)
+    assert run(copied).verdict.name == UPPER
+    assert content(copied) == before
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("*.npz")} == stamps
+
+
+def test_the_report_is_read_from_the_folder(done):
+    again = read_report(done.folder.path, images())
+    assert (again.verdict, again.findings) == (done.verdict, done.findings)
+    for one, other in zip(again.summary.protocols, done.summary.protocols, strict=True):
+        assert np.array_equal(one.defended, other.defended)
+        assert one.gain == other.gain
+
+
+def test_an_edited_verdict_does_not_change_the_report(copied):
+    change_json(copied / "findings.json", lambda kept: kept["verdict"].update(name="TRUSTED BOUND", reasons=[]))
+    assert read_report(copied, images()).verdict.name == UPPER
+
+
+def test_another_plan_needs_another_folder(copied):
+    with pytest.raises(InputError, match="holds another run"):
+        run(copied, seed=1)
+    with pytest.raises(InputError, match="did you mean quick"):
+        run(copied, suite="quik")
+
+
+def test_the_note_of_the_caller_is_kept(tmp_path):
+    report = run(tmp_path / "run", suite="noise", note={"command": "this one"})
+    assert report.folder.read_fact("asked") == {"command": "this one"}
+    assert [line.protocol for line in report.summary.protocols] == ["noise"]
+
+
+def test_probabilities_give_the_verdict_not_a_robustness_number(tmp_path):
+    data = images()
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Softmax(1))
+    with torch.no_grad():
+        data.y.copy_(network(data.x).argmax(1))
+    report = evaluate_suite(
+        Defence.of_module(network, name="softmax"), data, THREAT, suite="transfer", out=tmp_path, **EFFORT
+    )
+    assert report.verdict.name == NOTHING
+    assert "no accuracy" in headline(report.summary, report.verdict)
+
+
+def test_a_model_without_a_purifier(tmp_path):
+    model = small_runs.tiny_model()
+    report = evaluate_suite(Defence(model), images(), THREAT, suite="transfer", out=tmp_path, **EFFORT)
+    assert {row.defence.purifies for row in report.rows} == {False}
+    assert len(report.rows) == 3
+
+
+def truncate(out):
+    path = out / "attempts" / "01" / "0000.npz"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def words_for_answers(out):
+    path = out / "attempts" / "00" / "0000.npz"
+    with np.load(path) as arrays:
+        changed = {**arrays, "bare": arrays["bare"].astype(str)}
+    np.savez(path, **changed)
+
+
+HOSTILE = {
+    "a cut batch": (truncate, "0000.npz: cannot be read"),
+    "no plan": (lambda out: (out / "run.json").unlink(), "no such file"),
+    "a plan that is no JSON": (lambda out: (out / "run.json").write_text("{"), "give the folder of a run"),
+    "a list for a plan": (lambda out: (out / "run.json").write_text("[]"), "it holds no names"),
+    "another schema": (lambda out: change_json(out / "run.json", lambda p: p.update(schema="x")), "schema is 'x'"),
+    "no threat": (lambda out: change_json(out / "run.json", lambda p: p.pop("threat")), "its threat"),
+    "words for a radius": (
+        lambda out: change_json(out / "run.json", lambda p: p["threat"].update(eps="x")), "its threat.eps"
+    ),
+    "no batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch=0)), "its batch"),
+    "a true batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch=True)), "its batch"),
+    "words for attempts": (lambda out: change_json(out / "run.json", lambda p: p.update(attempts="x")), "attempts"),
+    "half an attempt": (
+        lambda out: change_json(out / "run.json", lambda p: p["attempts"][1].pop("protocol")), "attempts[1].protocol"
+    ),
+    "half a provenance": (
+        lambda out: change_json(out / "run.json", lambda p: p["provenance"].pop("seed")), "provenance.seed"
+    ),
+    "too much provenance": (
+        lambda out: change_json(out / "run.json", lambda p: p["provenance"].update(more=1)), "its provenance"
+    ),
+    "no clean batch": (lambda out: (out / "clean" / "0001.npz").unlink(), "clean/0001 is missing"),
+    "rows beyond the data": (
+        lambda out: change_batch(out, 0, 0, lambda b: {"rows": b.rows + 100}), "attempts/00/0000 do not fit"
+    ),
+    "rows that are twice there": (
+        lambda out: change_batch(out, 0, 0, lambda b: {"rows": np.zeros_like(b.rows)}), "do not fit"
+    ),
+    "images of another shape": (lambda out: change_batch(out, 0, 0, lambda b: {"x": b.x[:, :, 1:]}), "do not fit"),
+    "too few answers": (lambda out: change_batch(out, 0, 0, lambda b: {"defended": b.defended[1:]}), "do not fit"),
+    "answers in words": (words_for_answers, "do not fit"),
+    "a fact that is none": (lambda out: (out / "facts" / "gradient.json").write_text("{}"), "facts"),
+    "a fact that is no JSON": (lambda out: (out / "facts" / "gradient.json").write_text("{"), "gradient.json"),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_damaged_folder_raises_a_file_error(copied, case):
+    tamper, said = HOSTILE[case]
+    tamper(copied)
+    with pytest.raises(FileError) as error:
+        read_report(copied, images())
+    assert said in str(error.value)
+
+
+def test_other_data_than_the_runs_are_rejected(done):
+    with pytest.raises(InputError, match="give the data of the run"):
+        read_report(done.folder.path, images(10))
+    with pytest.raises(InputError, match="give the data of the run"):
+        read_report(done.folder.path, soap.data.load("mnist-mini").take(11))
+
+
+class Brightest(nn.Module):
+    """Answers without a weight: the brightest of the first pixels."""
+
+    def forward(self, x):
+        return x.flatten(1)[:, :4] * 5
+
+
+def test_a_network_without_weights_is_evaluated(tmp_path):
+    brightest = Defence.of_module(Brightest(), name="brightest")
+    report = evaluate_suite(brightest, images(), THREAT, suite="transfer", out=tmp_path / "run", **EFFORT)
+    assert report is not None
+    assert report.summary.plan["provenance"]["device"].startswith("cpu")
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 6])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_full_suite_runs_with_few_classes(classes, norm, tmp_path):
+    """Losses and AutoAttack's targets took ten; a run ended in the middle."""
+    pytest.importorskip("pyautoattack")
+    torch.manual_seed(classes)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))
+    x = noise_images(8, seed=1)
+    few = dataset("few", "test", x.numpy(), network(x).argmax(1).numpy(), tuple("abcdef"[:classes]))
+    whole = Defence(network, lambda x: x.round(decimals=1), name="few")
+    threat = Threat(eps=0.1 if norm == "linf" else 1.0, norm=norm)
+    report = evaluate_suite(whole, few, threat, suite="full", out=tmp_path / "run", steps=2, queries=4, batch=8)
+    assert report is not None
+    assert {"transfer", "autoattack", "black-box"} <= {line.protocol for line in report.summary.protocols}
+
+
+def test_a_joint_model_with_probabilities_is_evaluated(tmp_path):
+    """The attack that knows the auxiliary task did not see it behind the wrapper that makes such a model attackable."""
+    model = tiny_model()
+    model.classifier = nn.Sequential(model.classifier, nn.Softmax(1))
+    data = images()
+    report = evaluate_suite(Defence(model), data, THREAT, suite="auxiliary-aware", out=tmp_path / "run", **EFFORT)
+    assert report.verdict.name == NOTHING
+
+
+def test_rows_of_other_threats_have_other_keys(tmp_path):
+    """Two worst cases at different radii were the same figure by their key, and bare rows by any defence's points."""
+    made = [run(tmp_path / str(eps), suite="transfer", threat=Threat(eps=eps)) for eps in (0.02, 0.05)]
+    one, other = ({row.key for row in report.rows if row.attack.name != "clean"} for report in made)
+    assert not one & other
+    bare = [row for row in made[0].rows if not row.defence.purifies]
+    assert all(row.attack.against == defence_spec(defence().purifier) for row in bare)
+
+
+def test_black_box_attacks_are_not_judged_by_gradient_steps(tmp_path):
+    """A stolen copy was taken for an attack by gradient steps, and the run was void for its single step."""
+    report = run(tmp_path / "run", suite="black-box")
+    assert {one.state for one in report.findings if one.number in (8, 9, 10, 11, 12)} == {"NOT RUN"}
