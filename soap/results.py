@@ -160,10 +160,10 @@ class Store:
     def append(self, row: Row) -> None:
         """Add a row at the end; it is on disk when this returns."""
         # Keys keep their order: that of settings is the order in which they are displayed.
-        line = checksums.as_text(row.as_json()).encode() + b"\n"
-        with atomic.explained(self.path):
+        line = checksums.dumps(row.as_json()).encode() + b"\n"
+        with atomic.file_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab", buffering=0) as file, atomic.locked(file):  # several processes may append
+            with self.path.open("ab", buffering=0) as file, atomic.file_lock(file):  # several processes may append
                 _, whole, torn = self._read()
                 if torn:
                     LOG.warning("%s: removed the incomplete last line (%d bytes).", self.path, torn)
@@ -179,7 +179,7 @@ class Store:
 
     def _read(self) -> tuple[list[Row], int, int]:
         """Rows, the bytes of complete lines, and the bytes of an incomplete line after them."""
-        with atomic.explained(self.path):
+        with atomic.file_errors(self.path):
             content = self.path.read_bytes() if self.path.exists() else b""
         whole = content.rfind(b"\n") + 1
         rows = []

@@ -108,10 +108,10 @@ def test_rows_without_a_checksum_are_read(tmp_path):
 
 DAMAGE = [
     (b"not json\n", "Expecting value"),
-    (b"[]\n", "it holds no names"),
+    (b"[]\n", "it is not a JSON object"),
     (b"{}\n", "schema is None, expected 2"),
     (b'{"schema": 2}\n', "not a result row"),
-    (json.dumps({**ROW.as_json(), "seconds": 1, "checksum": "sha256:" + 64 * "a"}).encode() + b"\n", "does not fit"),
+    (json.dumps({**ROW.as_json(), "seconds": 1, "checksum": "sha256:" + 64 * "a"}).encode() + b"\n", "does not match"),
     (json.dumps({**ROW.as_json(), "correct": 101}).encode() + b"\n", "101 correct of 100"),
     (json.dumps({**ROW.as_json(), "model": "better"}).encode() + b"\n", "changed after it was written"),
     (b"\xff\xfe\n", "Expecting value|utf-8"),

@@ -192,7 +192,7 @@ def migrate_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
     """The content of run.json of schema 1 as that of schema 2."""
     target, stated = plan["target"], plan["provenance"]
     return {
-        **{name: value for name, value in plan.items() if name != checksums.FIELD},
+        **{name: value for name, value in plan.items() if name != checksums.CHECKSUM_FIELD},
         "schema": SCHEMA,
         "target": {"name": target["name"], "defence": asdict(defence_of(target["defence"], target["eps_pfy"]))},
         "attempts": [
@@ -214,7 +214,7 @@ def migrate_file(path: Path) -> bool:
         plan = json.loads(path.read_text(encoding="utf-8"))
         if plan.get("schema") != "soap-run/1":
             return False
-        checksums.write(path, migrate_plan(plan))
+        checksums.write_json(path, migrate_plan(plan))
         return True
     if path.name == FINDINGS:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -227,7 +227,7 @@ def migrate_file(path: Path) -> bool:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if not rows or not all(row.get("schema") == 1 and "eps_pfy" in row for row in rows):
         return False
-    lines = [checksums.as_text(row.as_json()) for row in migrate_rows(rows)]
+    lines = [checksums.dumps(row.as_json()) for row in migrate_rows(rows)]
     atomic.write_text(path, "".join(f"{line}\n" for line in lines))
     return True
 

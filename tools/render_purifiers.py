@@ -17,7 +17,6 @@ from soap.evaluation.verdict import NOTHING
 from soap.paper.planning import seed_of
 from soap.purifiers import AntiAdversary, Hedge
 from soap.recipes import generative
-from soap.recipes.naming import defence_by
 from soap.recipes.purifiers import BY_PRIOR, SOAP_NAME
 from soap.report import markdown_table, with_section
 from soap.report.accuracy import percent
@@ -95,7 +94,7 @@ def label(model: str, purifier: str) -> DefenceSpec:
     by_classifier = {"anti-adversary": AntiAdversary, "hedge": Hedge}
     if purifier in by_classifier:
         return defence_spec(by_classifier[purifier](nn.Identity()))
-    return recipes.defence(recipes.read(model), "min-aux" if purifier == SOAP_NAME else UNDEFENDED)
+    return recipes.purifier_label(recipes.read(model), "min-aux" if purifier == SOAP_NAME else UNDEFENDED)
 
 
 def _measured(rows: Sequence[Row], model: str, attack: str, defence: DefenceSpec) -> Row | None:

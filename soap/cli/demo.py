@@ -80,7 +80,9 @@ def demo_command(
             threat = Threat(eps=PAPER[DATA][SHOWN_ATTACK].eps)  # type: ignore[attr-defined]
             target, few = Defence(network, purifier), digits.take(min(ADAPTIVE_LIMIT, limit))
             with TemporaryDirectory() as folder:
-                report = evaluate_suite(target, few, threat, suite="quick", out=Path(folder) / "run", watch=watch, **options)
+                report = evaluate_suite(
+                    target, few, threat, suite="quick", out=Path(folder) / "run", watch=watch, **options
+                )
     again = ["soap", "demo", "--model", model, "--limit", str(limit), "--batch", str(console.batch)]
     again += ["--adaptive"] if adaptive else []
     seconds = time.monotonic() - began

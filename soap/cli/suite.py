@@ -55,8 +55,8 @@ class SuiteOptions:
             "--suite",
             metavar="NAME",
             help=f"Use attacks that know the purifier, and check the result: {', '.join(SUITES)}, or one protocol: "
-            f"{', '.join(PROTOCOLS)}. Takes --eps, --norm, --steps ({DEFAULT_STEPS}, of quick {QUICK_STEPS}), --queries, "
-            f"--out and --require. {default('transfer only')}",
+            f"{', '.join(PROTOCOLS)}. Takes --eps, --norm, --steps ({DEFAULT_STEPS}, of quick {QUICK_STEPS}), "
+            f"--queries, --out and --require. {default('transfer only')}",
             autocompletion=completion(lambda: (*SUITES, *PROTOCOLS)),
         ),
     ] = None

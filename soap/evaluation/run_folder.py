@@ -37,7 +37,7 @@ CONTINUED = "continued"
 MAKERS = ("version", "commit", "torch", "python", "device")
 """The part of a provenance that may change the result."""
 
-_COMMENT = json.dumps({checksums.FIELD: checksums.BLANK}).encode()
+_COMMENT = json.dumps({checksums.CHECKSUM_FIELD: checksums.ZERO_CHECKSUM}).encode()
 """The comment at the end of an archive, which holds its checksum."""
 
 _PLAN_TYPES: dict[str, Any] = {
@@ -86,7 +86,7 @@ class RunFolder:
         """The content of run.json; it is read once."""
         if self._plan is None:
             path = self.path / PLAN
-            content = checksums.read(path, "give the folder of a run of `soap evaluate --suite`")
+            content = checksums.read_json(path, "give the folder of a run of `soap evaluate --suite`")
             if content.get("schema") != SCHEMA:
                 raise FileError(
                     f"{path}: schema is {content.get('schema')!r}, expected {SCHEMA!r}; give the folder of a run of "
@@ -101,9 +101,9 @@ class RunFolder:
         Provenance may differ: a run may be resumed elsewhere.
         """
         for place in (self.path, *self.path.glob("*/"), *self.path.glob("attempts/*/")):
-            atomic.remove_unfinished(place)
+            atomic.remove_temporary_files(place)
         if not (self.path / PLAN).exists():
-            checksums.write(self.path / PLAN, {"schema": SCHEMA, **plan})
+            checksums.write_json(self.path / PLAN, {"schema": SCHEMA, **plan})
         there = self.plan()
         for key, wanted in json.loads(json.dumps(plan)).items():
             if key != "provenance" and there.get(key) != wanted:
@@ -126,7 +126,7 @@ class RunFolder:
         path = self._batch_path(attempt, number)
         if not path.exists():
             return None
-        with atomic.explained(path):
+        with atomic.file_errors(path):
             content = path.read_bytes()
         try:
             _check_archive(content)
@@ -144,27 +144,27 @@ class RunFolder:
         )
         with zipfile.ZipFile(memory, "a") as archive:
             archive.comment = _COMMENT
-        with atomic.replacing(self._batch_path(attempt, number)) as temporary:
-            temporary.write_bytes(checksums.filled(memory.getvalue()))
+        with atomic.replace_file(self._batch_path(attempt, number)) as temporary:
+            temporary.write_bytes(checksums.with_checksum(memory.getvalue()))
 
     def read_fact(self, name: str) -> dict[str, Any] | None:
         """A stored fact; None where it is missing."""
         path = self.path / "facts" / f"{name}.json"
-        return checksums.read(path, "remove it and run the suite again") if path.exists() else None
+        return checksums.read_json(path, "remove it and run the suite again") if path.exists() else None
 
     def write_fact(self, name: str, found: Mapping[str, Any]) -> None:
         """Write a fact."""
-        checksums.write(self.path / "facts" / f"{name}.json", found, allow_nan=False)
+        checksums.write_json(self.path / "facts" / f"{name}.json", found, allow_nan=False)
 
     def read_fingerprints(self) -> Mapping[str, str] | None:
         """The fingerprints of the batches of a finished run; None where the run is not finished."""
         path = self.path / FINGERPRINTS
-        return checksums.read(path, "remove it and run the suite again") if path.exists() else None
+        return checksums.read_json(path, "remove it and run the suite again") if path.exists() else None
 
     def write_fingerprints(self, found: Mapping[str, str]) -> None:
         """Write the fingerprints of a finished run; existing ones stay, so that later changes are noticed."""
         if not (self.path / FINGERPRINTS).exists():
-            checksums.write(self.path / FINGERPRINTS, found)
+            checksums.write_json(self.path / FINGERPRINTS, found)
 
     def batch_names(self) -> Iterator[tuple[str, int | None, int]]:
         """(name, attempt, number) of every batch of the plan, clean images first (attempt None)."""
@@ -284,7 +284,7 @@ def _check_archive(content: bytes) -> None:
     """Raise unless the archive is intact; archives of older versions have no comment and rely on their CRCs."""
     if content[-22:-18] == b"PK\x05\x06" and content.endswith(b"\0\0"):
         return
-    checksums.check(content, json.loads(content[-len(_COMMENT) :]))
+    checksums.verify(content, json.loads(content[-len(_COMMENT) :]))
 
 
 def _short(value: Any) -> str:

@@ -73,7 +73,13 @@ def evaluate_transfer(
         save_to = None if save_adversarial is None else save_adversarial / f"{run.name}-{name}.npz"
         ready = partial(attacks.__getitem__, name)
         rows += run.measured(
-            attack_spec(name, attack), ready, purifiers, known=known, store=store, save_to=save_to, images=attacked_images
+            attack_spec(name, attack),
+            ready,
+            purifiers,
+            known=known,
+            store=store,
+            save_to=save_to,
+            images=attacked_images,
         )
     return rows
 
@@ -119,7 +125,7 @@ class TransferRun:
             attack = make()
             x_adv = None if attack is None else self.attacked(spec.name, attack)
             seconds = time.monotonic() - began
-            if x_adv is not None and save_to is not None and distributed.here().first:
+            if x_adv is not None and save_to is not None and distributed.processes().is_main:
                 save_images(save_to, x_adv, self.data.y)
             if x_adv is not None and images is not None:
                 images[spec.name] = x_adv
@@ -189,7 +195,7 @@ class TransferRun:
                     line[place] = float(getattr(purified, name).sum()) if isinstance(purified, Purified) else torch.nan
             with isolated(self.model), torch.no_grad():
                 line[0] = int((self.model(x).argmax(1) == y).sum())
-        distributed.here().put_together(sums)
+        distributed.processes().sum_disjoint(sums)
         correct, *totals = (sum(column) for column in sums.T.tolist())  # in batch order, as one process adds them
         if purifier is None:
             measures = self._strength(attack, x_adv)
@@ -219,10 +225,10 @@ class TransferRun:
 
 def _stored_rows(store: Store | None) -> list[Row]:
     """The rows of the store as the first process reads them: all processes must skip the same work."""
-    here = distributed.here()
-    rows = store.read() if store is not None and here.first else []
-    if here.many:
-        rows = [from_json(row) for row in json.loads(here.told_by_first(json.dumps([row.as_json() for row in rows])))]
+    here = distributed.processes()
+    rows = store.read() if store is not None and here.is_main else []
+    if here.is_distributed:
+        rows = [from_json(row) for row in json.loads(here.broadcast_text(json.dumps([row.as_json() for row in rows])))]
     return rows
 
 
@@ -233,5 +239,5 @@ def _purified(purifier: Purify, x: Tensor, y: Tensor) -> Any:
 
 def save_images(path: Path, x: Tensor, y: Tensor) -> None:
     """Write images and labels as an .npz file that `soap.data.load` reads."""
-    with atomic.replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic.replace_file(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, x=x.cpu().numpy(), y=y.cpu().numpy())

@@ -38,7 +38,7 @@ def attacks_by_name(
             attack = replace(attack, seed=seed, **given)  # type: ignore[arg-type]  # steps is an int
             used |= {*given}
         elif isinstance(attack, FGSM):
-            attack = replace(attack, **{key: value for key, value in given.items() if key == "eps"})
+            attack = replace(attack, eps=given.get("eps", attack.eps))
             used |= {*given} & {"eps"}
         attacks[name] = attack
     for key in given:

@@ -18,10 +18,10 @@ from soap.models import Generator
 from soap.purifiers import DefenseGAN, Purified
 from soap.recipes.building import build_errors, compile_errors
 from soap.recipes.recipe import GenerativeRecipe, is_generative, read_text, revised, with_comment
-from soap.specs import DefenceSpec, defence_spec
 from soap.recipes.recipe import parse_generative as parse
 from soap.recipes.typed_options import call_typed
 from soap.shapes import Tensor
+from soap.specs import DefenceSpec, defence_spec
 from soap.training import GenerativeProgress, Objective, Trained, WganGp, train_generative
 
 Purify = Callable[[Tensor], Purified]

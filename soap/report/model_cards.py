@@ -10,6 +10,7 @@ from soap.evaluation import PAPER, fingerprint
 from soap.recipes import Recipe
 from soap.recipes.purifiers import purifier_of
 from soap.results import Row, Store
+from soap.specs import attack_spec
 
 HEADLINE_ATTACKS = {"none": "clean", "fgsm": "FGSM", "pgd": "PGD"}
 """Attacks whose results summarise a model, with their titles."""
@@ -41,8 +42,10 @@ class ModelCard:
         """The result of the paper's attack with min-aux purification (bare without a task), on the most images."""
         settings = PAPER.get(self.recipe.data, {}).get(attack)
         choice = "none" if self.recipe.task is None else "min-aux"
-        expected = (attack, repr(settings), recipes.purifier_spec(self.recipe, choice), self.recipe.data)
-        matching = [row for row in self.rows if (row.attack, row.settings, row.defence, row.data) == expected]
+        if settings is None:
+            return None
+        expected = (attack_spec(attack, settings), recipes.purifier_spec(self.recipe, choice), self.recipe.data)
+        matching = [row for row in self.rows if (row.attack, row.defence, row.data) == expected]
         return max(matching, key=lambda row: row.n, default=None)
 
     def as_json(self) -> dict[str, Any]:

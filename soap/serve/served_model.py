@@ -11,7 +11,7 @@ from soap.auxiliary import JointModel
 from soap.evaluation import PAPER
 from soap.recipes import Recipe
 from soap.recipes.attacks import attacks_by_name, paper_data_set
-from soap.recipes.naming import class_names
+from soap.recipes.recipe import class_names
 
 OFFERED_ATTACKS = ("fgsm", "pgd", "df")
 """The paper's attacks that finish within a request's deadline; Carlini and Wagner's takes longer."""

@@ -171,7 +171,7 @@ def test_the_names_are_those_of_the_tables_rows():
     found = swept.by_gradient(committed_rows(), recipe.name)
     for name in ("paper", "stop"):
         row = found["pgd", name]
-        assert row.defence == recipes.defence(recipe, "min-aux", name)
+        assert row.defence == recipes.purifier_label(recipe, "min-aux", name)
         assert row.attack == attack_spec("pgd", PAPER["cifar10"]["pgd"])
 
 

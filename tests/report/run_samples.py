@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from soap.data import Dataset
-from soap.data.dataset import dataset
 from soap.evaluation import SuiteReport, read_report
 from soap.evaluation.run_folder import AttackedBatch, RunFolder
 from soap.specs import AttackStep, DefenceSpec

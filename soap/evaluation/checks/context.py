@@ -13,8 +13,7 @@ from soap._runtime import seeding
 from soap._runtime.isolation import isolated
 from soap.attacks import APGD, Attack
 from soap.attacks.losses import TARGETED
-from soap.attacks.pgd import BALLS
-from soap.balls import Ball
+from soap.balls import BALLS, Ball
 from soap.data import Dataset
 from soap.defence import Defence
 from soap.errors import InputError

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from soap.attacks import APGD, PGD
 from soap.attacks.noise import Noise
 from soap.data import Dataset
-from soap.data.dataset import dataset
 from soap.defence import Defence
 from soap.evaluation.plan import Attempt, plan_attempts
 

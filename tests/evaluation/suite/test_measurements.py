@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.autograd import grad
 
 from soap.attacks import APGD, Attack
-from soap.data.dataset import dataset
 from soap.defence import Defence
 from soap.errors import InputError
 from soap.evaluation.attempts import run_attempts

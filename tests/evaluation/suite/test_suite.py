@@ -181,7 +181,7 @@ HOSTILE = {
     "a cut batch": (truncate, "0000.npz: cannot be read"),
     "no plan": (lambda out: (out / "run.json").unlink(), "no such file"),
     "a plan that is no JSON": (lambda out: (out / "run.json").write_text("{"), "give the folder of a run"),
-    "a list for a plan": (lambda out: (out / "run.json").write_text("[]"), "it holds no names"),
+    "a list for a plan": (lambda out: (out / "run.json").write_text("[]"), "it is not a JSON object"),
     "another schema": (lambda out: change_json(out / "run.json", lambda p: p.update(schema="x")), "schema is 'x'"),
     "no threat": (lambda out: change_json(out / "run.json", lambda p: p.pop("threat")), "its threat"),
     "words for a radius": (
