@@ -20,7 +20,7 @@ from soap.bench.timing import synchronise
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.recipes import Recipe
-from soap.recipes.making import compiling
+from soap.recipes.building import compile_errors
 from soap.training import Progress
 
 
@@ -88,7 +88,7 @@ class BenchTraining:
         """Train `model` with our loop; the mean joint loss of each epoch."""
         if compiled:  # shapes of a model measured before would make this one's dynamic and slower
             torch.compiler.reset()
-        with compiling(compiled), tempfile.TemporaryDirectory(prefix="soap-bench-") as folder:
+        with compile_errors(compiled), tempfile.TemporaryDirectory(prefix="soap-bench-") as folder:
             done = training.train(
                 model,
                 data,

@@ -19,11 +19,11 @@ import torch
 from safetensors.torch import load_file
 
 import soap
-from soap import attacks, recipes
+from soap import attacks, gradient_rules, recipes
 from soap.attacks import APGD, FGSM, PGD, Attack, CarliniWagner, DeepFool, Noise, Square, Substitute
 from soap.cli import main
 from soap.data import Dataset
-from soap.evaluation.adaptive.evaluate import read
+from soap.evaluation import read_report
 from soap.models.pixelcnn import PixelCNN
 from soap.purifiers import SOAP
 from soap.recipes import generative
@@ -177,14 +177,14 @@ def _plain_attacks(kind: str) -> dict[str, Attack]:
 
 ADAPTIVE: dict[str, Callable[[soap.JointModel, SOAP], torch.nn.Module]] = {
     "defended": soap.Defence,
-    "bpda": attacks.Bpda,
-    "bpda start": attacks.StartBpda,
-    "bpda trajectory": attacks.TrajectoryBpda,
-    "unrolled": attacks.Unrolled,
-    "unrolled wide": lambda model, own: attacks.Unrolled(model, own, scale=3.0),
-    "unrolled smooth": lambda model, own: attacks.Unrolled(model, own, smooth=True),
-    "bpda hedge": lambda model, own: attacks.Bpda(model, soap.purifiers.Hedge(model)),
-    "unrolled anti-adversary": lambda model, own: attacks.Unrolled(model, soap.purifiers.AntiAdversary(model)),
+    "bpda": gradient_rules.StraightThrough,
+    "bpda start": gradient_rules.StartPoint,
+    "bpda trajectory": gradient_rules.MeanOverIterates,
+    "unrolled": gradient_rules.Unrolled,
+    "unrolled wide": lambda model, own: gradient_rules.Unrolled(model, own, scale=3.0),
+    "unrolled smooth": lambda model, own: gradient_rules.Unrolled(model, own, smooth=True),
+    "bpda hedge": lambda model, own: gradient_rules.StraightThrough(model, soap.purifiers.Hedge(model)),
+    "unrolled anti-adversary": lambda model, own: gradient_rules.Unrolled(model, soap.purifiers.AntiAdversary(model)),
 }
 """What an attack that knows the purifier is given; each is attacked by a short APGD."""
 
@@ -222,9 +222,9 @@ def evaluate_rows(model: str, folder: Path, *options: str) -> list[dict[str, Any
     content = _command("evaluate", model, *where, *options)
     return [
         {
-            "attack": row["attack"],
-            "eps_pfy": row["eps_pfy"],
-            "purifier": row["defence"].partition("(")[0].lower(),
+            "attack": row["attack"]["name"],
+            "eps_pfy": "none" if row["defence"]["eps"] is None else str(row["defence"]["eps"]),
+            "purifier": row["defence"]["name"].lower(),
             "n": row["n"],
             "correct": row["correct"],
             "accuracy": row["accuracy"],
@@ -245,7 +245,7 @@ def suite_run(suite: str, folder: Path, *, steps: int, queries: int, eps: float)
     options = ["--suite", suite, "--data", "mnist-mini", "--limit", "50", "--out", str(place)]
     options += ["--steps", str(steps), "--queries", str(queries), "--eps", str(eps)]
     content = _command("evaluate", "mnist-fcn-dr", *options)
-    report = read(place, data)
+    report = read_report(place, data)
     lines = (report.summary.clean, *report.summary.protocols, report.summary.worst)
     printed = {line["protocol"]: line["correct"] for line in (content["clean"], *content["protocols"])}
     facts = {path.stem: _numbers(json.loads(path.read_text())) for path in sorted((place / "facts").glob("*.json"))}

@@ -13,7 +13,7 @@ from torch import nn
 
 import soap
 from soap.attacks import APGD
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.defence import Defence
 from soap.errors import FileError, InputError
 from soap.evaluation import Threat, evaluate_suite, headline, read_report
@@ -253,7 +253,7 @@ def test_the_full_suite_runs_with_few_classes(classes, norm, tmp_path):
     torch.manual_seed(classes)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))
     x = noise_images(8, seed=1)
-    few = dataset("few", "test", x.numpy(), network(x).argmax(1).numpy(), tuple("abcdef"[:classes]))
+    few = make_dataset("few", "test", x.numpy(), network(x).argmax(1).numpy(), tuple("abcdef"[:classes]))
     whole = Defence(network, lambda x: x.round(decimals=1), name="few")
     threat = Threat(eps=0.1 if norm == "linf" else 1.0, norm=norm)
     report = evaluate_suite(whole, few, threat, suite="full", out=tmp_path / "run", steps=2, queries=4, batch=8)

@@ -10,7 +10,7 @@ from small_runs import change_batch, change_json, defence, forge_fingerprints, i
 from tiny import tiny_model
 
 import soap
-from soap.data.dataset import dataset
+from soap.data.dataset import make_dataset
 from soap.defence import Defence
 from soap.errors import FileError
 from soap.evaluation import verify_run
@@ -153,7 +153,7 @@ def test_another_defence_is_found(out):
 
 def test_other_images_are_found(out):
     data = images()
-    other = dataset("noise", "test", data.x.numpy()[::-1].copy(), data.y.numpy()[::-1].copy(), data.classes)
+    other = make_dataset("noise", "test", data.x.numpy()[::-1].copy(), data.y.numpy()[::-1].copy(), data.classes)
     found = verify_run(defence(), other, out)
     assert not found.holds
     assert "the data of the run" in found.problems[0]
