@@ -27,7 +27,9 @@ from soap.evaluation.suite import DEFAULT_QUERIES, SuiteReport, default_steps, e
 from soap.evaluation.summary import ProtocolResult, Summary, read_summary
 from soap.evaluation.verdict import NOTHING, TRUSTED, headline
 from soap.recipes.purifiers import SOAP_NAME
+from soap.report.row_text import defence_text
 from soap.report.run_words import alone, gain, right, shown_lines, threat_words
+from soap.results import defence_from_json
 
 NOT_TRUSTED = 3
 """Exit code of `--require trusted` for a verdict that is anything less."""
@@ -171,7 +173,7 @@ def report_content(report: SuiteReport) -> dict[str, Any]:
     summary = report.summary
     return {
         "model": summary.plan["target"]["name"],
-        "defence": summary.plan["target"]["defence"],
+        "defence": defence_text(defence_from_json(summary.plan["target"]["defence"])),
         "threat": summary.plan["threat"],
         "suite": summary.plan["suite"],
         "verdict": {"name": report.verdict.name, "reasons": list(report.verdict.reasons)},

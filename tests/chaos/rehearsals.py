@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "evaluation" / "adaptive")]
+sys.path[:0] = [str(TESTS), str(TESTS / "evaluation" / "suite")]
 
 import torch  # noqa: E402
 from small_runs import content as suite_content  # noqa: E402
