@@ -29,7 +29,7 @@ PAGE, RESULTS = ROOT / "docs" / "purifiers.md", ROOT / "results"
 PRIORS, STEPS = (ROOT / "results" / f"{name}.jsonl" for name in ("priors", "defense-gan-steps"))
 TITLES = {
     UNDEFENDED: "none",
-    SOAP_NAME: "SOAP_NAME",
+    SOAP_NAME: "SOAP",
     "anti-adversary": "anti-adversary",
     "hedge": "Hedge",
     "defense-gan": "Defense-GAN",

@@ -60,7 +60,8 @@ def test_what_rows_fill_is_not_planned_and_other_settings_fill_nothing():
     for other in (
         {"attack": attack_spec("pgd", PGD(eps=0.1, step_size=0.1, steps=1))},
         {"defence": replace(there[1].defence, settings={**there[1].defence.settings, "steps": 9})}, {"n": 20},
-        {"model": "tiny-lc"}, {"protocol": "adaptive"}, {"data": "mnist"}, {"attack": "fgsm"},
+        {"model": "tiny-lc"}, {"protocol": "adaptive"}, {"data": "mnist"},
+        {"attack": replace(there[1].attack, name="fgsm")},
     ):  # fmt: skip
         assert plan(wanted[1:2], [replace(there[1], **other)], weights=nowhere) == whole, other
 

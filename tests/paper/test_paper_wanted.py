@@ -18,6 +18,10 @@ from soap.specs import BARE, attack_spec, defence_spec
 WANTED = Wanted(recipe="mnist-fcn-dr", attack="pgd", eps_pfy="min-aux")
 
 
+def named(entry):
+    return entry["attack"]["name"], "none" if entry["defence"]["eps"] is None else entry["defence"]["eps"], entry["n"]
+
+
 def test_the_bundled_rows_fill_their_cells():
     path = zoo.folder() / "mnist-fcn-dr.jsonl"
     entries = [json.loads(line) for line in path.read_text().splitlines()]
@@ -25,7 +29,7 @@ def test_the_bundled_rows_fill_their_cells():
     for row, eps_pfy in (("dr-0", "none"), ("dr-min-aux", "min-aux"), ("dr-oracle", "oracle")):
         for attack in ("none", "fgsm", "pgd", "cw", "df"):
             wanted = TABLES["table-1"].cells[row, "fcn", attack].wanted
-            (entry,) = (e for e in entries if (e["attack"], e["eps_pfy"], e["n"]) == (attack, eps_pfy, 10_000))
+            (entry,) = (e for e in entries if named(e) == (attack, eps_pfy, 10_000))
             (found,) = wanted.found_in(filled)
             assert wanted.value(found) == pytest.approx(100 * entry["correct"] / 10_000)
             assert wanted.interval(found) == pytest.approx([100 * bound for bound in entry["interval"]])

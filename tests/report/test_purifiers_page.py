@@ -9,16 +9,20 @@ import pytest
 import render_purifiers as tool
 import torch
 from paper_rows import row_for
+from torch import nn
 
 import soap
 from soap import zoo
 from soap._files import tensor_files
+from soap.attacks import PGD
 from soap.evaluation import fingerprint
 from soap.evaluation.verdict import NOTHING
 from soap.paper import Wanted, committed_rows
+from soap.purifiers import Hedge
 from soap.recipes import generative
 from soap.recipes.purifiers import NAMES
 from soap.results import Store
+from soap.specs import attack_spec, defence_spec
 
 PAGE = tool.PAGE.read_text(encoding="utf-8")
 MODEL = "cifar10-resnet18-pgd-at"
@@ -63,9 +67,9 @@ def test_a_line_shows_its_own_rows_and_the_cost_of_the_purifier():
 @pytest.mark.parametrize(
     "others",
     [
-        {"defence": "Hedge(eps=0.1, step_size=0.01, steps=20, seed=0)"},
+        {"defence": defence_spec(Hedge(nn.Identity(), eps=0.1))},
         {"protocol": "black-box"},
-        {"settings": "PGD(eps=0.1)"},
+        {"attack": attack_spec("pgd", PGD(eps=0.1, step_size=0.1, steps=1))},
         {"data": "cifar100"},
         {"training": "25 epochs, seed 1, fp32"},
     ],
@@ -86,7 +90,9 @@ def suite(folder, defences, name="full", verdict="UPPER BOUND ONLY"):
     for defence in defences:
         for row in figures(defence):
             what = "worst" if row.attack.name == "pgd" else "clean"
-            Store(folder / "rows.jsonl").append(replace(row, protocol="worst", attack=f"suite {name}: {what}"))
+            Store(folder / "rows.jsonl").append(
+                replace(row, protocol="worst", attack=replace(row.attack, name=what, suite=name))
+            )
     content = json.dumps({"verdict": {"name": verdict, "reasons": ["check 9, restarts: more break"]}})
     (folder / "findings.json").write_text(content)
     (folder / "asked.json").write_text(json.dumps({"command": f"soap evaluate {MODEL} --suite {name}"}))

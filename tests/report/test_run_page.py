@@ -5,7 +5,7 @@ import html
 import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,9 @@ from run_samples import LOSSES, RADII, sample_images, sample_run
 from test_report_page import Walk
 
 from soap.errors import FileError
-from soap.evaluation.verdict import NOTHING
+from soap.evaluation.summary import broken_images
+from soap.evaluation.verdict import NOTHING, RobustnessVerdict
+from soap.purifiers.soap import soap_spec
 from soap.report.drawing import LIGHT, picture
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
@@ -166,7 +168,10 @@ def test_a_void_run_shows_no_worst_case(report, data):
 
 def test_the_title_names_what_was_attacked(report, data, tmp_path):
     assert subject(report.summary) == "some-model behind purifier of some-model"
-    plan = {**report.summary.plan, "target": {"name": "net", "defence": "SOAP(eps='min-aux', gradient='stop')"}}
+    plan = {
+        **report.summary.plan,
+        "target": {"name": "net", "defence": asdict(soap_spec("min-aux", (), 0.1, 5, gradient="stop"))},
+    }
     assert subject(replace(report.summary, plan=plan)) == "net behind SOAP, gradient stop"
     assert subject(sample_run(tmp_path / "run", data, purifies=False).summary) == "some-model"
 

@@ -112,7 +112,7 @@ def _seconds(model: Callable[[Tensor], Tensor], x: Tensor) -> float:
     return max(min(times), 1e-9) / len(x)
 
 
-MEASUREMENT = Measurement(fact="cost", record=DefenceCost, measure=measure, check=15)
+MEASUREMENT: Measurement[DefenceCost] = Measurement(fact="cost", record=DefenceCost, measure=measure, check=15)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -147,4 +147,4 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-CHECK = Check(number=15, name="bare classifier compared", judge=judge)
+CHECK: Check = Check(number=15, name="bare classifier compared", judge=judge)
