@@ -97,5 +97,5 @@ def test_plans_and_facts_of_stored_runs_are_read(run):
     for one in MEASUREMENTS:
         fact = folder.read_fact(one.fact)
         assert fact is None or "problem" in fact or one.read(fact) is not None
-    assert checksums.read(run / "seal.json", "")
+    assert checksums.read_json(run / "seal.json", "")
     assert isinstance(RunFolder(run).plan()["target"]["defence"], dict)

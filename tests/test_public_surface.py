@@ -15,7 +15,17 @@ PUBLIC = {
     "evaluate", "evaluation", "fit", "gradient_rules", "load", "load_prior", "models", "purifiers", "recipes",
     "training", "tune", "wrap", "zoo",
 }  # fmt: skip
-PACKAGES = ["attacks", "auxiliary", "data", "evaluation", "gradient_rules", "models", "purifiers", "recipes", "training"]
+PACKAGES = [
+    "attacks",
+    "auxiliary",
+    "data",
+    "evaluation",
+    "gradient_rules",
+    "models",
+    "purifiers",
+    "recipes",
+    "training",
+]
 
 
 def test_top_level_names():
