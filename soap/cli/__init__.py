@@ -17,13 +17,13 @@ from soap.cli import (
     predict,
     purify,
     report,
-    reproduce,
     serve,
     train,
     tune,
     verify,
 )
 from soap.cli.shell import INTERRUPTED
+from soap.paper import command as reproduce
 
 app = typer.Typer(
     name="soap",

@@ -19,7 +19,7 @@ from soap.cli.tables import table
 from soap.errors import FileError
 from soap.evaluation import PAPER, transfer
 from soap.evaluation.adaptive import Target, Threat, evaluate
-from soap.evaluation.showcase import decoding, showcase
+from soap.evaluation.showcase import decoding, make_showcase
 from soap.purifiers import SOAP
 from soap.report import UPPER_BOUND, percent, under_attack
 from soap.report.run_words import knowing_words
@@ -59,7 +59,7 @@ def demo(
     The attacks (FGSM and PGD) have the paper's settings and do not know the purifier; those of --adaptive do: it is
     the quick suite of `soap evaluate`. The page is one HTML file.
     """
-    from soap.report.page import demo_page  # not above: matplotlib takes its time
+    from soap.report.demo_page import render_demo  # here, because importing matplotlib takes long
 
     began = time.monotonic()
     if out.is_dir():
@@ -83,7 +83,7 @@ def demo(
             watch=watch,
         )
         x_adv = data.load(Path(folder) / f"{network.name}-{SHOWN}.npz").x.to(shell.device)
-        show = showcase(network, digits, x_adv, purifier, batch=shell.batch, watch=watch)
+        show = make_showcase(network, digits, x_adv, purifier, batch=shell.batch, watch=watch)
         knowing = None
         if adaptive:
             knowing = evaluate(
@@ -99,7 +99,7 @@ def demo(
     again = ["soap", "demo", "--model", model, "--limit", str(limit), "--batch", str(shell.batch)]
     again += ["--adaptive"] if adaptive else []
     seconds = time.monotonic() - began
-    page = demo_page(rows, show, attack=SHOWN, command=shlex.join(again), seconds=seconds, knowing=knowing)
+    page = render_demo(rows, show, attack=SHOWN, command=shlex.join(again), seconds=seconds, knowing=knowing)
     atomic.write_text(out, page)
 
     view = table("attack", "network alone, %", "purified first, %", "seconds: attack + purify")

@@ -1,4 +1,4 @@
-"""Images for the paper's figures of examples: one a class, under every attack, purified, with the answers to them."""
+"""Example images for Figures 2, 4 and 8 to 10: one a class, under every attack, purified, with predictions."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,11 +25,11 @@ CLEAN = "clean"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """The first example of each class, as bytes, in columns: clean, then attacked and purified for every attack.
+    """The first example of each class, as uint8, in columns: clean, then attacked and purified for every attack.
 
-    places: where the examples stand in the data; truth: their classes. answers: what the bare classifier says, a tuple
-    a column; it was asked about the exact images, not about these bytes. images: [columns, examples, height, width,
-    channels]; decoded: the same of what the decoder makes of them, empty for models without one.
+    places: indices of the examples in the data; truth: their classes. predictions: of the bare classifier, a tuple a
+    column, computed before the rounding to uint8. images: [columns, examples, height, width, channels]; decoded: the
+    decoder's output, of the same shape; empty for models without a decoder.
     """
 
     model: str
@@ -38,7 +38,7 @@ class Examples:
     places: tuple[int, ...]
     truth: tuple[int, ...]
     columns: tuple[str, ...]
-    answers: tuple[tuple[int, ...], ...]
+    predictions: tuple[tuple[int, ...], ...]
     images: npt.NDArray[np.uint8] = field(repr=False)
     decoded: npt.NDArray[np.uint8] = field(repr=False)
     provenance: dict[str, Any] = field(repr=False)
@@ -47,30 +47,30 @@ class Examples:
         shape = (len(self.columns), len(self.truth))
         if self.images.shape[:2] != shape or self.decoded.shape not in ((0,), self.images.shape):
             raise InputError(
-                f"images are {self.images.shape} and decoded {self.decoded.shape}, want {shape} + (height, width, "
-                "channels) for both, or (0,) for decoded."
+                f"images are {self.images.shape} and decoded {self.decoded.shape}, expected {shape} + (height, "
+                "width, channels) for both, or (0,) for decoded."
             )
-        if len(self.answers) != shape[0] or any(len(column) != shape[1] for column in self.answers):
-            raise InputError(f"the answers do not form {shape[0]} columns of {shape[1]}.")
+        if len(self.predictions) != shape[0] or any(len(column) != shape[1] for column in self.predictions):
+            raise InputError(f"expected predictions in {shape[0]} columns of {shape[1]}, got other lengths.")
 
     @property
     def attacks(self) -> tuple[str, ...]:
-        """The attacks shown, by the names of the paper's tables."""
+        """Names of the attacks, as in the paper's tables."""
         return self.columns[1::2]
 
     def column(self, attack: str, *, purified: bool = False) -> int:
-        """Which column shows what; `attack` may be "clean"."""
+        """Index of the column of an attack; `attack` may be "clean"."""
         if attack != CLEAN and attack not in self.attacks:
             raise unknown("attack", attack, self.attacks)
         return self.columns.index(attack) + purified
 
 
 def file_name(model: str) -> str:
-    """The file that holds a model's examples."""
+    """Name of the file of a model's examples."""
     return f"examples-{model}.npz"
 
 
-def examples(
+def make_examples(
     model: JointModel,
     data: Dataset,
     attacks: Mapping[str, Attack],
@@ -80,10 +80,10 @@ def examples(
 ) -> Examples:
     """Attack the bare classifier at the first image of each class, and purify by the model's own settings.
 
-    The examples are chosen by their labels alone, so that nobody can pick the successes.
+    The examples are chosen by their labels, so that no selection of successful cases is possible.
     """
     if not attacks:
-        raise InputError("no attack was named, want at least one, e.g. 'pgd'.")
+        raise InputError("got no attack; expected at least one, e.g. 'pgd'.")
     validate.inputs(data.x, model)
     places = first_of_each_class(data.y)
     x, y = data.x[[*places]], data.y[[*places]]
@@ -96,7 +96,7 @@ def examples(
         watch(f"examples of {model.name}, attacks", done, len(attacks))
     task = model.auxiliary
     with isolated(model), torch.no_grad():
-        answers = [model(stage).argmax(1) for stage in stages]
+        predictions = [model(stage).argmax(1) for stage in stages]
         decoded = [task.reconstruct(model, stage) for stage in stages] if isinstance(task, Reconstruction) else []
     return Examples(
         model=model.name,
@@ -105,13 +105,13 @@ def examples(
         places=places,
         truth=tuple(y.tolist()),
         columns=tuple(columns),
-        answers=tuple(tuple(column.tolist()) for column in answers),
-        images=as_bytes(torch.stack(stages)),
-        decoded=as_bytes(torch.stack(decoded)) if decoded else np.empty(0, np.uint8),
+        predictions=tuple(tuple(column.tolist()) for column in predictions),
+        images=as_uint8(torch.stack(stages)),
+        decoded=as_uint8(torch.stack(decoded)) if decoded else np.empty(0, np.uint8),
         provenance=asdict(gather(model, data, seed=seed, batch=len(places))),
     )
 
 
-def as_bytes(x: Tensor) -> npt.NDArray[np.uint8]:
-    """Images [..., channels, height, width] in [0, 1] as bytes [..., height, width, channels]."""
+def as_uint8(x: Tensor) -> npt.NDArray[np.uint8]:
+    """Images [..., channels, height, width] in [0, 1] as uint8 [..., height, width, channels]."""
     return x.detach().mul(255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()

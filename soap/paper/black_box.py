@@ -1,10 +1,10 @@
-"""The `black-box` protocol, that of the paper's Table 4 (section 4.2): attack a copy of the classifier, then purify.
+"""The `black-box` protocol of the paper's Table 4 (section 4.2): attack a substitute of the classifier, then purify.
 
-The attacker owns the first 150 test images, has the target label them and what it grows from them, and trains a
-substitute on the answers; FGSM on the substitute then makes the adversarial examples. The paper has the images
-"labeled by the target model" and does not say whether behind the purifier. Here the bare classifier answers, as it is
-the bare classifier that is attacked in the other tables: the paper's row "oracle" could not answer an attacker at all,
-since it needs the true label. So one substitute serves every row of a target, and purification meets it unawares.
+The attacker has the first 150 test images, queries the target for labels of these and of images generated from them,
+and trains a substitute on the labels. FGSM on the substitute makes the adversarial examples. The paper has the images
+"labeled by the target model" and does not say whether that includes the purifier. Here the bare classifier gives the
+labels, because the other tables attack the bare classifier and the row "oracle" needs the true label, which a queried
+model does not have. So all rows of a target share one substitute, and its training does not involve the purifier.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +31,14 @@ SUBSTITUTES: dict[str, Substitute] = {
     "substitute-fcn": Substitute(network="fcn"),
     "substitute-cnn": Substitute(network="cnn"),
 }
-"""The columns of Table 4, by the names rows give to the attack."""
+"""The columns of Table 4, by the attack's name in rows."""
 
 
 class _StoppedError(Exception):
-    """Asked to stop while the substitute was being trained."""
+    """`stop` returned True during the training of the substitute."""
 
 
-def black_box(
+def evaluate_black_box(
     model: JointModel,
     data: Dataset,
     substitutes: Mapping[str, Substitute],
@@ -52,57 +52,59 @@ def black_box(
 ) -> list[Row]:
     """One row for the bare classifier and one for each purifier against each substitute.
 
-    The first images of `data`, as many as the substitute has seeds, are the attacker's and are left out of the score.
-    Rows already in `store` are not measured again and their substitutes not trained; new ones are appended as they
-    are made. seed: noted in the rows, as `transfer` does; the substitutes have their own. A stop is heard between
-    rounds of a substitute's training and between batches.
+    The first images of `data`, as many as the substitute has seeds, are the attacker's and do not count. Rows already
+    in `store` are not measured again and their substitutes are not trained; new rows are appended at once. seed: is
+    recorded in the rows, as `transfer` does; the substitutes have their own seeds. stop: is called between rounds of
+    a substitute's training and between batches.
     """
     validate.at_least("batch", batch, 1)
     validate.inputs(data.x, model)
     validate.labels(data.y, data.x, model.classes)
     if not substitutes:
-        raise InputError("no substitute was named, want at least one, e.g. SUBSTITUTES of this module.")
+        raise InputError("got no substitute; expected at least one, e.g. SUBSTITUTES of this module.")
     for name, settings in substitutes.items():
         if not isinstance(settings.network, str):
             raise InputError(
-                f"{name} has a network built by a function, which no row could name; want an architecture's name, "
+                f"{name} has a network built by a function, which rows cannot name; expected an architecture's name, "
                 "e.g. network='cnn'."
             )
         if len(data) <= settings.seeds:
             raise InputError(
-                f"got {len(data)} images, want more than the {settings.seeds} that are the attacker's: the others "
-                "are what is scored."
+                f"got {len(data)} images; expected more than {settings.seeds}, because the first {settings.seeds} "
+                "are the attacker's and do not count."
             )
     known = {row.key: row for row in (store.read() if store else [])}
     everything = gather(model, data, seed=seed, batch=batch)
     rows: list[Row] = []
     for name, settings in substitutes.items():
         mine = settings.seeds
-        scored = replace(data, x=data.x[mine:], y=data.y[mine:])  # with the sha256 of all: the attacker's matter too
+        scored = replace(
+            data, x=data.x[mine:], y=data.y[mine:]
+        )  # keeps the sha256 of all images, since the attacker's affect the result
         images = f"{mine}..{len(data) - 1} of {data.split}; those before are the attacker's"
         subject = Subject(PROTOCOL, model, scored, replace(everything, images=images), batch, watch, stop)
-        steal = partial(_stolen, model, data.x[:mine], name, settings, watch, stop)
-        rows += subject.measured(name, repr(settings), steal, purifiers, known=known, store=store)
+        make = partial(_trained_attack, model, data.x[:mine], name, settings, watch, stop)
+        rows += subject.measured(name, repr(settings), make, purifiers, known=known, store=store)
     return rows
 
 
-def _stolen(
+def _trained_attack(
     model: JointModel, x: Tensor, name: str, settings: Substitute, watch: Watch, stop: Callable[[], bool]
 ) -> Transfer | None:
-    """The attack through a substitute that learned from the bare classifier's answers; None when asked to stop."""
-    asked = 0
+    """The attack through a substitute trained on the bare classifier's labels; None if `stop` returned True."""
+    queried = 0
 
-    def answers(queries: Tensor) -> Tensor:
-        nonlocal asked
+    def labels_of(queries: Tensor) -> Tensor:
+        nonlocal queried
         if stop():
             raise _StoppedError
-        asked += len(queries)
-        watch(f"{name}, queries", asked, settings.seeds * 2**settings.rounds)
+        queried += len(queries)
+        watch(f"{name}, queries", queried, settings.seeds * 2**settings.rounds)
         with isolated(model), torch.no_grad():
             labels: Tensor = model(queries).argmax(1)
         return labels
 
     try:
-        return Transfer(substitute=settings.train(answers, x), settings=settings)
+        return Transfer(substitute=settings.train(labels_of, x), settings=settings)
     except _StoppedError:
         return None

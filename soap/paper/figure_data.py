@@ -1,6 +1,6 @@
-"""What a figure is drawn from, on disk: one dataclass an .npz file, provenance inside, nothing that is executed.
+"""The data that figures are drawn from, on disk: one dataclass in one .npz file, with provenance and without code.
 
-Arrays of the dataclass are arrays of the file; all its other fields are one JSON text beside them.
+Array fields are arrays of the file; all other fields are one JSON text beside them.
 """
 
 import json
@@ -19,20 +19,22 @@ from soap.results import Row
 SCHEMA = "soap-gathered/1"
 ABOUT = "about"
 """The array that holds the JSON text, as bytes."""
+RENAMED_FIELDS = {"answers": "predictions"}
+"""Field names of older files."""
 
-Record = TypeVar("Record")
+FigureRecord = TypeVar("FigureRecord")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
-    """All that pictures are drawn from: a folder of gathered files, result rows, and the timings of `soap bench`."""
+class FigureData:
+    """All that figures are drawn from: a folder of .npz files, result rows, and timings of `soap bench`."""
 
     folder: Path
     rows: Sequence[Row] = field(default=(), repr=False)
     timings: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
-    def find(self, name: str, kind: type[Record]) -> Record | None:
-        """What a file of the folder holds; None where there is no such file."""
+    def find(self, name: str, kind: type[FigureRecord]) -> FigureRecord | None:
+        """The content of a file in the folder; None if there is no such file."""
         path = self.folder / name
         return read(path, kind) if path.exists() else None
 
@@ -48,22 +50,24 @@ def save(path: Path, record: Any) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def read(path: Path, kind: type[Record]) -> Record:
-    """The dataclass that `save` wrote; a file of another kind, or a damaged one, is an error that names it."""
+def read(path: Path, kind: type[FigureRecord]) -> FigureRecord:
+    """The dataclass that `save` wrote; FileError for a file of another kind or a damaged one."""
     with atomic.explained(path), path.open("rb") as file:
-        # numpy and zipfile meet pickles and damage with many kinds of exception (ValueError, BadZipFile ...).
+        # numpy and zipfile raise many kinds of exception for pickles and damage (ValueError, BadZipFile ...).
         try:
             _, arrays = read_arrays(file)
             about = json.loads(arrays.pop(ABOUT).tobytes())
             if (about["schema"], about["kind"]) != (SCHEMA, kind.__name__):
                 raise ValueError(f"it is {about['kind']} of {about['schema']}")
-            return kind(**arrays, **{name: _tuples(value) for name, value in about["facts"].items()})
+            facts = {RENAMED_FIELDS.get(name, name): _tuples(value) for name, value in about["facts"].items()}
+            return kind(**arrays, **facts)
         except Exception as problem:
             raise FileError(
-                f"{path}: cannot be read as {kind.__name__} of {SCHEMA} ({problem}); gather it again."
+                f"{path}: cannot be read as {kind.__name__} of {SCHEMA} ({problem}); remove it, and `soap reproduce "
+                "NAME --run` makes it again."
             ) from problem
 
 
 def _tuples(value: Any) -> Any:
-    """JSON knows lists alone; a frozen dataclass has tuples."""
+    """Lists of JSON as tuples, which a frozen dataclass holds."""
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,15 +1,15 @@
-"""Why label consistency purifies: the same loss differentiated in seven ways, each measured as a purifier.
+"""Purification by label consistency with seven gradients of the same loss, each measured as a purifier.
 
 The loss is |g(f(x)) - g(f(v(x)))|^2, where view one is the image x itself and view two, v(x), its flipped central crop
-resized back. The variants differ in what of the gradient reaches the pixels, and two of them in what view two is:
+resized back. The variants differ in the gradient with respect to the pixels, and two of them in view two:
 
 - "paper": through both views, the second by the floor-indexed adjoint of PyTorch 1.4.0 (see auxiliary/resize.py);
 - "exact": the true gradient;
-- "exact-bilinear": the true gradient, where view two is resized bilinearly (`align_corners=False`);
+- "exact-bilinear": the true gradient, but view two is resized bilinearly (`align_corners=False`);
 - "exact-blurred": the true gradient with respect to the image, then averaged over 3 x 3 pixels (zero outside);
-- "view-two": through view two alone, view one a fixed target;
-- "stop": through view one alone, view two a fixed target;
-- "paper-crop-30": as "paper", where view two is the central crop of 30 of 32 pixels instead of 28.
+- "view-two": through view two only, with view one as a fixed target;
+- "stop": through view one only, with view two as a fixed target;
+- "paper-crop-30": as "paper", but view two is the central crop of 30 of 32 pixels instead of 28.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,62 +25,62 @@ from soap.auxiliary.resize import nearest_floor_indexed
 from soap.auxiliary.task import Classifies
 from soap.data import Dataset
 from soap.errors import InputError, unknown
-from soap.evaluation.sweeps import Run
 from soap.evaluation.threats import PAPER
 from soap.evaluation.transfer import transfer
+from soap.paper.sweeps import SweepOptions
 from soap.purifiers import SOAP
 from soap.results import Row
 from soap.shapes import Float, Tensor
 
 ATTACKS = ("none", "fgsm", "pgd")
 VARIANTS = ("paper", "exact", "exact-bilinear", "exact-blurred", "view-two", "stop", "paper-crop-30")
-"""In the order of the evidence table. Those that a recipe can choose purify here under the same name as elsewhere."""
+"""In the order of the table in docs/label_consistency.md. Variants that a recipe can choose have the recipe's name."""
 
-Views = Callable[[Tensor], tuple[Tensor, Tensor]]
+ViewPair = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Images [batch, c, h, w] -> views one and two of them, each of the same shape."""
 
 
-def gradient_evidence(
-    model: JointModel, data: Dataset, *, attacks: Mapping[str, Attack] | None = None, **run: Unpack[Run]
+def measure_variants(
+    model: JointModel, data: Dataset, *, attacks: Mapping[str, Attack] | None = None, **options: Unpack[SweepOptions]
 ) -> list[Row]:
-    """The network bare and behind each of `VARIANTS`, with the radius min-aux, by the transfer protocol.
+    """Rows of the bare network and of each of `VARIANTS` with min-aux, by the transfer protocol.
 
-    attacks: by name; without them the paper's "none", "fgsm" and "pgd" for the data. The measure "mean_loss_after" is
-    the mean of the loss at the purified images.
+    attacks: by name; by default the paper's "none", "fgsm" and "pgd". The measure "mean_loss_after" is the mean loss of
+    the purified images.
     """
     if not isinstance(model.auxiliary, Consistency):
         raise InputError(
-            f"{model.name} has the auxiliary task {type(model.auxiliary).__name__}, want Consistency: the gradient of "
-            "its loss is what is compared. Use a model whose name ends in -lc."
+            f"{model.name} has the auxiliary task {type(model.auxiliary).__name__}, expected Consistency, "
+            "whose gradients are compared; use a model whose name ends in -lc."
         )
-    chosen = _of_the_paper(data) if attacks is None else attacks
-    return transfer(model, data, chosen, [_purifier(model, name) for name in VARIANTS], **run)
+    chosen = _paper_attacks(data) if attacks is None else attacks
+    return transfer(model, data, chosen, [_purifier(model, name) for name in VARIANTS], **options)
 
 
 def variant(name: str) -> Consistency:
-    """The task whose loss is differentiated in the way `name`, one of `VARIANTS`; it has no weights of its own."""
+    """The task with the gradient `name`, one of `VARIANTS`; it has no weights."""
     if name not in VARIANTS:
         raise unknown("gradient variant", name, VARIANTS)
     return Consistency(gradient=name) if name in GRADIENTS else _Variant(name, _VIEWS[name])
 
 
 class _Variant(Consistency):
-    """The consistency of two views that are not the usual ones, or not differentiated as usual."""
+    """Label consistency with other views, or another gradient through them."""
 
-    def __init__(self, name: str, views: Views) -> None:
+    def __init__(self, name: str, views: ViewPair) -> None:
         super().__init__()
         self.gradient = name
         self.views = views
 
     def loss(self, model: Classifies, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch"]:
-        """Mean over classes of the squared difference between the logits of the two views."""
+        """Mean squared difference between the logits of the two views."""
         one, two = model(torch.cat(self.views(x))).chunk(2)
         difference: Tensor = (one - two).square().mean(1)
         return difference
 
 
 class _Blurred(torch.autograd.Function):
-    """The identity; on the way back the gradient is averaged over 3 x 3 pixels."""
+    """Identity whose gradient is averaged over 3 x 3 pixels."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def _crop_30(x: Tensor) -> tuple[Tensor, Tensor]:
     return x, nearest_floor_indexed(flipped_crop(x, 30), (x.shape[2], x.shape[3]))
 
 
-_VIEWS: dict[str, Views] = {
+_VIEWS: dict[str, ViewPair] = {
     "exact-bilinear": _bilinear,
     "exact-blurred": _blurred,
     "view-two": _view_two,
@@ -122,7 +122,7 @@ def _purifier(model: JointModel, name: str) -> SOAP:
     return purifier
 
 
-def _of_the_paper(data: Dataset) -> dict[str, Attack]:
+def _paper_attacks(data: Dataset) -> dict[str, Attack]:
     if data.name not in PAPER:
         raise unknown("data set of the paper", data.name, PAPER)
     return {name: PAPER[data.name][name] for name in ATTACKS}

@@ -1,4 +1,4 @@
-"""The auxiliary loss against the purification radius, which shows the attack's own radius (the paper's Figure 3)."""
+"""Mean auxiliary loss against the purification radius, and the elbow of that curve (Figure 3)."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,15 +17,15 @@ from soap.purifiers import SOAP
 from soap.purifiers.grid import walk_grid
 from soap.shapes import Tensor
 
-FALLEN = 0.95
-"""The share of its whole fall after which the loss has "approximately stopped decreasing" (section 3.3)."""
+ELBOW_SHARE = 0.95
+"""Share of the whole decrease at which the loss has "approximately stopped decreasing" (section 3.3)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RadiusCurve:
-    """Mean auxiliary losses over `n` images: clean, attacked, and purified with every radius (ascending).
+    """Mean auxiliary losses of `n` images: clean, attacked, and purified with every radius (ascending).
 
-    eps_adv: the largest change the attack made to any pixel. radii, eps_adv: in units of the input, [0, 1].
+    eps_adv: the largest change of a pixel by the attack. radii, eps_adv: in units of the input, [0, 1].
     """
 
     model: str
@@ -41,22 +41,24 @@ class RadiusCurve:
 
     def __post_init__(self) -> None:
         if len(self.radii) != len(self.purified) or not self.radii:
-            raise InputError(f"got {len(self.radii)} radii and {len(self.purified)} losses, want one loss a radius.")
+            raise InputError(
+                f"got {len(self.radii)} radii and {len(self.purified)} losses; expected one loss for each radius."
+            )
 
     @property
     def elbow(self) -> float:
-        """The smallest radius at which the loss has made `FALLEN` of its way from the attacked level to its lowest."""
-        enough = self.adversarial - FALLEN * (self.adversarial - min(self.purified))
-        lowest = self.radii[self.purified.index(min(self.purified))]  # where no radius lowers it at all
+        """Smallest radius at which the loss has fallen by `ELBOW_SHARE` of its whole decrease from the attacked level."""
+        enough = self.adversarial - ELBOW_SHARE * (self.adversarial - min(self.purified))
+        lowest = self.radii[self.purified.index(min(self.purified))]  # if no radius lowers the loss
         return next((radius for radius, loss in zip(self.radii, self.purified, strict=True) if loss <= enough), lowest)
 
 
 def file_name(model: str) -> str:
-    """The file that holds a model's curve."""
+    """Name of the file of a model's curve."""
     return f"curve-{model}.npz"
 
 
-def radius_curve(
+def measure_radius_curve(
     model: JointModel,
     data: Dataset,
     attack: Attack,
@@ -65,7 +67,7 @@ def radius_curve(
     seed: int = 0,
     watch: Watch = lambda what, done, total: None,
 ) -> RadiusCurve:
-    """Attack the bare classifier on all images of `data`, then purify with each radius of the model's own grid."""
+    """Attack the bare classifier on all images of `data`, then purify with each radius of the model's grid."""
     validate.at_least("batch", batch, 1)
     task, purifier = model.auxiliary, SOAP(model)
 

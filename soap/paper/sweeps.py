@@ -1,7 +1,6 @@
-"""Families of rows behind the paper's curves and ablations: beta, gamma x T, the radius, the loss of rotation.
+"""Sweeps behind the paper's curves and ablations: beta, gamma x T, the radius, the loss of rotation prediction.
 
-Each appends to a store what is not in it yet, like `transfer`, which measures them all. Where they are found again:
-`swept.py`.
+Each sweep appends the rows that its store does not have. `row_queries` finds them among all rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,18 +26,18 @@ from soap.results import Row, Store
 from soap.shapes import Float, Tensor
 
 AUXILIARY_AWARE = "auxiliary-aware"
-"""The protocol in which the attacker weighs the auxiliary loss, but does not know the purifier's steps."""
+"""Protocol: the attack adds the auxiliary loss with weight beta, but does not know the purifier's steps."""
 
 BETAS = (-100.0, -10.0, -1.0, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 10.0, 100.0)
 GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Step sizes of the heat map, as multiples of the model's own."""
+"""Step sizes of the heat map, as multiples of the model's step size."""
 STEPS = (1, 2, 5, 10, 20)
 CROSS_ENTROPY = "loss='cross entropy'"
-"""What tells a purifier that descends it, in its repr."""
+"""Marks a purifier that minimises cross entropy, in its repr."""
 
 
-class Run(TypedDict, total=False):
-    """How to measure: what `transfer` takes beside attacks and purifiers."""
+class SweepOptions(TypedDict, total=False):
+    """Options of `transfer` beside attacks and purifiers."""
 
     store: Store | None
     batch: int
@@ -53,27 +52,29 @@ def auxiliary_aware(
     betas: Sequence[float] = BETAS,
     *,
     attack: PGD | None = None,
-    **run: Unpack[Run],
+    **options: Unpack[SweepOptions],
 ) -> list[Row]:
     """Accuracy before and after purification under the auxiliary-aware attack of every beta (Figure 5).
 
-    Two rows a beta, the attack named "beta=...": the bare classifier and min-aux. attack: whose radius, step size and
-    steps to take; the paper's PGD where none is given.
+    Two rows for each beta, with the attack named "beta=...": bare classifier and min-aux. attack: gives radius, step
+    size and steps; by default the paper's PGD.
     """
     base, purifier = attack or paper_pgd(data), SOAP(model)
-    batch, store = run.get("batch", 500), run.get("store")
+    batch, store = options.get("batch", 500), options.get("store")
     validate.at_least("batch", batch, 1)
     subject = Subject(
         AUXILIARY_AWARE,
         model,
         data,
-        gather(model, data, seed=run.get("seed", 0), batch=batch),
+        gather(model, data, seed=options.get("seed", 0), batch=batch),
         batch,
-        run.get("watch", lambda what, done, total: None),
-        run.get("stop", lambda: False),
+        options.get("watch", lambda what, done, total: None),
+        options.get("stop", lambda: False),
     )
     known = {row.key: row for row in (store.read() if store else [])}
-    further = model.auxiliary.extra_repr()  # the attacker differentiates the auxiliary loss: by which gradient?
+    further = (
+        model.auxiliary.extra_repr()
+    )  # the attack differentiates the auxiliary loss; its gradient is part of the settings
     rows: list[Row] = []
     for beta in betas:
         aware = AuxiliaryAwarePGD(eps=base.eps, step_size=base.step_size, steps=base.steps, beta=beta)
@@ -90,16 +91,16 @@ def steps_heat_map(
     steps: Sequence[int] = STEPS,
     *,
     attack: PGD | None = None,
-    **run: Unpack[Run],
+    **options: Unpack[SweepOptions],
 ) -> list[Row]:
     """Accuracy under PGD for every step size gamma (a multiple of the model's own) and number of steps T (section A.2).
 
-    The radii to choose from are the model's own in every cell, so that gamma and T alone vary; after T steps of gamma
-    no pixel has moved by more than gamma * T, whatever the radius.
+    The grid of radii is the model's own in every cell, so that only gamma and T vary. After T steps of gamma no pixel
+    has changed by more than gamma * T, for any radius.
     """
     own = SOAP(model)
     purifiers = [SOAP(model, step_size=own.step_size * gamma, steps=number) for gamma in gammas for number in steps]
-    return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **run)
+    return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **options)
 
 
 def fixed_radii(
@@ -108,50 +109,52 @@ def fixed_radii(
     radii: Sequence[float] | None = None,
     *,
     attack: PGD | None = None,
-    **run: Unpack[Run],
+    **options: Unpack[SweepOptions],
 ) -> list[Row]:
-    """Accuracy under PGD where every image is purified with the same radius, and with min-aux (section 3.3).
+    """Accuracy under PGD if every image is purified with the same radius, and with min-aux (section 3.3).
 
-    radii: by default from 0 to gamma * T, which no pixel can pass, in halves of gamma.
+    radii: by default from 0 to gamma * T, the largest possible change of a pixel, in steps of gamma / 2.
     """
     own = SOAP(model)
     chosen = [k * own.step_size / 2 for k in range(2 * own.steps + 1)] if radii is None else radii
     purifiers = [own, *(SOAP(model, eps=float(radius)) for radius in chosen)]
-    return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **run)
+    return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **options)
 
 
-def rotation_losses(model: JointModel, data: Dataset, *, attack: PGD | None = None, **run: Unpack[Run]) -> list[Row]:
-    """Rotation prediction purified by squared error, as the paper does, and by cross entropy (section 3.4).
+def rotation_losses(
+    model: JointModel, data: Dataset, *, attack: PGD | None = None, **options: Unpack[SweepOptions]
+) -> list[Row]:
+    """Accuracy of rotation prediction purified by squared error, as in the paper, and by cross entropy (section 3.4).
 
-    Under PGD and on clean images, at the radius min-aux; the row's measures tell the mean radius that was chosen.
+    Under PGD and on clean images, with min-aux. The rows' measures have the mean chosen radius.
     """
     task = model.auxiliary
     if not isinstance(task, Rotation):
         raise InputError(
-            f"{model.name} has the auxiliary task {type(task).__name__}, want Rotation: its purification loss is what "
-            "is compared. Use a model whose name ends in -rp."
+            f"{model.name} has the auxiliary task {type(task).__name__}, expected Rotation, whose "
+            "purification losses are compared; use a model whose name ends in -rp."
         )
     by_entropy = SOAP(model)
     by_entropy.task = _ByCrossEntropy(task.head)
     attacks = {"none": Clean(), "pgd": attack or paper_pgd(data)}
-    return transfer(model, data, attacks, [SOAP(model), by_entropy], **run)
+    return transfer(model, data, attacks, [SOAP(model), by_entropy], **options)
 
 
-def label_leaking(model: JointModel, data: Dataset, **run: Unpack[Run]) -> list[Row]:
-    """A network on clean images and under FGSM: better under attack means that labels leak (section 4.1)."""
-    return transfer(model, data, {name: PAPER[_known(data)][name] for name in ("none", "fgsm")}, [], **run)
+def label_leaking(model: JointModel, data: Dataset, **options: Unpack[SweepOptions]) -> list[Row]:
+    """Accuracy of a network on clean images and under FGSM; higher under FGSM means that labels leak (section 4.1)."""
+    return transfer(model, data, {name: PAPER[_known(data)][name] for name in ("none", "fgsm")}, [], **options)
 
 
 def paper_pgd(data: Dataset) -> PGD:
-    """The PGD attack that the paper runs on a data set."""
+    """The paper's PGD attack on a data set."""
     attack = PAPER[_known(data)]["pgd"]
     if not isinstance(attack, PGD):
-        raise InputError(f"the paper's PGD on {data.name} is {attack!r}, want a PGD; give an attack.")
+        raise InputError(f"the paper's PGD on {data.name} is {attack!r}, expected PGD; pass attack=PGD(...).")
     return attack
 
 
 class _ByCrossEntropy(Rotation):
-    """The same head, purified by what it was trained with."""
+    """The same head, purified by its training loss."""
 
     def extra_repr(self) -> str:
         return CROSS_ENTROPY

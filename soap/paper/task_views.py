@@ -1,4 +1,4 @@
-"""One image as the auxiliary tasks see it: four turns, two views (the paper's Figure 6)."""
+"""One image as the auxiliary tasks transform it: four rotations and two views (Figure 6)."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +11,12 @@ from soap import __version__
 from soap.auxiliary import all_turns, random_view, second_view
 from soap.data import Dataset
 from soap.errors import unknown
-from soap.evaluation.examples import as_bytes
+from soap.paper.attacked_examples import as_uint8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TaskViews:
-    """The image, its turns by 0, 90, 180 and 270 degrees, and its random and its fixed view, as bytes.
+    """The image, its rotations by 0, 90, 180 and 270 degrees, its random view and its fixed view, as uint8.
 
     image: [height, width, channels]; turns: [4, ...]; views: [2, ...], without the noise of training.
     """
@@ -31,12 +31,12 @@ class TaskViews:
 
 
 def file_name(data: str) -> str:
-    """The file that holds the views of an image of a data set."""
+    """Name of the file of the views of an image of a data set."""
     return f"views-{data}.npz"
 
 
-def task_views(data: Dataset, label: str, *, seed: int = 0) -> TaskViews:
-    """The first image of class `label`; `seed` draws the random view."""
+def make_views(data: Dataset, label: str, *, seed: int = 0) -> TaskViews:
+    """Views of the first image of class `label`; `seed` is that of the random view."""
     if label not in data.classes:
         raise unknown("class", label, data.classes)
     place = int((data.y == data.classes.index(label)).nonzero()[0])
@@ -46,9 +46,9 @@ def task_views(data: Dataset, label: str, *, seed: int = 0) -> TaskViews:
         data=data.name,
         label=label,
         place=place,
-        image=as_bytes(x)[0],
-        turns=as_bytes(all_turns(x)),
-        views=as_bytes(views),
+        image=as_uint8(x)[0],
+        turns=as_uint8(all_turns(x)),
+        views=as_uint8(views),
         provenance={
             "data_sha256": data.sha256,
             "images": f"{place} of {data.split}",

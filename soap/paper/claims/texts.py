@@ -1,4 +1,4 @@
-"""What the paper's text claims of its tables and figures, in our own words, from `claims.toml`."""
+"""The claims of the paper's text about its tables and figures, in our words, read from `claims.toml`."""
 
 import tomllib
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from importlib import resources
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim. section: the paper's, e.g. "4.1" or "1 and 3.2"; about: names of tables and figures."""
+    """One claim. section: of the paper, e.g. "4.1" or "1 and 3.2". about: names of tables and figures."""
 
     name: str
     text: str
@@ -16,12 +16,12 @@ class Claim:
 
     @property
     def place(self) -> str:
-        """Where the paper says so: "section 4.1"."""
+        """Where the paper states it: "section 4.1"."""
         return f"section{'s' if ' and ' in self.section else ''} {self.section}"
 
 
 def _read() -> dict[str, Claim]:
-    text = (resources.files(__package__) / "claims.toml").read_text(encoding="utf-8")
+    text = (resources.files("soap.paper") / "claims.toml").read_text(encoding="utf-8")
     return {
         name: Claim(name=name, text=entry["text"], section=entry["section"], about=tuple(entry["about"]))
         for name, entry in tomllib.loads(text).items()
@@ -29,9 +29,9 @@ def _read() -> dict[str, Claim]:
 
 
 CLAIMS: dict[str, Claim] = _read()
-"""Every claim by its name, in the paper's order."""
+"""Every claim by name, in the paper's order."""
 
 
 def claims_about(name: str) -> tuple[Claim, ...]:
-    """Those made of a table or a figure."""
+    """The claims about a table or figure."""
     return tuple(claim for claim in CLAIMS.values() if name in claim.about)

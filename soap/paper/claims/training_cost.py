@@ -1,59 +1,62 @@
-"""Claims about how long training takes: Figure 7."""
+"""Claims about the duration of training: Figure 7."""
 
 from collections.abc import Iterator
 
-from soap.paper.verdicts.findings import Findings
-from soap.paper.verdicts.parts import Check, Part
+from soap.paper.claims.checks import ClaimCheck, ClaimEvidence, ClaimPart
+from soap.paper.model_names import METHOD_NAMES
 
-LITTLE, CLOSE, MUCH_LESS, LESS = 1.5, 1.5, 1 / 2, 2 / 3
-"""Shares of the other method's time."""
+SMALL_OVERHEAD, CLOSE_RATIO, MUCH_FASTER, FASTER = 1.5, 1.5, 1 / 2, 2 / 3
+"""Largest ratios of SOAP's time to the other method's."""
 
 SMALL = {"mnist-fcn": ("dr",), "cifar10-resnet18": ("rp", "lc")}
 LARGE = {"mnist-cnn": ("dr",), "cifar10-wide-resnet28": ("rp", "lc")}
-METHODS = {"no-def": "No Def", "fgsm-at": "FGSM AT", "pgd-at": "PGD AT"}
 
 
-def overhead(findings: Findings) -> Iterator[Part]:
-    """SOAP against no defence."""
+def overhead(evidence: ClaimEvidence) -> Iterator[ClaimPart]:
+    """SOAP's time against that without a defence."""
     for network, tasks in (SMALL | LARGE).items():
         for task in tasks:
-            yield _share(findings, network, task, "no-def", most=LITTLE)
+            yield _share(evidence, network, task, "no-def", most=SMALL_OVERHEAD)
 
 
-def small(findings: Findings) -> Iterator[Part]:
-    """SOAP against both kinds of adversarial training."""
+def small(evidence: ClaimEvidence) -> Iterator[ClaimPart]:
+    """SOAP's time against both kinds of adversarial training, on small networks."""
     for network, tasks in SMALL.items():
         for task in tasks:
-            yield _share(findings, network, task, "fgsm-at", most=CLOSE)
-            yield _share(findings, network, task, "pgd-at", most=MUCH_LESS)
+            yield _share(evidence, network, task, "fgsm-at", most=CLOSE_RATIO)
+            yield _share(evidence, network, task, "pgd-at", most=MUCH_FASTER)
 
 
-def large(findings: Findings) -> Iterator[Part]:
-    """The same on large networks, where it takes longer than FGSM adversarial training."""
+def large(evidence: ClaimEvidence) -> Iterator[ClaimPart]:
+    """The same on large networks, where SOAP takes longer than FGSM adversarial training."""
     for network, tasks in LARGE.items():
         for task in tasks:
-            yield _share(findings, network, task, "fgsm-at", least=1.0)
-            yield _share(findings, network, task, "pgd-at", most=LESS)
+            yield _share(evidence, network, task, "fgsm-at", least=1.0)
+            yield _share(evidence, network, task, "pgd-at", most=FASTER)
 
 
-def _share(findings: Findings, network: str, task: str, other: str, *, least: float = 0.0, most: float = 1e9) -> Part:
-    """Whether SOAP's time is within these shares of the other method's."""
-    ours, theirs = (findings.seconds.get(f"{network}-{method}") for method in (task, other))
+def _share(
+    evidence: ClaimEvidence, network: str, task: str, other: str, *, least: float = 0.0, most: float = 1e9
+) -> ClaimPart:
+    """Whether the ratio of SOAP's time to the other method's is within these limits."""
+    ours, theirs = (evidence.seconds.get(f"{network}-{method}") for method in (task, other))
     if ours is None or theirs is None:
-        missing = [method for method, found in ((task, ours), (other, theirs)) if found is None]
-        return Part(held=None, lacks=tuple(("epochs timed", f"{network}-{method}") for method in missing))
-    words = f"SOAP-{task.upper()} {ours:.2f} s against {METHODS[other]} {theirs:.2f} s"
-    return Part(held=least <= ours / theirs <= most, subject=network, words=words)
+        absent = [method for method, found in ((task, ours), (other, theirs)) if found is None]
+        return ClaimPart(held=None, missing=tuple(("epochs timed", f"{network}-{method}") for method in absent))
+    words = f"{METHOD_NAMES[task]} {ours:.2f} s against {METHOD_NAMES[other]} {theirs:.2f} s"
+    return ClaimPart(held=least <= ours / theirs <= most, subject=network, words=words)
 
 
-COST: dict[str, Check[Findings]] = {
-    "small-overhead": Check(rule=f"an epoch takes at most {LITTLE:g} times as long as with No Def", parts=overhead),
-    "small-networks-train-fast": Check(
-        rule=f"an epoch takes at most {CLOSE:g} times as long as with FGSM AT, and at most half as long as with PGD "
+COST: dict[str, ClaimCheck[ClaimEvidence]] = {
+    "small-overhead": ClaimCheck(
+        rule=f"an epoch takes at most {SMALL_OVERHEAD:g} times as long as with No Def", parts=overhead
+    ),
+    "small-networks-train-fast": ClaimCheck(
+        rule=f"an epoch takes at most {CLOSE_RATIO:g} times as long as with FGSM AT, and at most half as long as with PGD "
         "AT; FCN and ResNet-18",
         parts=small,
     ),
-    "large-networks-train-faster": Check(
+    "large-networks-train-faster": ClaimCheck(
         rule="an epoch takes at least as long as with FGSM AT, and at most two thirds as long as with PGD AT; CNN and "
         "Wide-ResNet-28",
         parts=large,

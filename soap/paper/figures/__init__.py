@@ -1,68 +1,49 @@
-"""The paper's figures and the pictures of its ablations, drawn from gathered files, rows and timings alone.
-
-A panel whose data are missing says so; nothing is invented for it.
-"""
+"""Drawings of the paper's figures and ablations, from `FigureData` only. A panel without data says so."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from soap._files import atomic
 from soap.errors import unknown
-from soap.evaluation.gathered import Material
-from soap.report.drawing import LIGHT, Palette, png, svg
-from soap.report.paper_figures import (
-    attack_examples,
-    betas,
-    class_examples,
-    decoded,
-    fixed_radii,
+from soap.paper.figure_data import FigureData
+from soap.paper.figures import (
+    accuracy_curves,
     gradients,
     heat_map,
-    label_leaking,
+    image_grids,
+    loss_curves,
     method,
-    radius_curves,
-    rotation_losses,
+    paired_bars,
     tasks,
     training_time,
 )
+from soap.report.drawing import LIGHT, Palette, save_figure
 
-Drawing = Callable[[Material, Palette], Figure]
+Drawing = Callable[[FigureData, Palette], Figure]
 
 DRAWINGS: dict[str, Drawing] = {
     "figure-1": method.draw,
-    "figure-2": decoded.draw,
-    "figure-3": radius_curves.draw,
-    "figure-4": class_examples.draw,
-    "figure-5": betas.draw,
+    "figure-2": image_grids.draw_decoded,
+    "figure-3": loss_curves.draw,
+    "figure-4": image_grids.draw_classes,
+    "figure-5": accuracy_curves.draw_betas,
     "figure-6": tasks.draw,
     "figure-7": training_time.draw,
-    "figure-8": attack_examples.mnist,
-    "figure-9": attack_examples.rotation,
-    "figure-10": attack_examples.consistency,
+    "figure-8": image_grids.draw_attacks("mnist-fcn-dr", "mnist-cnn-dr"),
+    "figure-9": image_grids.draw_attacks("cifar10-resnet18-rp", "cifar10-wide-resnet28-rp"),
+    "figure-10": image_grids.draw_attacks("cifar10-resnet18-lc", "cifar10-wide-resnet28-lc"),
     "ablation-steps": heat_map.draw,
-    "ablation-rotation": rotation_losses.draw,
-    "ablation-radius": fixed_radii.draw,
-    "ablation-leaking": label_leaking.draw,
+    "ablation-rotation": paired_bars.draw_rotation_losses,
+    "ablation-radius": accuracy_curves.draw_radii,
+    "ablation-leaking": paired_bars.draw_label_leaking,
     "ablation-gradients": gradients.draw,
 }
-"""By the names of `soap.paper.figures.FIGURES`."""
+"""By the names of `soap.paper.figure_list.FIGURES`."""
 
 
-def draw(name: str, material: Material, out: Path, *, palette: Palette = LIGHT) -> list[Path]:
-    """Write `out`/NAME.png and `out`/NAME.svg; the same material gives the same bytes."""
+def draw(name: str, data: FigureData, out: Path, *, palette: Palette = LIGHT) -> list[Path]:
+    """Write `out`/NAME.png and `out`/NAME.svg; the same data gives the same bytes."""
     if name not in DRAWINGS:
         raise unknown("figure", name, DRAWINGS)
-    figure = DRAWINGS[name](material, palette)
-    contents = {"png": png(figure), "svg": svg(figure)}
-    paths = []
-    for kind, content in contents.items():
-        path = out / f"{name}.{kind}"
-        with atomic.replacing(path) as temporary:
-            temporary.write_bytes(content)
-        paths.append(path)
-    return paths
-
-
-__all__ = ["DRAWINGS", "Drawing", "draw"]
+    return save_figure(DRAWINGS[name](data, palette), out, name)

@@ -1,39 +1,38 @@
-"""Accuracy under PGD for every step size and number of steps of the purifier (section A.2)."""
+"""Accuracy under PGD by step size and number of steps of the purifier (section A.2)."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from soap.evaluation.gathered import Material
-from soap.evaluation.swept import by_steps
+from soap.paper.figure_data import FigureData
+from soap.paper.figures.task_panels import draw_task_panels
+from soap.paper.row_queries import attack_radius, by_steps
 from soap.report.drawing import LIGHT, Palette
-from soap.report.paper_figures import panels
+from soap.report.panels import FONT_SIZE, set_titles
 from soap.results import Row
 
-OWN_STEPS = 5
-"""The paper's T; its gamma is the middle one of those swept."""
+PAPER_STEPS = 5
+"""The paper's T; its gamma is the middle one of the sweep."""
 
 
-def draw(material: Material, palette: Palette) -> Figure:
+def draw(data: FigureData, palette: Palette) -> Figure:
     """A panel a task: a row a step size, a column a number of steps."""
-    figure, axes = panels.side_by_side(len(panels.TASKS), palette, width=4.2, height=3.7)
-    for panel, model in zip(axes, panels.TASKS, strict=True):
-        cells = by_steps(material.rows, model)
-        title = f"{panels.method_of(model)}, {panels.network_of(model)}"
-        if len(cells) > 1:  # one alone is the tables' own row, not a sweep
-            note = f"{next(iter(cells.values())).n:,} images"
-            panels.head(panel, palette, title, "number of steps $T$", "step size $\\gamma$", note)
-            _draw_cells(panel, cells, palette)
-        else:
-            panels.head(panel, palette, title)
-            panels.say(panel, palette, f"no rows of {model}\nby step size and steps yet")
-    return figure
+
+    def find(model: str) -> Mapping[tuple[float, int], Row]:
+        cells = by_steps(data.rows, model)
+        return cells if len(cells) > 1 else {}  # a single one is the row of a table, not a sweep
+
+    missing = "no rows of {model}\nby step size and steps yet"
+    return draw_task_panels(find, partial(_draw_cells, palette=palette), missing, palette, width=4.2, height=3.7)
 
 
-def _draw_cells(axes: Axes, cells: Mapping[tuple[float, int], Row], palette: Palette) -> None:
+def _draw_cells(axes: Axes, title: str, cells: Mapping[tuple[float, int], Row], palette: Palette) -> None:
+    note = f"{next(iter(cells.values())).n:,} images"
+    set_titles(axes, palette, title, "number of steps $T$", "step size $\\gamma$", note)
     gammas, steps = sorted({gamma for gamma, _ in cells}), sorted({number for _, number in cells})
     table = np.full((len(gammas), len(steps)), np.nan)
     for (gamma, number), row in cells.items():
@@ -41,23 +40,23 @@ def _draw_cells(axes: Axes, cells: Mapping[tuple[float, int], Row], palette: Pal
     axes.imshow(table, cmap="cividis", vmin=0, vmax=100, aspect="auto", origin="lower")
     for gamma, number in cells:
         k, at = gammas.index(gamma), steps.index(number)
-        dark = table[k, at] < 50  # the letters' colour is chosen against the cell, not the page
+        dark = table[k, at] < 50  # the text colour depends on the cell, not on the page
         axes.text(
-            at, k, f"{table[k, at]:.1f}", ha="center", va="center", fontsize=panels.LETTERS,
+            at, k, f"{table[k, at]:.1f}", ha="center", va="center", fontsize=FONT_SIZE,
             color="white" if dark else "black",
         )  # fmt: skip
     axes.set_xticks(range(len(steps)), [str(number) for number in steps])
     colour_image = max(gammas) < 0.1
-    axes.set_yticks(range(len(gammas)), [_written(gamma, colour_image) for gamma in gammas])
+    axes.set_yticks(range(len(gammas)), [_step_size_text(gamma, colour_image) for gamma in gammas])
     middle = gammas[len(gammas) // 2]
-    if (middle, OWN_STEPS) in cells:
-        corner = (steps.index(OWN_STEPS) - 0.42, gammas.index(middle) - 0.42)
+    if (middle, PAPER_STEPS) in cells:
+        corner = (steps.index(PAPER_STEPS) - 0.42, gammas.index(middle) - 0.42)
         axes.add_patch(Rectangle(corner, 0.84, 0.84, fill=False, edgecolor=LIGHT.adversarial, linewidth=3))
-    _draw_reach(axes, gammas, steps, panels.attack_radius(next(iter(cells.values()))))
+    _draw_reach(axes, gammas, steps, attack_radius(next(iter(cells.values()))))
 
 
 def _draw_reach(axes: Axes, gammas: list[float], steps: list[int], radius: float) -> None:
-    """Dashed stairs between the cells whose gamma * T reaches the attack's radius and those that do not."""
+    """Dashed line between cells whose gamma * T reaches the attack's radius and those that do not."""
     reach = np.outer(gammas, steps) >= radius * (1 - 1e-6)  # k * gamma and eps differ in the last bits
     for k, at in np.ndindex(*reach.shape):
         if k and reach[k, at] != reach[k - 1, at]:
@@ -66,5 +65,5 @@ def _draw_reach(axes: Axes, gammas: list[float], steps: list[int], radius: float
             axes.plot([at - 0.5, at - 0.5], [k - 0.5, k + 0.5], color="white", linestyle="--", linewidth=1.6)
 
 
-def _written(gamma: float, colour_image: bool) -> str:
+def _step_size_text(gamma: float, colour_image: bool) -> str:
     return f"{gamma * 255:.3g}/255" if colour_image else f"{gamma:.3g}"

@@ -4,18 +4,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from soap.evaluation.gathered import Material
+from soap.paper.figure_data import FigureData
 from soap.report.drawing import Palette
-from soap.report.paper_figures.panels import LETTERS
+from soap.report.panels import FONT_SIZE
 
-Place = tuple[float, float]
-HALF = (1.15, 0.42)  # of a box: width and height, in the units of the diagram
-ABOVE, MIDDLE, BELOW = 2.75, 1.85, 0.95  # where classifier, encoder and auxiliary device stand
-START, ENCODER, HEADS, END = 1.0, 4.0, 7.7, 11.2
+Point = tuple[float, float]
+HALF_BOX = (1.15, 0.42)  # half width and height of a box, in units of the diagram
+ABOVE, MIDDLE, BELOW = 2.75, 1.85, 0.95  # y of classifier, encoder and auxiliary head
+START, ENCODER, HEADS, END = 1.0, 4.0, 7.7, 11.2  # x
 
 
-def draw(material: Material, palette: Palette) -> Figure:
-    """Needs no data."""
+def draw(data: FigureData, palette: Palette) -> Figure:
+    """The diagram; it needs no data."""
     figure = Figure(figsize=(13, 3.9), facecolor=palette.paper)
     for k, (title, draw_half) in enumerate(
         (("(a) Joint training", _draw_training), ("(b) Purification at test time", _draw_purification))
@@ -23,14 +23,14 @@ def draw(material: Material, palette: Palette) -> Figure:
         axes = figure.add_axes((0.01 + 0.5 * k, 0.02, 0.48, 0.9))
         axes.set(xlim=(0, 12.6), ylim=(-0.75, 3.5))
         axes.axis("off")
-        axes.set_title(title, fontsize=LETTERS + 2, fontweight="bold", color=palette.ink, loc="left")
+        axes.set_title(title, fontsize=FONT_SIZE + 2, fontweight="bold", color=palette.ink, loc="left")
         draw_half(axes, palette)
     return figure
 
 
 def _draw_network(axes: Axes, palette: Palette, start: str, ends: tuple[str, str]) -> None:
-    """What both halves show: one encoder, and on it the classifier and the auxiliary device."""
-    half = HALF[0]
+    """The part of both halves: one encoder with the classifier and the auxiliary head."""
+    half = HALF_BOX[0]
     _write(axes, (START, MIDDLE), start, palette.ink)
     _box(axes, (ENCODER, MIDDLE), "encoder $f$", palette.ink, palette)
     _arrow(axes, (START + 1.0, MIDDLE), (ENCODER - half, MIDDLE), palette.ink)
@@ -50,7 +50,7 @@ def _draw_training(axes: Axes, palette: Palette) -> None:
 
 def _draw_purification(axes: Axes, palette: Palette) -> None:
     _draw_network(axes, palette, "attacked\nimage $x_{adv}$", ("answer, after\n$T$ steps", "$L_{aux}$"))
-    # The gradient's way back to the pixels, under everything.
+    # The path of the gradient back to the pixels.
     low = 0.1
     axes.plot([END, END, START], [BELOW - 0.35, low, low], color=palette.adversarial, linewidth=1.8)
     _arrow(axes, (START, low), (START, MIDDLE - 0.5), palette.adversarial)
@@ -59,8 +59,8 @@ def _draw_purification(axes: Axes, palette: Palette) -> None:
     _write(axes, (6.3, -0.45), words, palette.ink)
 
 
-def _box(axes: Axes, centre: Place, text: str, colour: str, palette: Palette) -> None:
-    (x, y), (w, h) = centre, HALF
+def _box(axes: Axes, centre: Point, text: str, colour: str, palette: Palette) -> None:
+    (x, y), (w, h) = centre, HALF_BOX
     shape = FancyBboxPatch(
         (x - w, y - h), 2 * w, 2 * h, boxstyle="round,pad=0,rounding_size=0.15", facecolor=palette.paper,
         edgecolor=colour, linewidth=2,
@@ -69,11 +69,11 @@ def _box(axes: Axes, centre: Place, text: str, colour: str, palette: Palette) ->
     _write(axes, centre, text, colour)
 
 
-def _write(axes: Axes, centre: Place, text: str, colour: str) -> None:
-    axes.text(*centre, text, ha="center", va="center", fontsize=LETTERS + 1, color=colour)
+def _write(axes: Axes, centre: Point, text: str, colour: str) -> None:
+    axes.text(*centre, text, ha="center", va="center", fontsize=FONT_SIZE + 1, color=colour)
 
 
-def _arrow(axes: Axes, start: Place, end: Place, colour: str) -> None:
+def _arrow(axes: Axes, start: Point, end: Point, colour: str) -> None:
     axes.add_patch(
         FancyArrowPatch(
             start, end, arrowstyle="-|>", mutation_scale=16, color=colour, linewidth=1.8, shrinkA=0, shrinkB=0

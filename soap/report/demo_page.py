@@ -1,39 +1,38 @@
-"""The demo's page: one HTML file that asks nothing of the network and reads well on paper, phone and screen."""
+"""The HTML page of `soap demo`: one file without network requests, for screen, phone and print."""
 
 from collections.abc import Sequence
 
 from soap.errors import InputError
 from soap.evaluation.adaptive import Report
 from soap.evaluation.showcase import Showcase
-from soap.report.accuracy import TITLES, UPPER_BOUND, percent, under_attack
-from soap.report.digits import draw_digits
-from soap.report.drawing import DARK, LIGHT, picture
-from soap.report.losses import draw_radii, draw_steps
+from soap.report.accuracy import ATTACK_TITLES, UPPER_BOUND, percent, under_attack
+from soap.report.demo_figures import draw_digits, draw_radii, draw_steps
+from soap.report.drawing import DARK, LIGHT
+from soap.report.html import environment, picture
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_words import knowing_words
-from soap.report.templating import environment
 from soap.results import Row
 
 
-def demo_page(
+def render_demo(
     rows: Sequence[Row], show: Showcase, *, attack: str, command: str, seconds: float, knowing: Report | None = None
 ) -> str:
-    """The page as text. Every figure in it comes from `rows`, `show` or `knowing`.
+    """The page as text. All its numbers come from `rows`, `show` and `knowing`.
 
-    attack: the one among the rows' attacks that `show` shows. command, seconds: how the rows were made. knowing: what
-    attackers who know the purifier left, where they were tried.
+    attack: the attack of the rows that `show` shows. command, seconds: how the rows were made. knowing: result of
+    attacks that know the purifier, if they were run.
     """
     lines = under_attack(rows)
     shown = next((line for line in lines if line.bare.attack == attack), None)
     if shown is None:
-        raise InputError(f"the page is to show attack {attack!r}, but the rows are of {[*{r.attack for r in rows}]}.")
-    title = TITLES.get(attack, attack)
+        raise InputError(f"got attack {attack!r}; expected one of the rows' attacks: {[*{r.attack for r in rows}]}.")
+    title = ATTACK_TITLES.get(attack, attack)
     attacked = f"attacked by {title}"
-    right = [int((labels == show.y).sum()) for labels in show.labels]
+    correct = [int((labels == show.y).sum()) for labels in show.labels]
     of = len(show.y)
-    answers = (
-        f"{of} digits in three rows. Answered rightly: {right[0]} of {of} clean, {right[1]} of {of} under {title}, "
-        f"{right[2]} of {of} purified."
+    predictions = (
+        f"{of} digits in three rows. Correctly classified: {correct[0]} of {of} clean, {correct[1]} of {of} under {title}, "
+        f"{correct[2]} of {of} purified."
     )
     levels = f"clean {show.loss_clean:.4f}, adversarial {show.loss_by_step[0]:.4f}"
     by_step = ", ".join(f"{loss:.4f}" for loss in show.loss_by_step)
@@ -45,12 +44,12 @@ def demo_page(
             lines=lines,
             shown=shown,
             show=show,
-            right=right,
+            correct=correct,
             percent=percent,
             upper_bound=UPPER_BOUND,
             light=LIGHT,
             dark=DARK,
-            inputs=picture(draw_digits(show, LIGHT, attack=attacked, blocks=("inputs",)), answers),
+            inputs=picture(draw_digits(show, LIGHT, attack=attacked, blocks=("inputs",)), predictions),
             decoded=picture(
                 draw_digits(show, LIGHT, attack=attacked, blocks=("decoded",)),
                 f"What the decoder rebuilds from each of the same {of} digits: clean, under {title}, purified.",
