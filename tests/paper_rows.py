@@ -1,12 +1,12 @@
 """Result rows that fill cells of the paper's tables, with figures of our own choosing."""
 
 from soap import recipes
-from soap.paper import Wanted
+from soap.paper.row_queries import CellQuery
 from soap.results import Provenance, Row
 
 
 def row_for(
-    wanted: Wanted,
+    wanted: CellQuery,
     correct: int,
     *,
     n: int | None = None,

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from render_adaptive import runs
 
 import soap
+from soap.paper.pages.adaptive import committed_runs
 from soap.serve.operations import Mislead, Predict, Purify, Walk, perform
 from soap.serve.pictures import encode_png
 from soap.serve.subject import Subject, load
 
 STATIC = Path(__file__).resolve().parents[1] / "soap" / "serve" / "static"
+RUNS = Path(__file__).resolve().parents[1] / "results" / "adaptive"
 DATA, AT_ONCE = "mnist-mini", 200
 SURE = 0.8
 """Probability of the class at each stage that an entry needs, so that rounding elsewhere does not turn it."""
@@ -181,7 +182,7 @@ def examples(digits: soap.data.Dataset, out: Path) -> list[dict[str, Any]]:
 def worst_cases() -> dict[str, dict[str, Any]]:
     """The full suite's figures for each bundled model as it is served: not those of runs with other settings."""
     found = {}
-    for run in runs():
+    for run in committed_runs(RUNS):
         row = run.rows["worst"]
         if run.name != row.model:
             continue

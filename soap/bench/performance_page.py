@@ -1,8 +1,4 @@
-"""Render the tables and the plot of docs/performance.md from the rows of `soap bench` in results/bench-*.jsonl, of
-tools/bench_variants.py in results/variants-*.jsonl, and of tools/measure_padding.py in results/padding.jsonl.
-
-    python tools/render_performance.py
-"""
+"""docs/performance.md: tables and plot from results/{bench-*,variants-*,padding}.jsonl."""
 
 import json
 from collections import Counter
@@ -15,52 +11,51 @@ from matplotlib.figure import Figure
 
 from soap.bench import read
 from soap.report import markdown_table, with_section
-from soap.report.drawing import LIGHT, png
+from soap.report.drawing import LIGHT
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE, PICTURE = ROOT / "docs" / "performance.md", ROOT / "docs" / "images" / "performance.png"
-PADDING = ROOT / "results" / "padding.jsonl"
-NONE = "*No rows yet: run the commands below and this tool.*"
+PICTURE = "images/performance.png"
+NO_ROWS = "*No rows yet: run the commands below and `make render`.*"
 AXES = {"batch": "batch size", "grid": "radii in the grid", "steps": "steps T"}
 HEAD = (
     "what", "model", "case", "ours, s", "plain, s", "images/s", "plain / ours", "foolbox / ours", "passes ours",
     "passes plain", "peak memory", "floor, s", "of the floor", "equal",
 )  # fmt: skip
 
-Row = dict[str, Any]
+BenchJson = dict[str, Any]
+"""A row of `soap bench` as JSON."""
 
 
-def committed_rows(kind: str = "bench", folder: Path = ROOT / "results") -> list[Row]:
-    """All rows, file by file; of two that measured the same paths in the same case on one machine, the later."""
+def committed_rows(kind: str, folder: Path) -> list[BenchJson]:
+    """Rows of `folder`/KIND-*.jsonl; of several for the same paths, case and machine, the latest."""
     rows = [row for path in sorted(folder.glob(f"{kind}-*.jsonl")) for row in read(path)]
     return list({(machine(row), row["what"], row["model"], _case(row), *row["paths"]): row for row in rows}.values())
 
 
-def committed_paddings() -> list[Row]:
-    """The rows of tools/measure_padding.py."""
-    return [json.loads(line) for line in PADDING.read_text(encoding="utf-8").splitlines()]
+def committed_paddings(folder: Path) -> list[BenchJson]:
+    """Rows of `folder`/padding.jsonl."""
+    return [json.loads(line) for line in (folder / "padding.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def machine(row: Row) -> str:
-    """The GPU, or the processor and its threads."""
+def machine(row: BenchJson) -> str:
+    """Name of the GPU, or of the processor with its number of threads."""
     place = row["provenance"]
     cpu = f"{place['processor']}, {place['threads']} threads"
     return cpu if place["device"].startswith("cpu") else str(place["device"])
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """For every machine one table, then the commands that made it."""
+def tables(rows: Sequence[BenchJson]) -> str:
+    """One table a machine, followed by the commands that made its rows."""
     parts = []
     for place in dict.fromkeys(map(machine, rows)):
         here = [row for row in rows if machine(row) == place]
         notes = dict.fromkeys(f"- {note}" for row in here for note in row["notes"])
         table = markdown_table(HEAD, map(_line, here))
         parts.append("\n\n".join([f"### {place}", table, "\n".join([*_commands(here), *notes])]))
-    return "\n\n".join(parts) or NONE
+    return "\n\n".join(parts) or NO_ROWS
 
 
-def variants(rows: Sequence[Row]) -> str:
-    """One line for everything tried, its speed beside its agreement with the plain path."""
+def variants(rows: Sequence[BenchJson]) -> str:
+    """One line a variant: its speed and its agreement with the plain path."""
     head = ("variant", "batch", "ours, s", "images/s", "equal to the plain path")
     lines = []
     for row in rows:
@@ -70,8 +65,8 @@ def variants(rows: Sequence[Row]) -> str:
     return "\n".join([markdown_table(head, lines), "", *_commands(rows)])
 
 
-def paddings(rows: Sequence[Row]) -> str:
-    """For every purifier and every padding: what another size of the batch changes, and what one image costs."""
+def paddings(rows: Sequence[BenchJson]) -> str:
+    """One line a purifier and padding: changes by batch size, and the time of one image."""
     sizes = ("1", "7", "32", "100")
     head = ["network", "purifier", "padded to", *(f"in batches of {n}" for n in sizes), "one image, ms"]
     lines = []
@@ -83,8 +78,8 @@ def paddings(rows: Sequence[Row]) -> str:
     return "\n".join([markdown_table(head, lines), "", *_commands(rows)])
 
 
-def draw(rows: Sequence[Row]) -> Figure:
-    """Milliseconds an image against batch size, grid size and T; a pair of lines for every machine and model."""
+def draw(rows: Sequence[BenchJson]) -> Figure:
+    """Milliseconds an image against batch size, grid size and T; two lines for every machine and model."""
     figure = Figure(figsize=(12, 4), facecolor=LIGHT.paper, layout="constrained")
     purified = [row for row in rows if row["what"] == "purify" and row["case"]["precision"] == "fp32"]
     subjects = list(dict.fromkeys((machine(row), row["model"]) for row in purified))
@@ -113,26 +108,26 @@ def draw(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def along(rows: Sequence[Row], key: str) -> list[Row]:
-    """The rows that differ in `key` alone: those that share the most frequent values of the other two."""
-    others: Callable[[Row], tuple[Any, ...]] = lambda row: tuple(row["case"][k] for k in AXES if k != key)  # noqa: E731
+def along(rows: Sequence[BenchJson], key: str) -> list[BenchJson]:
+    """Rows that differ in `key` only: those with the most frequent values of the other two."""
+    others: Callable[[BenchJson], tuple[Any, ...]] = lambda row: tuple(row["case"][k] for k in AXES if k != key)  # noqa: E731
     values = {(others(row), row["case"][key]) for row in rows}
     most = Counter(shared for shared, _ in values).most_common(1)
     kept = [row for row in rows if most and others(row) == most[0][0]]
     return sorted(kept, key=lambda row: float(row["case"][key]))
 
 
-def rendered(document: str, rows: Sequence[Row], tried: Sequence[Row], padded: Sequence[Row]) -> str:
-    """The page with its figures as the rows have them, and the picture where there is something to draw."""
-    picture = f"![Cost of purification as batch, grid and T grow](images/{PICTURE.name})\n\n"
+def rendered(document: str, rows: Sequence[BenchJson], tried: Sequence[BenchJson], padded: Sequence[BenchJson]) -> str:
+    """The page with its tables rendered from the rows, and the plot if there are rows to draw."""
+    picture = f"![Cost of purification as batch, grid and T grow]({PICTURE})\n\n"
     grown = any(row["what"] == "purify" for row in rows)
     document = with_section(document, "figures", (picture if grown else "") + tables(rows))
     document = with_section(document, "paddings", paddings(padded))
     return with_section(document, "variants", variants(tried))
 
 
-def _commands(rows: Sequence[Row]) -> list[str]:
-    """What made the rows, once each."""
+def _commands(rows: Sequence[BenchJson]) -> list[str]:
+    """Commands of the rows, without duplicates."""
     return list(
         dict.fromkeys(
             f"- `{p['command']}`: commit {(p['commit'] or 'unknown')[:12]}, {p['date'][:10]}, torch {p['torch']}"
@@ -141,17 +136,17 @@ def _commands(rows: Sequence[Row]) -> list[str]:
     )
 
 
-def _shares(row: Row) -> str:
-    """The shares of pixels, eps and labels that are equal, where the row has them; ours alone has none."""
+def _shares(row: BenchJson) -> str:
+    """Shares of equal pixels, eps and labels; empty for a row without a second path."""
     agreed = row["agreement"].get("plain") or row["agreement"].get("foolbox", {})
     return ", ".join(f"{name} {100 * agreed[name]:.2f} %" for name in ("pixels", "eps", "labels") if name in agreed)
 
 
-def _case(row: Row) -> str:
+def _case(row: BenchJson) -> str:
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row["case"].items())
 
 
-def _line(row: Row) -> list[str]:
+def _line(row: BenchJson) -> list[str]:
     paths = row["paths"]
     plain, foolbox, ours = paths.get("plain"), paths.get("foolbox"), paths["ours"]
     equal = _shares(row)
@@ -179,7 +174,7 @@ def _line(row: Row) -> list[str]:
     ]
 
 
-def _seconds(path: Row | None) -> str:
+def _seconds(path: BenchJson | None) -> str:
     """Median, with the quartiles beside it."""
     if path is None:
         return ""
@@ -187,16 +182,7 @@ def _seconds(path: Row | None) -> str:
     return f"{seconds['median']:.3g} [{seconds['lower_quartile']:.3g}, {seconds['upper_quartile']:.3g}]"
 
 
-def _passes(path: Row | None) -> str:
+def _passes(path: BenchJson | None) -> str:
     """Forward and backward passes an image."""
     counted = None if path is None else path["passes"]
     return "" if counted is None else f"{counted['forward']:.4g} / {counted['backward']:.4g}"
-
-
-if __name__ == "__main__":
-    rows, page = committed_rows(), PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(rendered(page, rows, committed_rows("variants"), committed_paddings()), encoding="utf-8")
-    if any(row["what"] == "purify" for row in rows):
-        PICTURE.parent.mkdir(parents=True, exist_ok=True)
-        PICTURE.write_bytes(png(draw(rows)))
-    print(f"{len(rows)} rows in {PAGE}")

@@ -1,9 +1,7 @@
-"""Render the figures of docs/scale.md from the rows of `soap bench` in results/bench-*.jsonl that a GPU made.
+"""docs/scale.md: training on several GPUs, estimated from the GPU rows of results/bench-*.jsonl.
 
-    python tools/render_scale.py
-
-What no row tells are the constants below: speeds of links by their data sheets, and the architecture and data set of
-the estimate. Everything else is measured, counted on the models, or follows from these.
+Constants that no row has: link speeds from data sheets, and the architecture and data set of the estimate. All other
+numbers are measured, counted on the models, or computed from these.
 """
 
 from collections.abc import Sequence
@@ -14,53 +12,56 @@ from soap import recipes
 from soap.bench import read
 from soap.report import markdown_table, with_section
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "scale.md"
-
 LINKS = {"NVLink 4, 900 GB/s both ways": 450e9, "InfiniBand NDR, 400 Gb/s": 50e9, "Ethernet, 25 Gb/s": 25e9 / 8}
-"""Bytes a second, one way, that a GPU has for itself."""
+"""Bytes a second in one direction, for each GPU."""
 
-WORLDS = (8, 64)
-IMAGENET, SIDE, CLASSES, EPOCHS = 1_281_167, 224, 1000, 90
-OWN_BATCH = 64  # images a GPU and step
-VIEWS = {"classifier alone": 1, "label consistency": 2, "rotation": 4, "PGD adversarial training, 7 steps": 8}
-"""Passes through the network, forward and back, that a training image takes; a step of an attack counts as one."""
+GPU_COUNTS = (8, 64)
+IMAGENET_IMAGES, SIDE, CLASSES, EPOCHS = 1_281_167, 224, 1000, 90
+IMAGES_PER_GPU_STEP = 64
+PASSES_BY_TRAINING = {
+    "classifier alone": 1,
+    "label consistency": 2,
+    "rotation": 4,
+    "PGD adversarial training, 7 steps": 8,
+}
+"""Forward and backward passes of a training image; a step of an attack counts as one."""
 
-Row = dict[str, Any]
+BenchJson = dict[str, Any]
+"""A row of `soap bench` as JSON."""
 
 
-class Size(NamedTuple):
-    """Of a network: products and sums of a forward pass, values that its layers read and write in it; parameters."""
+class NetworkSize(NamedTuple):
+    """Operations of a forward pass, values that its layers read and write, and parameters."""
 
     operations: int
     values: int
     parameters: int
 
 
-def committed_rows(folder: Path = ROOT / "results") -> list[Row]:
-    """All that a GPU made; of two that measured the same, the later."""
+def gpu_rows(folder: Path) -> list[BenchJson]:
+    """Rows of `folder`/bench-*.jsonl from a GPU; of several for the same case, the latest."""
     rows = [row for path in sorted(folder.glob("bench-*.jsonl")) for row in read(path)]
     rows = [row for row in rows if not row["provenance"]["device"].startswith("cpu")]
     keys = ("compiled", "precision", "batch", "grid", "steps", "attack")
     return list({(row["what"], row["model"], *map(row["case"].get, keys)): row for row in rows}.values())
 
 
-def trainings(rows: Sequence[Row]) -> list[Row]:
-    """The rows of training beside the plain loop, of every model and way of it the last."""
+def trainings(rows: Sequence[BenchJson]) -> list[BenchJson]:
+    """Rows of training with a plain loop beside it; the last of every model and case."""
     keys = ("compiled", "precision", "batch")
     rows = [row for row in rows if row["what"] == "train" and "plain" in row["paths"]]
     return list({(row["model"], *map(row["case"].get, keys)): row for row in rows}.values())
 
 
-def resnet50(side: int = SIDE, classes: int = CLASSES) -> Size:
-    """ResNet-50 (He et al. 2016) with the stride in the middle convolution, as torchvision has it."""
+def resnet50(side: int = SIDE, classes: int = CLASSES) -> NetworkSize:
+    """Size of ResNet-50 (He et al. 2016) with the stride in the middle convolution, as in torchvision."""
     operations = values = parameters = 0
 
     def convolution(inputs: int, outputs: int, kernel: int, before: int, after: int) -> None:
         nonlocal operations, values, parameters
         operations += 2 * inputs * outputs * kernel**2 * after**2
         values += inputs * before**2 + outputs * after**2
-        parameters += inputs * outputs * kernel**2 + 2 * outputs  # scale and shift of its batch norm
+        parameters += inputs * outputs * kernel**2 + 2 * outputs  # scale and shift of the batch norm
 
     convolution(3, 64, 7, side, side // 2)
     inputs, at = 64, side // 4
@@ -75,26 +76,26 @@ def resnet50(side: int = SIDE, classes: int = CLASSES) -> Size:
                 convolution(inputs, 4 * width, 1, at, after)
             inputs, at = 4 * width, after
     operations += 2 * inputs * classes
-    return Size(operations, values + inputs + classes, parameters + (inputs + 1) * classes)
+    return NetworkSize(operations, values + inputs + classes, parameters + (inputs + 1) * classes)
 
 
 def exchanged(parameters: int, world: int) -> float:
-    """Bytes that a GPU sends in a step: a ring passes 2 (n - 1) / n of all gradients, 4 bytes each."""
+    """Bytes that a GPU sends in a step: a ring all-reduce sends 2 (n - 1) / n of all gradients, 4 bytes each."""
     return 2 * (world - 1) / world * 4 * parameters
 
 
-def operations(row: Row) -> float:
-    """Floating-point operations that one image takes in training."""
+def operations(row: BenchJson) -> float:
+    """Floating-point operations of one training image."""
     return float(row["floor"]["operations"] / (row["case"]["epoch_steps"] * row["case"]["batch"]))
 
 
-def rate(row: Row, of: str = "operations") -> float:
-    """Floating-point operations a second that were reached, or bytes, counted as in the floor of `soap bench`."""
+def rate(row: BenchJson, of: str = "operations") -> float:
+    """Achieved floating-point operations or bytes a second, counted as in the floor of `soap bench`."""
     return float(row["floor"][of] / row["paths"]["ours"]["seconds"]["median"])
 
 
-def measured(rows: Sequence[Row]) -> str:
-    """One GPU, as measured: recorded steps, and plain ones, which several processes take."""
+def measured(rows: Sequence[BenchJson]) -> str:
+    """Measurements on one GPU: recorded steps, and the plain loop that several processes use."""
     head = ("model", "precision", "compiled", "batch", "GFLOP an image", "images/s, recorded steps", "TFLOP/s",
             "images/s, plain loop")  # fmt: skip
     lines = [
@@ -117,57 +118,57 @@ def measured(rows: Sequence[Row]) -> str:
     return f"{markdown_table(head, lines)}\n\n" + "\n".join(made)
 
 
-def exchange(rows: Sequence[Row]) -> str:
-    """What the exchange of gradients adds to a step, and what is left of the speed; the batch is a GPU's own."""
+def exchange(rows: Sequence[BenchJson]) -> str:
+    """Time that the exchange of gradients adds to a step, and the remaining speed; the batch is that of one GPU."""
     head = ("model", "GPUs", "sent a step, MB", *(f"{name}: ms a step, speed kept" for name in LINKS))
     lines = []
     for row in {row["model"]: row for row in trainings(rows)}.values():
         model = recipes.build(recipes.find(row["model"]))
         parameters = sum(parameter.numel() for parameter in model.parameters())
         step = row["case"]["batch"] / row["paths"]["ours"]["images_per_second"]
-        for world in WORLDS:
+        for world in GPU_COUNTS:
             sent = exchanged(parameters, world)
             cells = (f"{sent / link * 1e3:.2g}, {step / (step + sent / link):.0%}" for link in LINKS.values())
             lines.append((f"`{row['model']}`", str(world), f"{sent / 1e6:.3g}", *cells))
     return markdown_table(head, lines)
 
 
-def imagenet(rows: Sequence[Row]) -> str:
-    """The estimate: operations and bytes of another network, at the highest rates at which either was measured."""
+def imagenet(rows: Sequence[BenchJson]) -> str:
+    """Estimate for ResNet-50 on ImageNet: its operations and bytes at the highest measured rates."""
     computing, moving = max(rows, key=rate), max(rows, key=lambda row: rate(row, "bytes"))
-    size, world = resnet50(), WORLDS[-1]
+    size, world = resnet50(), GPU_COUNTS[-1]
     work, traffic = 3 * size.operations, 2 * 4 * size.values  # back is twice the work of forward, and the same traffic
     seconds = work / rate(computing) + traffic / rate(moving, "bytes")
     sent = exchanged(size.parameters, world)
-    said = (
+    text = (
         f"ResNet-50 at {SIDE} x {SIDE} has {size.parameters / 1e6:.1f} million parameters; an image takes "
         f"{work / 1e9:.3g} GFLOP in training, forward and back, and moves {traffic / 1e6:.3g} MB between layers. The "
         f"operations are taken at the {rate(computing) / 1e12:.3g} TFLOP/s of {_named(computing)}, the bytes at the "
         f"{rate(moving, 'bytes') / 1e9:.3g} GB/s of {_named(moving)}, counted alike, and the times added up. "
-        f"{world} GPUs, {OWN_BATCH} images each a step, {IMAGENET:,} images, {EPOCHS} epochs; {sent / 1e6:.3g} MB sent "
-        "a step."
+        f"{world} GPUs, {IMAGES_PER_GPU_STEP} images each a step, {IMAGENET_IMAGES:,} images, {EPOCHS} "
+        f"epochs; {sent / 1e6:.3g} MB sent a step."
     )
     times = (f"{name}: an epoch; {EPOCHS} epochs; GPU-hours" for name in LINKS)
     head = ("training (estimates)", "images/s and GPU", *times)
     lines = []
-    for name, views in VIEWS.items():
+    for name, views in PASSES_BY_TRAINING.items():
         alone = 1 / (views * seconds)
         cells = []
         for link in LINKS.values():
-            epoch = IMAGENET / (world * OWN_BATCH) * (OWN_BATCH / alone + sent / link)
+            epoch = IMAGENET_IMAGES / (world * IMAGES_PER_GPU_STEP) * (IMAGES_PER_GPU_STEP / alone + sent / link)
             cells.append(f"{_long(epoch)}; {_long(EPOCHS * epoch)}; {EPOCHS * epoch * world / 3600:,.0f}")
         lines.append((name, f"{alone:,.0f}", *cells))
-    return f"{said}\n\n{markdown_table(head, lines)}"
+    return f"{text}\n\n{markdown_table(head, lines)}"
 
 
-def rendered(document: str, rows: Sequence[Row]) -> str:
-    """The page with its figures as the rows have them."""
+def rendered(document: str, rows: Sequence[BenchJson]) -> str:
+    """The page with its numbers rendered from the rows."""
     for name, render in {"measured": measured, "exchange": exchange, "imagenet": imagenet}.items():
         document = with_section(document, name, render(rows))
     return document
 
 
-def _named(row: Row) -> str:
+def _named(row: BenchJson) -> str:
     case = row["case"]
     how = f"{row['what']}, batch {case['batch']:g}, {case['precision']}, {row['provenance']['device']}"
     return f"`{row['model']}` ({how})"
@@ -177,9 +178,3 @@ def _long(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-if __name__ == "__main__":
-    found = committed_rows()
-    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
-    print(f"{len(found)} rows in {PAGE}")

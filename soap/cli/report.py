@@ -21,9 +21,7 @@ def report(
     run: RunName,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="File of the page. [dim]\\[default: report.html in the run][/dim]"
-        ),
+        typer.Option("--out", metavar="FILE", help="File of the page. [dim]\\[default: report.html in the run][/dim]"),
     ] = None,
     data: DataName = None,
     data_root: DataRoot = None,

@@ -76,7 +76,9 @@ def make_showcase(
     validate.at_least("batch", batch, 1)
     task = decoding(model)
     if x_adv.shape != data.x.shape:
-        raise InputError(f"got attacked images {list(x_adv.shape)} and clean images {list(data.x.shape)}; expected equal shapes.")
+        raise InputError(
+            f"got attacked images {list(x_adv.shape)} and clean images {list(data.x.shape)}; expected equal shapes."
+        )
     places = first_of_each_class(data.y)
     inputs = torch.stack([data.x[[*places]]] * len(STAGES))
     by_step = torch.zeros(purifier.steps + 1, dtype=torch.float64)

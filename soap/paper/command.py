@@ -68,7 +68,8 @@ def reproduce(
         int | None, typer.Option("--epochs", metavar="N", min=1, help="Largest number of epochs of a training.")
     ] = None,
     trainings: Annotated[
-        int, typer.Option("--trainings", metavar="N", min=1, help="Trainings of each recipe, with seeds from --seed on.")
+        int,
+        typer.Option("--trainings", metavar="N", min=1, help="Trainings of each recipe, with seeds from --seed on."),
     ] = 1,
     limit: Annotated[
         list[str] | None,
@@ -114,7 +115,9 @@ def reproduce(
                 settings = {
                     "epochs": epochs,
                     "seeds": range(shell.seed, shell.seed + trainings),
-                    "limit": {attack: n for attack in ATTACK_PASSES if (n := limits.get(attack, limits.get(ANY_ATTACK)))},
+                    "limit": {
+                        attack: n for attack in ATTACK_PASSES if (n := limits.get(attack, limits.get(ANY_ATTACK)))
+                    },
                     "precision": precision,
                     "compiled": compiled,
                     "data_root": data_root,

@@ -232,7 +232,7 @@ class TimingInput(FigureInput):
         return f"seconds an epoch of {self.model} takes"
 
     def missing(self, data: FigureData) -> str | None:
-        """What is missing, with the command that measures it; rows in the older format, without a mean, do not count."""
+        """What is missing, with the command that measures it. Older rows without a mean do not count."""
         own = [row for row in data.timings if (row["what"], row["model"]) == ("train", self.model)]
         if any("mean" in row["paths"]["ours"]["seconds"] for row in own):
             return None

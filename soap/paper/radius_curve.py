@@ -47,7 +47,7 @@ class RadiusCurve:
 
     @property
     def elbow(self) -> float:
-        """Smallest radius at which the loss has fallen by `ELBOW_SHARE` of its whole decrease from the attacked level."""
+        """Smallest radius at which the loss has made `ELBOW_SHARE` of its decrease from the attacked level."""
         enough = self.adversarial - ELBOW_SHARE * (self.adversarial - min(self.purified))
         lowest = self.radii[self.purified.index(min(self.purified))]  # if no radius lowers the loss
         return next((radius for radius, loss in zip(self.radii, self.purified, strict=True) if loss <= enough), lowest)

@@ -31,8 +31,8 @@ def render_demo(
     correct = [int((labels == show.y).sum()) for labels in show.labels]
     of = len(show.y)
     predictions = (
-        f"{of} digits in three rows. Correctly classified: {correct[0]} of {of} clean, {correct[1]} of {of} under {title}, "
-        f"{correct[2]} of {of} purified."
+        f"{of} digits in three rows. Correctly classified: {correct[0]} of {of} clean, {correct[1]} of {of} under "
+        f"{title}, {correct[2]} of {of} purified."
     )
     levels = f"clean {show.loss_clean:.4f}, adversarial {show.loss_by_step[0]:.4f}"
     by_step = ", ".join(f"{loss:.4f}" for loss in show.loss_by_step)

@@ -8,8 +8,8 @@ from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER, headline
 from soap.report.drawing import DARK, LIGHT
 from soap.report.html import environment, picture
 from soap.report.run_figures.bars import draw_bars
-from soap.report.run_figures.curves import accuracy_by_radius, draw_losses, draw_radii, loss_by_step
 from soap.report.run_figures.broken_images import gallery
+from soap.report.run_figures.curves import accuracy_by_radius, draw_losses, draw_radii, loss_by_step
 from soap.report.run_words import alone, gain, right, shown_lines, subject, threat_words
 from soap.results import Provenance
 

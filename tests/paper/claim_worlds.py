@@ -9,14 +9,15 @@ from paper_rows import row_for
 from soap import recipes
 from soap.attacks import PGD
 from soap.evaluation import PAPER, curves, examples, gathered
-from soap.evaluation.curves import RadiusCurve
-from soap.evaluation.examples import Examples
-from soap.evaluation.gathered import Material
-from soap.evaluation.sweeps import AUXILIARY_AWARE, BETAS, CROSS_ENTROPY
-from soap.paper import TABLES, Table, Wanted
-from soap.paper.figures import TASKS
-from soap.paper.verdicts import Findings
-from soap.paper.verdicts.numbers import Printed
+from soap.paper.radius_curve import RadiusCurve
+from soap.paper.attacked_examples import Examples
+from soap.paper.figure_data import FigureData
+from soap.paper.sweeps import AUXILIARY_AWARE, BETAS, CROSS_ENTROPY
+from soap.paper.row_queries import CellQuery
+from soap.paper.tables import TABLES, PaperTable
+from soap.paper.figure_list import TASKS
+from soap.paper.claims.checks import ClaimEvidence
+from soap.paper.claims.table_numbers import Printed
 from soap.purifiers.soap import label
 
 ACCURACY = {
@@ -43,7 +44,7 @@ def _value(table, cell):
 
 def world():
     """Numbers by (table, row, group, column)."""
-    filled = (table for table in TABLES.values() if isinstance(table, Table))
+    filled = (table for table in TABLES.values() if isinstance(table, PaperTable))
     return {(table.name, *cell.place): _value(table, cell) for table in filled for cell in table.cells.values()}
 
 
@@ -84,7 +85,7 @@ SECONDS = {
 
 
 def beta_row(model, beta, purified, percent):
-    wanted = Wanted(recipe=model, attack="pgd", eps_pfy="min-aux" if purified else "none")
+    wanted = CellQuery(recipe=model, attack="pgd", eps_pfy="min-aux" if purified else "none")
     settings = f"AuxiliaryAwarePGD(beta={beta})"
     fields = {"protocol": AUXILIARY_AWARE, "attack": f"beta={beta:g}", "settings": settings}
     return row_for(wanted, round(10 * percent), n=1000, **fields)
@@ -93,7 +94,7 @@ def beta_row(model, beta, purified, percent):
 def purified_row(model, percent, *, eps="min-aux", gamma=1.0, steps=5, further=(), **others):
     """Under PGD; gamma and a number as eps are in units of the model's own gamma."""
     own = recipes.read(model).purifier
-    wanted = Wanted(recipe=model, attack="pgd", eps_pfy="min-aux")
+    wanted = CellQuery(recipe=model, attack="pgd", eps_pfy="min-aux")
     grid = tuple(own.grid) if eps == "min-aux" else ()
     eps = eps if eps == "min-aux" else eps * own.step_size
     defence = label(eps, grid, own.step_size * gamma, steps, *further)
@@ -162,8 +163,8 @@ def findings(folder, *, numbers=None, rows=None, seconds=SECONDS, curves_of=None
     for made in [digits()] if pictures is None else pictures:
         gathered.save(folder / examples.file_name(made.model), made)
     rows = sweep_rows() if rows is None else rows
-    return Findings(
+    return ClaimEvidence(
         tables=as_tables(world() if numbers is None else numbers),
         seconds=seconds,
-        material=Material(folder=folder, rows=list(rows.values())),
+        material=FigureData(folder=folder, rows=list(rows.values())),
     )

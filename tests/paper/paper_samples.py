@@ -6,12 +6,12 @@ import numpy as np
 from report_samples import PROVENANCE
 
 from soap.evaluation import curves, examples, gathered, views
-from soap.evaluation.curves import RadiusCurve
-from soap.evaluation.examples import Examples
-from soap.evaluation.gathered import Material
-from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
-from soap.evaluation.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
-from soap.evaluation.views import TaskViews
+from soap.paper.radius_curve import RadiusCurve
+from soap.paper.attacked_examples import Examples
+from soap.paper.figure_data import FigureData
+from soap.paper.gradient_variants import ATTACKS, VARIANTS
+from soap.paper.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
+from soap.paper.task_views import TaskViews
 from soap.purifiers.soap import label
 from soap.results import Row
 
@@ -128,10 +128,10 @@ def sample_views() -> TaskViews:
     )  # fmt: skip
 
 
-def sample_material(folder: Path) -> Material:
+def sample_material(folder: Path) -> FigureData:
     for model in TASKS:
         gathered.save(folder / curves.file_name(model), sample_curve(model))
     for model in PICTURED:
         gathered.save(folder / examples.file_name(model), sample_examples(model))
     gathered.save(folder / views.file_name("cifar10"), sample_views())
-    return Material(folder=folder, rows=sample_rows(), timings=sample_timings())
+    return FigureData(folder=folder, rows=sample_rows(), timings=sample_timings())

@@ -10,7 +10,7 @@ import soap
 from soap.attacks import FGSM, Substitute
 from soap.data import Dataset
 from soap.evaluation import black_box as room
-from soap.evaluation.black_box import SUBSTITUTES, black_box
+from soap.paper.black_box import SUBSTITUTES, black_box
 from soap.results import Store
 
 SEEDS = 12

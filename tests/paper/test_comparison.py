@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_rows import row_for
 
-from soap.paper import TABLES
-from soap.report.comparison import FEWER, SHORTER, UNEXPLAINED, UNTOLD, compare, points
+from soap.paper.tables import TABLES
+from soap.paper.comparison import FEWER, SHORTER, UNEXPLAINED, UNKNOWN, compare, points
 from soap.report.comparison_words import BINS, bin_of, figure, missing, said
-from soap.report.results_page import results_html, results_markdown
+from soap.paper.pages.results import results_html, results_markdown
 from soap.results import wilson
 
 TABLE = TABLES["table-1"]
@@ -75,7 +75,7 @@ def test_signs_for_what_is_less_than_the_paper_did():
         f"{SHORTER} trained for fewer epochs than the recipe's: mnist-fcn-dr 30 of 100.",
         f"{FEWER} measured on the first images of the test set only: mnist-fcn-dr under pgd 1,000 of 10,000.",
     ]
-    assert shown_with(row_for(WANTED, 6000, training="")).signs == (UNTOLD,)
+    assert shown_with(row_for(WANTED, 6000, training="")).signs == (UNKNOWN,)
     assert shown_with(row_for(WANTED, 6000, training="100 epochs, seed 4, fp32")).signs == ()
 
 
@@ -100,7 +100,7 @@ def test_a_recipe_measured_on_fewer_images_is_named_once_with_all_its_attacks():
 )
 def test_what_strays_from_the_paper(place, off, strays):
     cell = TABLE.cells[place]
-    shown = shown_with(row_for(cell.wanted, round(100 * (cell.printed + off))), place=place)
+    shown = shown_with(row_for(cell.query, round(100 * (cell.printed + off))), place=place)
     assert shown.difference == pytest.approx(off)
     assert shown.strays is strays
     assert (shown.note == 1) is strays
@@ -109,7 +109,7 @@ def test_what_strays_from_the_paper(place, off, strays):
 def test_success_rates_stray_either_way_and_have_no_best():
     table = TABLES["table-8"]
     cells = [cell for cell in table.cells.values() if cell.row == "df-cnn"]
-    rows = [replace(row_for(cell.wanted, 0), measures={"success": 0.5}) for cell in cells]
+    rows = [replace(row_for(cell.query, 0), measures={"success": 0.5}) for cell in cells]
     here = compare(table, rows, nothing)
     assert {place[2]: shown.strays for place, shown in here.cells.items() if shown.rows} == {
         "no-def": True, "fgsm-at": False, "pgd-at": True, "dr": True

@@ -9,8 +9,9 @@ from paper_samples import row
 from report_samples import PROVENANCE
 
 from soap.auxiliary.consistency import GRADIENTS
-from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
-from soap.paper import TABLES, committed_rows
+from soap.paper.gradient_variants import ATTACKS, VARIANTS
+from soap.paper.rows import committed_rows
+from soap.paper.tables import TABLES
 from soap.purifiers.soap import label
 from soap.report import UPPER_BOUND
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from soap import models
-from soap.paper import TABLES
+from soap.paper.tables import TABLES
 from soap.paper.architectures import NETWORKS, layers, network
 
 # As printed, but for Pool and Normalise, which the paper leaves out, and the third group of the Wide-ResNet.

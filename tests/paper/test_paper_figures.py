@@ -12,15 +12,15 @@ from matplotlib.text import Text
 import soap
 from soap import recipes, zoo
 from soap.evaluation import curves, examples, fingerprint, gathered
-from soap.evaluation.curves import RadiusCurve
-from soap.evaluation.examples import Examples
-from soap.evaluation.gathered import Material
-from soap.evaluation.sweeps import fixed_radii
-from soap.paper import pieces
-from soap.paper.figures import FIGURES
-from soap.paper.pieces import SWEEPS, Swept, Timing, Views
+from soap.paper.radius_curve import RadiusCurve
+from soap.paper.attacked_examples import Examples
+from soap.paper.figure_data import FigureData
+from soap.paper.sweeps import fixed_radii
+from soap.paper import figure_inputs as pieces
+from soap.paper.figure_list import FIGURES
+from soap.paper.figure_inputs import SWEEPS, SweepInput, TimingInput, ViewsInput
 from soap.report.drawing import LIGHT
-from soap.report.paper_figures import DRAWINGS
+from soap.paper.figures import DRAWINGS
 from soap.results import Store
 
 KEPT = Path(__file__).parents[2] / "results" / "figures"
@@ -68,16 +68,16 @@ def test_every_figure_has_words(figure):
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
 def test_what_the_data_lack_the_drawing_lacks_too(figure, tmp_path):
     """The two rooms name the same models, though neither imports the other."""
-    material = Material(folder=tmp_path)
+    material = FigureData(folder=tmp_path)
     missing = figure.missing(material)
     assert len(missing) == len(figure.needs) == len(figure.pieces)
     drawn = DRAWINGS[figure.name](material, LIGHT)
     said = " ".join(text.get_text().replace("\n", " ") for text in drawn.findobj(Text))
     for piece in figure.pieces:
-        name = piece.data if isinstance(piece, Views) else piece.model
+        name = piece.data if isinstance(piece, ViewsInput) else piece.model
         assert re.search(rf"no [\w ]+ {name}\b", said), name
         assert any(name in words for words in missing)
-        assert isinstance(piece, Views) or name in recipes.names()
+        assert isinstance(piece, ViewsInput) or name in recipes.names()
 
 
 def test_models_are_those_whose_weights_help():
@@ -105,7 +105,7 @@ def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, q
     assert len(shown.truth) == 10
     curve = gathered.read(tmp_path / curves.file_name(MODEL), RadiusCurve)
     assert (curve.n, curve.eps_adv) == (20, pytest.approx(0.3, abs=1e-6))
-    material = Material(folder=tmp_path)
+    material = FigureData(folder=tmp_path)
     assert FIGURES["figure-2"].missing(material) == []
     assert FIGURES["figure-8"].missing(material) == ["no images of mnist-cnn-dr yet"]
 
@@ -123,9 +123,9 @@ def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, q
 def test_rows_are_measured_once_and_then_nothing_of_the_model_is_missing(tmp_path, digits, model, name):
     store = Store(tmp_path / "rows.jsonl")
     figure, (piece, *_) = FIGURES[name], FIGURES[name].pieces
-    before = figure.missing(Material(folder=tmp_path))
+    before = figure.missing(FigureData(folder=tmp_path))
     assert figure.gather({MODEL: model}, folder=tmp_path, store=store, limit=3) == [piece.need]
-    after = figure.missing(Material(folder=tmp_path, rows=store.read()))
+    after = figure.missing(FigureData(folder=tmp_path, rows=store.read()))
     assert after == before[1:]
     assert len(SWEEPS[piece.sweep].find(store.read(), MODEL)) == SWEEPS[piece.sweep].cells
     assert figure.gather({MODEL: model}, folder=tmp_path, store=store, limit=3) == []
@@ -133,7 +133,7 @@ def test_rows_are_measured_once_and_then_nothing_of_the_model_is_missing(tmp_pat
 
 def test_a_sweep_cut_off_tells_how_far_it_came(tmp_path, digits, model):
     rows = fixed_radii(model, soap.data.load("mnist", "test", root=None).take(3), (0.0, 0.1))
-    words = FIGURES["ablation-radius"].missing(Material(folder=tmp_path, rows=rows))
+    words = FIGURES["ablation-radius"].missing(FigureData(folder=tmp_path, rows=rows))
     assert words[0] == "only 3 of 12 rows of mnist-fcn-dr with one radius for all images yet"
 
 
@@ -143,7 +143,7 @@ def test_views_need_no_model(tmp_path, monkeypatch):
     monkeypatch.setattr(soap.data, "load", lambda name, *_, **__: dataclasses.replace(seen, name=name, classes=classes))
     store = Store(tmp_path / "rows.jsonl")
     assert FIGURES["figure-6"].gather({}, folder=tmp_path, store=store) == ["an image of cifar10 as the tasks see it"]
-    assert FIGURES["figure-6"].missing(Material(folder=tmp_path)) == []
+    assert FIGURES["figure-6"].missing(FigureData(folder=tmp_path)) == []
     assert FIGURES["figure-6"].gather({}, folder=tmp_path, store=store) == []
 
 
@@ -161,7 +161,7 @@ def test_timings_are_found_by_what_and_model_and_their_mean(tmp_path):
             {"what": what, "model": model, "paths": {"ours": {"seconds": seconds}}}
             for what, model in (row.split() for row in rows if row != "mean")
         ]
-        return Timing("mnist-fcn-dr").missing(Material(folder=tmp_path, timings=timings))
+        return TimingInput("mnist-fcn-dr").missing(FigureData(folder=tmp_path, timings=timings))
 
     command = "(soap bench train --alone --epochs 30 --model mnist-fcn-dr)"
     assert missing("purify mnist-fcn-dr", "train mnist-cnn-dr", "mean") == f"no timing of mnist-fcn-dr yet {command}"
@@ -184,5 +184,5 @@ def test_what_is_kept_was_made_with_the_bundled_weights_and_is_small():
 
 
 def test_pieces_of_sweeps_name_sweeps():
-    named = {piece.sweep for figure in FIGURES.values() for piece in figure.pieces if isinstance(piece, Swept)}
+    named = {piece.sweep for figure in FIGURES.values() for piece in figure.pieces if isinstance(piece, SweepInput)}
     assert named == set(SWEEPS)

@@ -20,11 +20,11 @@ from PIL import Image
 
 from soap.errors import FileError, InputError
 from soap.evaluation import examples
-from soap.evaluation.gathered import Material
-from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS
-from soap.evaluation.sweeps import BETAS
+from soap.paper.figure_data import FigureData
+from soap.paper.gradient_variants import ATTACKS, VARIANTS
+from soap.paper.sweeps import BETAS
 from soap.report.drawing import DARK, LIGHT
-from soap.report.paper_figures import DRAWINGS, draw, gradients, panels
+from soap.paper.figures import DRAWINGS, draw, gradients, panels
 
 ABLATIONS = ("steps", "rotation", "radius", "leaking", "gradients")
 NAMES = [*(f"figure-{k}" for k in range(1, 11)), *(f"ablation-{k}" for k in ABLATIONS)]
@@ -40,7 +40,7 @@ def full(tmp_path_factory):
 
 @pytest.fixture
 def nothing(tmp_path):
-    return Material(folder=tmp_path / "not there")
+    return FigureData(folder=tmp_path / "not there")
 
 
 def words(figure) -> list[str]:
@@ -163,7 +163,7 @@ def test_colour_examples_have_the_names_of_classes(full):
 def test_the_small_network_stands_in_for_the_large_and_the_title_says_so(full, tmp_path):
     name = examples.file_name("cifar10-resnet18-lc")
     (tmp_path / name).write_bytes((full.folder / name).read_bytes())
-    figure = DRAWINGS["figure-4"](Material(folder=tmp_path), LIGHT)
+    figure = DRAWINGS["figure-4"](FigureData(folder=tmp_path), LIGHT)
     assert "SOAP-RP (no images of cifar10-wide-resnet28-rp yet)" in words(figure)
     assert "SOAP-LC, ResNet-18 (no images of cifar10-wide-resnet28-lc yet)" in words(figure)
     assert len(figure.axes) == 30
@@ -251,7 +251,7 @@ def test_bad_input(full, tmp_path):
         draw("figure-11", full, tmp_path)
     (tmp_path / examples.file_name("mnist-fcn-dr")).write_bytes(b"no archive")
     with pytest.raises(FileError, match="gather it again"):
-        draw("figure-2", Material(folder=tmp_path), tmp_path)
+        draw("figure-2", FigureData(folder=tmp_path), tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="folder"):
         draw("figure-1", full, tmp_path / "file")

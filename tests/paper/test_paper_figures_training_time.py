@@ -8,7 +8,7 @@ from matplotlib.container import BarContainer
 from paper_samples import sample_timings, timing
 
 from soap.bench import read
-from soap.evaluation.gathered import Material
+from soap.paper.figure_data import FigureData
 from soap.report.drawing import LIGHT
 from soap.report.paper_figures.training_time import NETWORKS, comparable, draw, seconds
 
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def panels_of(timings):
-    return draw(Material(folder=Path("not there"), timings=timings), LIGHT).axes
+    return draw(FigureData(folder=Path("not there"), timings=timings), LIGHT).axes
 
 
 def chosen(rows, models=("a", "b")):

@@ -13,14 +13,14 @@ from soap._files import tensor_files
 from soap.defence import Defence
 from soap.errors import InputError
 from soap.evaluation import PAPER, fingerprint
-from soap.paper.jobs import Evaluation, Training, plan, run
-from soap.paper.wanted import Wanted
-from soap.paper.workshop import WEIGHTS
+from soap.paper.jobs import EvaluationJob, TrainingJob, plan, run
+from soap.paper.row_queries import CellQuery
+from soap.paper.job_runner import WEIGHTS
 from soap.purifiers import DefenseGAN
 
 pytestmark = pytest.mark.usefixtures("own_recipes", "few_digits")
 BARE = cells("fgsm", recipe="tiny-no-def", choices=("none",))
-BEHIND = Wanted(recipe="tiny-no-def", attack="fgsm", prior="tiny-prior", n=30)
+BEHIND = CellQuery(recipe="tiny-no-def", attack="fgsm", prior="tiny-prior", n=30)
 DEFENCE = "DefenseGAN(tiny-prior, steps=3, starts=2, step_size=10.0, momentum=0.7, seed=0)"
 
 
@@ -45,14 +45,14 @@ def test_the_prior_is_trained_once_whatever_trainings_stand_behind_it():
     jobs = plan([*BARE, BEHIND], [], weights=nowhere, seeds=(0, 1))
     attack = {"attack": "fgsm", "purifiers": (), "n": 30, "priors": ("tiny-prior",)}
     assert jobs == [
-        Training(recipe="tiny-no-def", seed=0, epochs=2),
-        Training(recipe="tiny-prior", seed=0, epochs=2),
-        Evaluation(recipe="tiny-no-def", seed=0, **attack),
-        Training(recipe="tiny-no-def", seed=1, epochs=2),
-        Evaluation(recipe="tiny-no-def", seed=1, **attack),
+        TrainingJob(recipe="tiny-no-def", seed=0, epochs=2),
+        TrainingJob(recipe="tiny-prior", seed=0, epochs=2),
+        EvaluationJob(recipe="tiny-no-def", seed=0, **attack),
+        TrainingJob(recipe="tiny-no-def", seed=1, epochs=2),
+        EvaluationJob(recipe="tiny-no-def", seed=1, **attack),
     ]
     assert jobs[2].title == "tiny-no-def: fgsm on 30 images, bare, tiny-prior"
-    assert jobs[2].work > Evaluation(recipe="tiny-no-def", seed=0, attack="fgsm", purifiers=(), n=30).work
+    assert jobs[2].work > EvaluationJob(recipe="tiny-no-def", seed=0, attack="fgsm", purifiers=(), n=30).work
     assert jobs[1].work > 0
     assert plan([BEHIND], [row_for(BEHIND)], weights=nowhere) == []
     assert len(plan([BEHIND], [row_for(BEHIND, defence=DEFENCE.replace("steps=3", "steps=4"))], weights=nowhere)) == 3

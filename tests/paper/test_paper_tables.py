@@ -4,10 +4,13 @@ import pytest
 
 from soap import recipes
 from soap.evaluation import PAPER
-from soap.paper import TABLES, BlackBox, Listing, Table, explanation, tables
+from soap.paper import tables
+from soap.paper.architectures import TextTable
+from soap.paper.row_queries import BlackBoxQuery
+from soap.paper.tables import TABLES, PaperTable, explanation
 from soap.recipes import generative
 
-FIGURES = {name: table for name, table in TABLES.items() if isinstance(table, Table)}
+FIGURES = {name: table for name, table in TABLES.items() if isinstance(table, PaperTable)}
 MARKED = ("table-1", "table-2", "table-3", "table-4")
 CASES = pytest.mark.parametrize("name", FIGURES)
 
@@ -22,7 +25,7 @@ SLIPS = {
 
 def test_the_tables_are_there_in_the_papers_order():
     assert list(TABLES) == [f"table-{number}" for number in range(1, 10)]
-    assert {name for name, table in TABLES.items() if isinstance(table, Listing)} == {"table-5", "table-6", "table-7"}
+    assert {name for name, table in TABLES.items() if isinstance(table, TextTable)} == {"table-5", "table-6", "table-7"}
     assert all(table.name == name and table.title and table.caption for name, table in TABLES.items())
 
 
@@ -109,7 +112,7 @@ def test_every_wanted_names_what_exists(name):
         assert wanted.epochs == plan.training.epochs
         assert wanted.defence == "none" or plan.purifier is not None or wanted.prior in generative.names()
         assert wanted.prior is None or generative.read(wanted.prior).data == plan.data
-        if isinstance(wanted, BlackBox):
+        if isinstance(wanted, BlackBoxQuery):
             assert wanted.attack in ("substitute-fcn", "substitute-cnn")
             assert wanted.n == 9850
         else:
@@ -129,12 +132,12 @@ def test_purifiers_of_others_stand_before_the_undefended_classifier(name, row, p
     own = [cell for cell in FIGURES[name].cells.values() if cell.row == row]
     assert len(own) == 10
     for cell in own:
-        recipe = FIGURES[name].cells["no-def", cell.group, cell.column].wanted.recipe
-        assert (cell.wanted.recipe, cell.wanted.prior, cell.wanted.needs) == (recipe, prior, (recipe, prior))
-        assert cell.wanted.defence.startswith(defence)
+        recipe = FIGURES[name].cells["no-def", cell.group, cell.column].query.recipe
+        assert (cell.query.recipe, cell.query.prior, cell.query.needs) == (recipe, prior, (recipe, prior))
+        assert cell.query.defence.startswith(defence)
         assert (cell.printed is None, cell.rule) == (False, "close or better")
     model = generative.build(generative.read(prior))
-    assert repr(generative.purifier(generative.read(prior), model)) == own[0].wanted.defence
+    assert repr(generative.purifier(generative.read(prior), model)) == own[0].query.defence
 
 
 @pytest.mark.parametrize("name", ["table-2", "table-3"])
@@ -146,10 +149,10 @@ def test_rows_of_our_own_gradients(name):
         ("lc-exact-min-aux", "exact", "min-aux"),
     ):
         cell = cells[row, "resnet18", "pgd"]
-        assert (cell.printed, cell.wanted.gradient, cell.wanted.eps_pfy) == (None, gradient, eps_pfy)
-        assert f"gradient='{gradient}'" in cell.wanted.defence
-    assert "gradient='paper'" in cells["lc-min-aux", "resnet18", "pgd"].wanted.defence
-    assert cells["lc-0", "resnet18", "pgd"].wanted.defence == "none"
+        assert (cell.printed, cell.query.gradient, cell.query.eps_pfy) == (None, gradient, eps_pfy)
+        assert f"gradient='{gradient}'" in cell.query.defence
+    assert "gradient='paper'" in cells["lc-min-aux", "resnet18", "pgd"].query.defence
+    assert cells["lc-0", "resnet18", "pgd"].query.defence == "none"
 
 
 # --- What fills a cell --------------------------------------------------------------------------------------------

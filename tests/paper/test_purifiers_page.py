@@ -15,7 +15,8 @@ from soap import zoo
 from soap._files import tensor_files
 from soap.evaluation import fingerprint
 from soap.evaluation.adaptive.verdict import NOTHING
-from soap.paper import Wanted, committed_rows
+from soap.paper.row_queries import CellQuery
+from soap.paper.rows import committed_rows
 from soap.recipes import generative
 from soap.recipes.purifiers import NAMES
 from soap.results import Store
@@ -40,7 +41,7 @@ def line(rows, purifier, results=Path("nowhere"), model=MODEL):
 
 
 def figures(purifier, *, n=1000, **others):
-    clean, pgd = (Wanted(recipe=MODEL, attack=attack) for attack in ("none", "pgd"))
+    clean, pgd = (CellQuery(recipe=MODEL, attack=attack) for attack in ("none", "pgd"))
     label = {"defence": tool.label(MODEL, purifier), **others}
     return [row_for(clean, 3 * n // 4, n=n, **label), row_for(pgd, n // 4, n=n, **label)]
 
@@ -119,7 +120,7 @@ def test_a_figure_that_a_check_voids_is_not_printed(tmp_path):
 
 def test_committed_figures_are_shown():
     rows = committed_rows()
-    wanted = Wanted(recipe="cifar10-resnet18-lc", attack="pgd", eps_pfy="min-aux")
+    wanted = CellQuery(recipe="cifar10-resnet18-lc", attack="pgd", eps_pfy="min-aux")
     (found,) = (row for row in wanted.found_in(rows) if "seed 0" in row.provenance.training)
     assert line(rows, "soap", tool.RESULTS, "cifar10-resnet18-lc").pgd.correct == found.correct
     assert line(rows, "soap", tool.RESULTS, "cifar10-resnet18-lc").worst is not None

@@ -14,7 +14,7 @@ from soap.attacks import FGSM, PGD, AuxiliaryAwarePGD
 from soap.auxiliary import all_turns
 from soap.data import Dataset
 from soap.evaluation import Clean, swept, transfer
-from soap.evaluation.sweeps import (
+from soap.paper.sweeps import (
     BETAS,
     auxiliary_aware,
     fixed_radii,

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from soap.paper import TABLES
-from soap.report.comparison import SIGNS
-from soap.report.results_page import results_html, results_markdown
+from soap.paper.tables import TABLES
+from soap.paper.comparison import SIGNS
+from soap.paper.pages.results import results_html, results_markdown
 from soap.report.verdicts import MARKS, TITLE, WORDS, by_the_paper, counted, grouped, signs_in, source
 
 
@@ -21,7 +21,7 @@ class Claim:
 
 
 @dataclass
-class Verdict:
+class ClaimVerdict:
     held: bool | None
     against: str = ""
     told: dict[str, str] = field(default_factory=dict)
@@ -35,18 +35,18 @@ class Verdict:
 class Judged:
     claim: Claim
     rule: str
-    ours: Verdict
-    printed: Verdict | None = None
+    ours: ClaimVerdict
+    printed: ClaimVerdict | None = None
 
 
 JUDGED = [
-    Judged(Claim("a", "It holds."), "one", Verdict(True, told={"For it": "1.00†"}), Verdict(True)),
-    Judged(Claim("b", "It is open."), "two", Verdict(None, told={"Missing": "rows"})),
+    Judged(Claim("a", "It holds."), "one", ClaimVerdict(True, told={"For it": "1.00†"}), ClaimVerdict(True)),
+    Judged(Claim("b", "It is open."), "two", ClaimVerdict(None, told={"Missing": "rows"})),
     Judged(
         Claim("c", "It fails as |beta| <grows>."),
         "three",
-        Verdict(False, against="2 < 3", told={"Against it": "2 < 3", "For it": "4"}),
-        Verdict(False, against="5 & 6"),
+        ClaimVerdict(False, against="2 < 3", told={"Against it": "2 < 3", "For it": "4"}),
+        ClaimVerdict(False, against="5 & 6"),
     ),
 ]
 LISTINGS = [table for table in TABLES.values() if not hasattr(table, "cells")]

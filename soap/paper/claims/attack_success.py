@@ -69,7 +69,8 @@ SUCCESS: dict[str, ClaimCheck[TableNumbers]] = {
         parts=lowest_for_pgd_training,
     ),
     "easy-before-purification": ClaimCheck(
-        rule=f"success rate at least {EASY_PERCENT:g} % in at least three quarters of the cases (attack, network and task)",
+        rule=f"success rate at least {EASY_PERCENT:g} % in at least three quarters of the cases (attack, network "
+        "and task)",
         parts=easy,
     ),
     "wide-lc-resists-deepfool": ClaimCheck(rule=f"success rate below {SELDOM_PERCENT:g} %", parts=wide_lc),

@@ -44,7 +44,8 @@ def elbow_at_attack_radius(evidence: ClaimEvidence) -> Iterator[ClaimPart]:
             continue
         share = curve.elbow / curve.eps_adv
         held = 1 - RELATIVE_TOLERANCE <= share <= MAX_OVERESTIMATE + RELATIVE_TOLERANCE
-        radii = f"elbow at {radius_text(curve.elbow, curve.eps_adv)}, attack's radius {radius_text(curve.eps_adv, curve.eps_adv)}"
+        elbow, attack = (radius_text(value, curve.eps_adv) for value in (curve.elbow, curve.eps_adv))
+        radii = f"elbow at {elbow}, attack's radius {attack}"
         yield ClaimPart(held=held, subject=method_of(model), words=f"{radii} ({curve.n:,} images)")
 
 
@@ -75,7 +76,8 @@ AUXILIARY_TASKS: dict[str, ClaimCheck[ClaimEvidence]] = {
         parts=loss_tells_attack,
     ),
     "elbow-at-attack-radius": ClaimCheck(
-        rule=f"the smallest radius with {100 * ELBOW_SHARE:g} % of the whole fall is 1 to {MAX_OVERESTIMATE:g} times the attack's",
+        rule=f"the smallest radius with {100 * ELBOW_SHARE:g} % of the whole fall is 1 to {MAX_OVERESTIMATE:g} times "
+        "the attack's",
         parts=elbow_at_attack_radius,
     ),
     "decoder-sees-class-again": ClaimCheck(

@@ -104,7 +104,8 @@ RIVALS: dict[str, ClaimCheck[TableNumbers]] = {
         ),
     ),
     "far-above-in-l2": ClaimCheck(
-        rule=f"SOAP-RP and SOAP-LC at least {FAR_POINTS:g} points above FGSM AT and PGD AT under CW and DF, on both networks",
+        rule=f"SOAP-RP and SOAP-LC at least {FAR_POINTS:g} points above FGSM AT and PGD AT under CW and DF, on both "
+        "networks",
         parts=together(
             rivalry("table-2", "rp-min-aux", AT, groups=[SMALL, LARGE], columns=L2, by=FAR_POINTS),
             rivalry("table-2", "lc-min-aux", AT, groups=[SMALL, LARGE], columns=L2, by=FAR_POINTS),

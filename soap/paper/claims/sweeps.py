@@ -172,13 +172,13 @@ SWEEP_CLAIMS: dict[str, ClaimCheck[ClaimEvidence]] = {
         parts=knowing_attacker,
     ),
     "negative-beta-weakens": ClaimCheck(
-        rule=f"before and after purification: at least {CLEAR_POINTS:g} point higher at beta -100 than at 0, and no fall by "
-        f"more than {CLEAR_POINTS:g} point from one beta to the next",
+        rule=f"before and after purification: at least {CLEAR_POINTS:g} point higher at beta -100 than at 0, and no "
+        f"fall by more than {CLEAR_POINTS:g} point from one beta to the next",
         parts=negative_beta,
     ),
     "positive-beta-rises": ClaimCheck(
-        rule=f"after purification: at least {CLEAR_POINTS:g} point higher at beta 100 than at 0, and no fall by more than "
-        f"{CLEAR_POINTS:g} point from one beta to the next",
+        rule=f"after purification: at least {CLEAR_POINTS:g} point higher at beta 100 than at 0, and no fall by more "
+        f"than {CLEAR_POINTS:g} point from one beta to the next",
         parts=positive_beta,
     ),
     "positive-beta-stays": ClaimCheck(
@@ -186,8 +186,8 @@ SWEEP_CLAIMS: dict[str, ClaimCheck[ClaimEvidence]] = {
         parts=constant_accuracy,
     ),
     "over-estimation-helps": ClaimCheck(
-        rule=f"under PGD the best radius above the attack's, up to {MAX_OVERESTIMATE:g} times it, is at least {CLEAR_POINTS:g} point "
-        "better than the attack's own",
+        rule=f"under PGD the best radius above the attack's, up to {MAX_OVERESTIMATE:g} times it, is at least "
+        f"{CLEAR_POINTS:g} point better than the attack's own",
         parts=larger_radius,
     ),
     "squared-error-for-rotation": ClaimCheck(
@@ -196,8 +196,8 @@ SWEEP_CLAIMS: dict[str, ClaimCheck[ClaimEvidence]] = {
         parts=rotation_loss,
     ),
     "few-large-steps": ClaimCheck(
-        rule=f"under PGD the paper's steps are at least {CLEAR_POINTS:g} point better than twice and four times as many of "
-        "half and a quarter the size",
+        rule=f"under PGD the paper's steps are at least {CLEAR_POINTS:g} point better than twice and four times as "
+        "many of half and a quarter the size",
         parts=fewer_steps,
     ),
 }

@@ -52,8 +52,8 @@ COST: dict[str, ClaimCheck[ClaimEvidence]] = {
         rule=f"an epoch takes at most {SMALL_OVERHEAD:g} times as long as with No Def", parts=overhead
     ),
     "small-networks-train-fast": ClaimCheck(
-        rule=f"an epoch takes at most {CLOSE_RATIO:g} times as long as with FGSM AT, and at most half as long as with PGD "
-        "AT; FCN and ResNet-18",
+        rule=f"an epoch takes at most {CLOSE_RATIO:g} times as long as with FGSM AT, and at most half as long as with "
+        "PGD AT; FCN and ResNet-18",
         parts=small,
     ),
     "large-networks-train-faster": ClaimCheck(

@@ -1,7 +1,6 @@
-"""Render the evidence of docs/label_consistency.md from the committed result rows; beside them the figures measured on
-the authors' network, from docs/label_consistency.toml, and the printed ones of Table 2.
+"""docs/label_consistency.md: accuracy by gradient of the purification loss, from committed rows.
 
-    python tools/render_label_consistency.py
+Beside them are numbers measured on the authors' network, from docs/label_consistency.toml, and those of Table 2.
 """
 
 import tomllib
@@ -9,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from soap import paper
-from soap.evaluation.gradient_evidence import ATTACKS
-from soap.evaluation.swept import BARE, by_gradient
+from soap.paper.comparison import number_text
+from soap.paper.gradient_variants import ATTACKS
+from soap.paper.row_queries import by_gradient
+from soap.paper.tables import TABLES
+from soap.recipes.naming import BARE
 from soap.report import UPPER_BOUND, markdown_table, with_section
-from soap.report.comparison_words import figure
 from soap.results import Row
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGE, LINES = DOCS / "label_consistency.md", DOCS / "label_consistency.toml"
 MODEL = "cifar10-resnet18-lc"
 HEAD = (
     "gradient of the purification loss", "ours: clean", "FGSM", "PGD", "final loss", "images",
@@ -26,32 +24,36 @@ HEAD = (
 COMMAND = "soap reproduce ablation-gradients --run --limit 2000 --results results/gradients.jsonl"
 
 
-def lines() -> dict[str, dict[str, Any]]:
-    """The lines of the table by variant: words, and the figures measured on the authors' network."""
-    return tomllib.loads(LINES.read_text(encoding="utf-8"))
+AuthorsLines = Mapping[str, Mapping[str, Any]]
+"""By variant: the label, and the numbers measured on the authors' network."""
 
 
-def evidence(rows: Sequence[Row]) -> str:
-    """The table, then where ours come from and what is not measured yet."""
+def read_authors(path: Path) -> AuthorsLines:
+    """The lines of docs/label_consistency.toml."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def evidence(rows: Sequence[Row], authors: AuthorsLines) -> str:
+    """The table, the origin of our numbers, and what is not measured yet."""
     ours = _one_run(rows)
     table = [_printed()]
-    for name, line in lines().items():
+    for name, line in authors.items():
         table.append([line["label"], *_ours(ours, name), *_authors(line)])
-    absent = [name for name in lines() if any((attack, name) not in ours for attack in ATTACKS)]
-    parts = [markdown_table(HEAD, table), _origin(ours), f"**{UPPER_BOUND}** {_adaptive()}"]
+    absent = [name for name in authors if any((attack, name) not in ours for attack in ATTACKS)]
+    parts = [markdown_table(HEAD, table), _origin(ours), f"**{UPPER_BOUND}** {_adaptive(authors)}"]
     if absent:
         named = ", ".join(f"`{name}`" for name in absent)
         parts.append(f"**Not measured yet** on our network, in whole or in part: {named}. To measure: `{COMMAND}`.")
     return "\n\n".join(parts)
 
 
-def rendered(document: str, rows: Sequence[Row]) -> str:
-    """The page with its evidence as the rows have it."""
-    return with_section(document, "evidence", evidence(rows))
+def rendered(document: str, rows: Sequence[Row], authors: AuthorsLines) -> str:
+    """The page with its table rendered from the rows."""
+    return with_section(document, "evidence", evidence(rows, authors))
 
 
 def _one_run(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
-    """By attack and variant; the rows that are not purified are those of the same weights and images."""
+    """Rows by attack and variant; rows of the bare network have the same weights and images as the others."""
     found = by_gradient(rows, MODEL)
     shared = {(row.settings, _subject(row)) for row in found.values()}
     bare = [row for row in rows if row.defence == BARE and (row.settings, _subject(row)) in shared]
@@ -68,27 +70,27 @@ def _ours(rows: Mapping[tuple[str, str], Row], name: str) -> list[str]:
     attacked, n = own[ATTACKS.index("pgd")], next((row.n for row in own if row is not None), None)
     loss = None if attacked is None else attacked.measures.get("mean_loss_after")
     shares = [None if row is None else 100 * row.accuracy for row in own]
-    return [*map(figure, shares), figure(None) if loss is None else f"{loss:.3f}", _count(n)]
+    return [*map(number_text, shares), number_text(None) if loss is None else f"{loss:.3f}", _count(n)]
 
 
 def _authors(line: Mapping[str, Any]) -> list[str]:
     shares = [line[key] for key in ("clean", "fgsm", "pgd")]
-    return [*map(figure, shares), figure(line.get("final_loss")), _count(line["n"])]
+    return [*map(number_text, shares), number_text(line.get("final_loss")), _count(line["n"])]
 
 
 def _printed() -> list[str]:
-    """The paper's own figures for its own gradient."""
-    cells = [paper.TABLES["table-2"].cells["lc-min-aux", "resnet18", attack] for attack in ATTACKS]
-    printed = [*(figure(cell.printed) for cell in cells), figure(None), _count(cells[0].wanted.n)]
-    return ["*printed in the paper: SOAP-LC, min-aux*", *[figure(None)] * len(printed), *printed]
+    """The paper's numbers for its gradient."""
+    cells = [TABLES["table-2"].cells["lc-min-aux", "resnet18", attack] for attack in ATTACKS]
+    printed = [*(number_text(cell.printed) for cell in cells), number_text(None), _count(cells[0].query.n)]
+    return ["*printed in the paper: SOAP-LC, min-aux*", *[number_text(None)] * len(printed), *printed]
 
 
 def _count(n: int | None) -> str:
-    return figure(None) if n is None else f"{n:,}"
+    return number_text(None) if n is None else f"{n:,}"
 
 
 def _origin(rows: Mapping[tuple[str, str], Row]) -> str:
-    """The network, images, devices and dates of our figures."""
+    """Network, images, devices and dates of our numbers."""
     authors = (
         "The authors' network: figures measured by us on the network they published, no rows kept here "
         "(`label_consistency.toml` beside this page); the first line is what Table 2 prints."
@@ -96,19 +98,14 @@ def _origin(rows: Mapping[tuple[str, str], Row]) -> str:
     if not rows:
         return authors
     by = [row.provenance for row in rows.values()]
-    told = sorted({f"{p.device}, commit {(p.commit or 'unknown')[:12]}, {p.date[:10]}" for p in by})
-    return f"Ours: `{MODEL}`, test images {by[0].images} ({'; '.join(told)}). {authors}"
+    runs = sorted({f"{p.device}, commit {(p.commit or 'unknown')[:12]}, {p.date[:10]}" for p in by})
+    return f"Ours: `{MODEL}`, test images {by[0].images} ({'; '.join(runs)}). {authors}"
 
 
-def _adaptive() -> str:
-    """What attacks that know the purifier leave of the authors' network."""
-    left = ", ".join(f'`"{name}"` at most {line["adaptive"]} %' for name, line in lines().items() if "adaptive" in line)
+def _adaptive(authors: AuthorsLines) -> str:
+    """Accuracy of the authors' network under attacks that know the purifier."""
+    left = ", ".join(f'`"{name}"` at most {line["adaptive"]} %' for name, line in authors.items() if "adaptive" in line)
     return (
         f"On 400 images of the authors' network, attacks that knew the purifier and had not converged left {left} "
         "(measured by us, no rows kept here)."
     )
-
-
-if __name__ == "__main__":
-    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), paper.committed_rows()), encoding="utf-8")
-    print(PAGE)

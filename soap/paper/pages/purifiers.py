@@ -1,51 +1,44 @@
-"""Render the table of docs/purifiers.md from the committed rows and the runs under results/adaptive and purifiers.
-
-python tools/render_purifiers.py
-"""
+"""docs/purifiers.md: models behind each purifier, from committed rows and the runs in results/{adaptive,purifiers}."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from render_adaptive import origin
 from torch import nn
 
-from soap import paper, recipes
+from soap import recipes
 from soap.evaluation import PAPER
 from soap.evaluation.adaptive.verdict import NOTHING
-from soap.paper.planning import seed_of
+from soap.paper.pages.adaptive import origin
+from soap.paper.row_queries import training_epochs, training_seed
 from soap.purifiers import AntiAdversary, Hedge
 from soap.recipes import generative
 from soap.recipes.naming import BARE, defence_by
 from soap.recipes.purifiers import BY_PRIOR, SOAP_NAME
 from soap.report import markdown_table, with_section
 from soap.report.accuracy import percent
-from soap.report.comparison import epochs
 from soap.results import Row, Store
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE, RESULTS = ROOT / "docs" / "purifiers.md", ROOT / "results"
-PRIORS, STEPS = (ROOT / "results" / f"{name}.jsonl" for name in ("priors", "defense-gan-steps"))
-TITLES = {
+PURIFIER_TITLES = {
     BARE: "none",
-    SOAP_NAME: "SOAP_NAME",
+    SOAP_NAME: "SOAP",
     "anti-adversary": "anti-adversary",
     "hedge": "Hedge",
     "defense-gan": "Defense-GAN",
     "pixeldefend": "PixelDefend",
 }
-SUBJECTS = {
+PURIFIERS_BY_MODEL = {
     "cifar10-resnet18-pgd-at": (BARE, "anti-adversary", "hedge", "pixeldefend"),
     "cifar10-resnet18-lc": (BARE, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
     "cifar10-resnet18-no-def": (BARE, "pixeldefend"),
     "mnist-cnn-no-def": (BARE, "defense-gan"),
     "mnist-fcn-no-def": (BARE, "defense-gan"),
 }
-"""Models, and the purifiers that are put before each."""
+"""Purifiers that are evaluated for each model."""
 
-OWN = (BARE, SOAP_NAME)
-"""Purifiers whose runs are kept whole, with their pages, under the model's own name."""
+ADAPTIVE_PURIFIERS = (BARE, SOAP_NAME)
+"""Purifiers whose runs are in results/adaptive, under the model's name; other runs are in results/purifiers."""
 
 ABSENT = "\N{EN DASH}"
 HEAD_OF_PRIORS = ("generative model", "parameters", "file", "training", "bits per dimension of test images")
@@ -53,8 +46,8 @@ HEAD = ("model", "purifier", "clean", "PGD, transfer", "worst", "verdict", "imag
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """A model behind a purifier: rows of the transfer protocol, and the worst case of its suite with the verdict."""
+class PurifierLine:
+    """A model with a purifier: rows of the transfer protocol, worst case and verdict of the suite."""
 
     model: str
     purifier: str
@@ -64,11 +57,11 @@ class Line:
     verdict: str
 
     def cells(self) -> Sequence[str]:
-        """What the table shows of it: no worst case where a check fails; the cost is the purifier's own, under PGD."""
+        """Table cells. A failed check voids the worst case. The cost is that of the purifier, under PGD."""
         images = [f"{row.n:,}" for row in (self.pgd, self.worst) if row is not None]
         return (
             f"`{self.model}`",
-            TITLES[self.purifier],
+            PURIFIER_TITLES[self.purifier],
             *(_percent(row) for row in (self.clean, self.pgd)),
             (_percent(self.worst) if self.verdict != NOTHING else "no figure") + _of_which_suite(self.worst),
             self.verdict or ABSENT,
@@ -77,18 +70,18 @@ class Line:
         )
 
 
-def lines(rows: Sequence[Row], results: Path = RESULTS) -> Iterator[Line]:
-    """Every model behind every purifier, whether it was measured or not."""
-    for model, purifiers in SUBJECTS.items():
+def lines(rows: Sequence[Row], results: Path) -> Iterator[PurifierLine]:
+    """Every model with each of its purifiers, measured or not."""
+    for model, purifiers in PURIFIERS_BY_MODEL.items():
         for purifier in purifiers:
             defence = label(model, purifier)
             clean, pgd = (_measured(rows, model, attack, defence) for attack in ("none", "pgd"))
             worst, verdict = _suite(defence, run_of(results, model, purifier))
-            yield Line(model=model, purifier=purifier, clean=clean, pgd=pgd, worst=worst, verdict=verdict)
+            yield PurifierLine(model=model, purifier=purifier, clean=clean, pgd=pgd, worst=worst, verdict=verdict)
 
 
 def label(model: str, purifier: str) -> str:
-    """What rows call the purifier with its own settings."""
+    """The purifier with its default settings, as rows name it."""
     if purifier in BY_PRIOR:
         return defence_by(generative.read(BY_PRIOR[purifier].prior))
     by_classifier = {"anti-adversary": AntiAdversary, "hedge": Hedge}
@@ -98,26 +91,26 @@ def label(model: str, purifier: str) -> str:
 
 
 def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row | None:
-    """The row of the first training with the most images, the longest and latest, under the paper's attack."""
+    """The row of seed 0 under the paper's attack: most images, then most epochs, then the latest."""
     data = recipes.read(model).data
     wanted = ("transfer", model, data, repr(PAPER[data][attack]), defence)
     found = [row for row in rows if (row.protocol, row.model, row.data, row.settings, row.defence) == wanted]
-    first = [row for row in found if seed_of(row) == 0]
-    return max(first, key=lambda row: (row.n, epochs(row) or 0, row.provenance.date), default=None)
+    first = [row for row in found if training_seed(row) == 0]
+    return max(first, key=lambda row: (row.n, training_epochs(row) or 0, row.provenance.date), default=None)
 
 
-def room_of(results: Path, purifier: str) -> Path:
-    """Where the suite's runs on a purifier are kept."""
-    return results / ("adaptive" if purifier in OWN else "purifiers")
+def runs_folder(results: Path, purifier: str) -> Path:
+    """Folder of the suite's runs on a purifier."""
+    return results / ("adaptive" if purifier in ADAPTIVE_PURIFIERS else "purifiers")
 
 
 def run_of(results: Path, model: str, purifier: str) -> Path:
-    """Where the suite's run on a model behind a purifier is kept."""
-    return room_of(results, purifier) / (model if purifier in OWN else f"{model}-{purifier}")
+    """Folder of the suite's run on a model with a purifier."""
+    return runs_folder(results, purifier) / (model if purifier in ADAPTIVE_PURIFIERS else f"{model}-{purifier}")
 
 
 def _suite(defence: str, folder: Path) -> tuple[Row | None, str]:
-    """The worst case of a suite and its verdict; the bare figures of a purifier's run are not its own."""
+    """Worst case and verdict of a run; bare rows of a purifier's run do not count for the bare model."""
     if not (folder / "findings.json").is_file():
         return None, ""
     rows = Store(folder / "rows.jsonl").read()
@@ -133,7 +126,7 @@ def _percent(row: Row | None) -> str:
 
 
 def _of_which_suite(row: Row | None) -> str:
-    """What part of the suite was run, where it is not all of it: rows say "suite bpda: worst"."""
+    """The part of the suite that was run, if not all of it: rows have "suite bpda: worst"."""
     suite = "full" if row is None else row.attack.removeprefix("suite ").partition(":")[0]
     return "" if suite == "full" else f", {suite} alone"
 
@@ -142,33 +135,33 @@ def _cost(row: Row | None) -> str:
     return ABSENT if row is None else f"{1000 * row.seconds / row.n:.2g} ms ({row.provenance.device})"
 
 
-def table(made: Sequence[Line]) -> str:
-    """The table, and what it does not have yet."""
+def table(made: Sequence[PurifierLine]) -> str:
+    """The table and its legend."""
     parts = [markdown_table(HEAD, (line.cells() for line in made))]
     parts.append(f"Per cent right, with 95 % intervals; {ABSENT}: not measured, or there is no such thing.")
     return "\n\n".join(parts)
 
 
-def suites(results: Path = RESULTS) -> str:
-    """Of every run on another purifier than SOAP, what its verdict rests on, and its command."""
+def suites(results: Path) -> str:
+    """Verdict, reasons and command of every run on a purifier other than SOAP."""
     parts = []
-    for model, purifiers in SUBJECTS.items():
+    for model, purifiers in PURIFIERS_BY_MODEL.items():
         for purifier in purifiers:
             folder = run_of(results, model, purifier)
             worst, verdict = _suite(label(model, purifier), folder)
-            if purifier in OWN or worst is None:
+            if purifier in ADAPTIVE_PURIFIERS or worst is None:
                 continue
             findings, asked = (
                 json.loads((folder / name).read_text(encoding="utf-8")) for name in ("findings.json", "asked.json")
             )
             why = "; ".join(findings["verdict"]["reasons"])
-            said = f"{verdict}{': ' if why else ''}{why}. {origin(worst, folder)}: `{asked['command']}`"
-            parts.append(f"- `{model}`, {TITLES[purifier]}: {said}")
+            text = f"{verdict}{': ' if why else ''}{why}. {origin(worst, folder)}: `{asked['command']}`"
+            parts.append(f"- `{model}`, {PURIFIER_TITLES[purifier]}: {text}")
     return "\n".join(parts) or "None is measured yet."
 
 
-def priors(path: Path = PRIORS) -> str:
-    """The generative models, a line each: of several rows the one with the most images, and the latest."""
+def priors(path: Path) -> str:
+    """The generative models, one line each: of several rows the one with most images, then the latest."""
     found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     found.sort(key=lambda row: (_images(row), row["date"]))
     text = []
@@ -182,8 +175,8 @@ def priors(path: Path = PRIORS) -> str:
     return markdown_table(HEAD_OF_PRIORS, text)
 
 
-def steps(path: Path = STEPS) -> str:
-    """Defense-GAN on training images by its generator and settings, a line each."""
+def steps(path: Path) -> str:
+    """Defense-GAN on training images by generator and settings, one line each."""
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -198,17 +191,13 @@ def steps(path: Path = STEPS) -> str:
 
 
 def _images(row: dict[str, str]) -> int:
-    """How many test images a row of a generative model is of: "0..499 of test" are 500."""
+    """Number of test images in a row of a generative model: 500 for "0..499 of test"."""
     return int(row["images"].split("..")[1].split()[0]) + 1 if "images" in row else 0
 
 
-def rendered(document: str) -> str:
-    """The page with its figures as the rows have them."""
-    document = with_section(document, "suites", suites())
-    document = with_section(document, "priors", priors())
-    document = with_section(document, "steps", steps())
-    return with_section(document, "figures", table([*lines(paper.committed_rows())]))
-
-
-if __name__ == "__main__":
-    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+def rendered(document: str, rows: Sequence[Row], results: Path) -> str:
+    """The page with its numbers rendered from the rows and from the files in `results`."""
+    document = with_section(document, "suites", suites(results))
+    document = with_section(document, "priors", priors(results / "priors.jsonl"))
+    document = with_section(document, "steps", steps(results / "defense-gan-steps.jsonl"))
+    return with_section(document, "figures", table([*lines(rows, results)]))

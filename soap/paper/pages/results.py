@@ -1,16 +1,26 @@
-"""The paper's claims and tables, ours beside them, as Markdown and as one HTML page without scripts."""
+"""docs/results.md and its HTML page: the paper's claims and tables with our numbers beside the printed ones."""
 
 from collections.abc import Sequence
 
-from soap.report import verdicts
-from soap.report.accuracy import UPPER_BOUND
-from soap.report.comparison import SIGNS, Comparison, Shown, points
-from soap.report.comparison_words import BINS, Entry, bin_of, figure, heading, missing, origin, said, spread
-from soap.report.drawing import DARK, LIGHT
-from soap.report.markdown import markdown_table
-from soap.report.paper_tables import Heading
-from soap.report.templating import environment
-from soap.report.verdicts import Judged
+from soap.errors import InputError
+from soap.paper.claims import judging
+from soap.paper.claims.judging import JudgedClaim, evidence_from, judge_all
+from soap.paper.comparison import (
+    BINS,
+    SIGNS,
+    ComparedCell,
+    Comparison,
+    Entry,
+    compare_all,
+    display_name,
+    heading,
+    number_text,
+    points,
+)
+from soap.paper.figure_data import FigureData
+from soap.paper.rows import committed_rows, committed_timings, results_folder
+from soap.paper.tables import TABLES, Heading
+from soap.report import UPPER_BOUND, markdown_table
 
 SOURCE = "C. Shi, C. Holtz, G. Mishne: Online Adversarial Purification based on Self-Supervised Learning, ICLR 2021"
 READING = (
@@ -21,22 +31,32 @@ READING = (
 )
 
 
-def results_html(entries: Sequence[Entry], judged: Sequence[Judged], *, command: str) -> str:
-    """The page as text; `command` is how it was made."""
-    page = environment()
-    page.filters |= {"figure": figure, "points": points}
+def committed_results() -> tuple[list[Entry], list[JudgedClaim]]:
+    """Every table filled from the committed rows, and every claim judged by what is committed."""
+    folder = results_folder()
+    if folder is None:
+        raise InputError("results/ was not found; pages are rendered in a source checkout only.")
+    rows = committed_rows()
+    entries = compare_all(TABLES.values(), rows)
+    data = FigureData(folder=folder / "figures", rows=rows, timings=committed_timings())
+    return entries, judge_all(evidence_from(entries, data))
+
+
+def results_html(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *, command: str) -> str:
+    """The HTML page as text, in one file without scripts. command: how it was made."""
+    from soap.report.drawing import DARK, LIGHT  # here, because importing matplotlib takes long
+    from soap.report.html import environment
+
+    page = environment("soap.paper")
+    page.filters |= {"number": number_text, "points": points}
     page.tests["comparison"] = lambda entry: isinstance(entry, Comparison)
     return page.get_template("results.html").render(
         entries=entries,
         judged=judged,
-        verdicts=verdicts,
+        judging=judging,
         command=command,
         heading=heading,
-        bin_of=bin_of,
-        spread=spread,
-        origin=origin,
-        said=said,
-        missing=missing,
+        display_name=display_name,
         reading=READING,
         upper_bound=UPPER_BOUND,
         source=SOURCE,
@@ -47,8 +67,8 @@ def results_html(entries: Sequence[Entry], judged: Sequence[Judged], *, command:
     )
 
 
-def results_markdown(entries: Sequence[Entry], judged: Sequence[Judged], *, command: str) -> str:
-    """The page for people who read the repository; `command` is how it was made."""
+def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *, command: str) -> str:
+    """The page as Markdown. command: how it was made."""
     parts = [
         "# Results: the paper's tables, ours beside them",
         f"Rendered from result rows by `{command}`; no number but those in footnotes is typed by hand. "
@@ -56,8 +76,8 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[Judged], *, comm
         f"**{UPPER_BOUND}**",
         *_claims(judged),
         "## The tables, and what is missing",
-        f"{READING} A cell reads: ours / paper (difference). The page `results.html` beside this one has the same with "
-        "colours, and the interval and origin of every figure.",
+        f"{READING} A cell reads: ours / paper (difference). `make docs` renders the same as one HTML "
+        "page with colours, and the interval and origin of every number.",
         markdown_table(["Table", "Cells done", "Missing cells by recipe"], [_state(entry) for entry in entries]),
     ]
     for entry in entries:
@@ -72,30 +92,30 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[Judged], *, comm
     return "\n\n".join(parts) + "\n"
 
 
-def _claims(judged: Sequence[Judged]) -> list[str]:
-    """The claims, those that did not hold first."""
-    parts = [f"## {verdicts.TITLE}", f"{verdicts.READING} Of {len(judged)} claims: {verdicts.counted(judged)}."]
-    for held, own in verdicts.grouped(judged).items():
+def _claims(judged: Sequence[JudgedClaim]) -> list[str]:
+    """Tables of the claims, those that did not hold first."""
+    parts = [f"## {judging.TITLE}", f"{judging.READING} Of {len(judged)} claims: {judging.count_text(judged)}."]
+    for held, own in judging.grouped_by_verdict(judged).items():
         lines = [
             [
-                f"{one.claim.text} ({verdicts.source(one.claim)}) *Rule: {one.rule}.*",
+                f"{one.claim.text} ({one.source}) *Rule: {one.rule}.*",
                 one.ours.evidence,
-                verdicts.by_the_paper(one),
+                one.printed_text,
             ]
             for one in own
         ]
         if lines:
-            head = f"### {verdicts.MARKS[held]} {verdicts.WORDS[held].capitalize()}: {len(own)}"
+            head = f"### {judging.MARKS[held]} {judging.VERDICT_WORDS[held].capitalize()}: {len(own)}"
             lines = [[text.replace("|", "\\|") for text in line] for line in lines]
             parts += [head, markdown_table(["Claim", "Our numbers", "By the paper's own numbers"], lines)]
-    signs = verdicts.signs_in(judged)
+    signs = judging.signs_text(judged)
     return [*parts, f"{signs}."] if signs else parts
 
 
 def _state(entry: Entry) -> list[str]:
     if not isinstance(entry, Comparison):
         return [heading(entry), "from the code", ""]
-    return [heading(entry), f"{entry.done} of {entry.wanted}", missing(entry)]
+    return [heading(entry), f"{entry.done} of {entry.wanted}", entry.missing_text]
 
 
 def _caption(entry: Entry) -> str:
@@ -103,7 +123,7 @@ def _caption(entry: Entry) -> str:
 
 
 def _group(entry: Comparison, group: Heading) -> str:
-    """The columns of one group as a table; a method with several rows has a line of its own above them."""
+    """The columns of one group as a table; a method with several rows has a heading line above them."""
     columns = entry.table.columns
     lines: list[list[str]] = []
     section = ""
@@ -112,16 +132,21 @@ def _group(entry: Comparison, group: Heading) -> str:
             section = row.section
             lines.append([f"*{section}*", *[""] * len(columns)])
         cells = [entry.cells.get((row.name, group.name, column.name)) for column in columns]
-        lines.append([row.label.replace("*", "\\*"), *("" if shown is None else _cell(shown) for shown in cells)])
+        lines.append(
+            [row.label.replace("*", "\\*"), *("" if compared is None else _cell(compared) for compared in cells)]
+        )
     return markdown_table([entry.table.stub, *(column.label for column in columns)], lines)
 
 
-def _cell(shown: Shown) -> str:
+def _cell(compared: ComparedCell) -> str:
     """'61.54 / **61.88** (−0.34)', with signs and the number of its footnote."""
-    note = "" if shown.note is None else f"<sup>{shown.note}</sup>"
-    difference = f" ({points(shown.difference)})" if shown.difference is not None else ""
-    ours, paper = _marked(figure(shown.ours), shown.mark), _marked(figure(shown.cell.printed), shown.cell.mark)
-    return f"{ours} / {paper}{difference}{''.join(shown.signs)}{note}"
+    note = "" if compared.note is None else f"<sup>{compared.note}</sup>"
+    difference = f" ({points(compared.difference)})" if compared.difference is not None else ""
+    ours, paper = (
+        _marked(number_text(compared.ours), compared.mark),
+        _marked(number_text(compared.cell.printed), compared.cell.mark),
+    )
+    return f"{ours} / {paper}{difference}{''.join(compared.signs)}{note}"
 
 
 def _marked(text: str, mark: str) -> str:

@@ -35,8 +35,8 @@ class AccuracyByRadius:
     def caption(self) -> str:
         """Caption of the figure."""
         text = (
-            f"The strongest attack at other radii, on {self.images} images that are correctly classified when clean; the "
-            "run's radius is dotted. A sound attack breaks more images at a larger radius."
+            f"The strongest attack at other radii, on {self.images} images that are correctly classified when clean; "
+            "the run's radius is dotted. A sound attack breaks more images at a larger radius."
         )
         far = [
             (eps, share)

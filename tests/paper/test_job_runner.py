@@ -12,10 +12,10 @@ from soap._files import tensor_files
 from soap.auxiliary import Reconstruction
 from soap.errors import InputError
 from soap.evaluation import fingerprint
-from soap.evaluation.black_box import SUBSTITUTES
-from soap.paper.black_box import BlackBox
+from soap.paper.black_box import SUBSTITUTES
+from soap.paper.row_queries import BlackBoxQuery
 from soap.paper.jobs import run
-from soap.paper.wanted import Wanted
+from soap.paper.row_queries import CellQuery
 from soap.results import Row, Store
 from soap.training import checkpoint, loop
 
@@ -120,7 +120,7 @@ def test_seeds_are_trained_apart(tmp_path):
 
 def test_one_attack_serves_every_gradient(tmp_path):
     wanted = [
-        Wanted(recipe="tiny-lc", attack="pgd", eps_pfy="min-aux", gradient=gradient, n=10)
+        CellQuery(recipe="tiny-lc", attack="pgd", eps_pfy="min-aux", gradient=gradient, n=10)
         for gradient in (None, "stop", "exact")
     ]
     done = go(tmp_path, wanted, epochs=1)
@@ -135,12 +135,12 @@ def test_one_attack_serves_every_gradient(tmp_path):
 
 def test_bundled_weights_are_used_for_seed_0_and_the_black_box_is_measured(tmp_path, monkeypatch):
     target, name = "mnist-fcn-dr", "substitute-fcn"
-    assert BlackBox(recipe=target, attack=name).settings == repr(SUBSTITUTES[name])
+    assert BlackBoxQuery(recipe=target, attack=name).settings == repr(SUBSTITUTES[name])
     mini, read = replace(recipes.read(target), data="mnist-mini"), recipes.read
     monkeypatch.setattr(recipes, "read", lambda name: mini if name == target else read(name))
     monkeypatch.setitem(SUBSTITUTES, name, replace(SUBSTITUTES[name], seeds=20, rounds=1, epochs=1))
-    monkeypatch.setattr(BlackBox, "settings", repr(SUBSTITUTES[name]))
-    wanted = [BlackBox(recipe=target, attack=name, eps_pfy=choice, n=50) for choice in ("none", "min-aux")]
+    monkeypatch.setattr(BlackBoxQuery, "settings", repr(SUBSTITUTES[name]))
+    wanted = [BlackBoxQuery(recipe=target, attack=name, eps_pfy=choice, n=50) for choice in ("none", "min-aux")]
     done = go(tmp_path, wanted, batch=100)
     assert (done.finished, done.jobs, (tmp_path / "runs").exists()) == (True, 1, False)
     assert [cell.found_in(done.rows) for cell in wanted] == [[row] for row in done.rows]

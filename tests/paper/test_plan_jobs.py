@@ -7,9 +7,9 @@ import pytest
 from tiny_recipes import cells, nowhere, own_recipes, row_for  # noqa: F401
 
 from soap.errors import InputError
-from soap.paper.black_box import BlackBox
-from soap.paper.jobs import Evaluation, Training, plan
-from soap.paper.wanted import Wanted
+from soap.paper.row_queries import BlackBoxQuery
+from soap.paper.jobs import EvaluationJob, TrainingJob, plan
+from soap.paper.row_queries import CellQuery
 
 pytestmark = pytest.mark.usefixtures("own_recipes")
 
@@ -17,28 +17,28 @@ pytestmark = pytest.mark.usefixtures("own_recipes")
 def test_a_model_is_trained_once_and_each_attack_is_made_once_cheap_ones_first():
     lc = "cifar10-resnet18-lc"
     wanted = [
-        Wanted(recipe=lc, attack="cw", measure="success"),
-        *(Wanted(recipe=lc, attack=attack, eps_pfy=choice) for attack in ("cw", "df", "pgd", "none", "fgsm")
+        CellQuery(recipe=lc, attack="cw", measure="success"),
+        *(CellQuery(recipe=lc, attack=attack, eps_pfy=choice) for attack in ("cw", "df", "pgd", "none", "fgsm")
           for choice in ("none", "min-aux", "oracle")),
-        Wanted(recipe=lc, attack="pgd", eps_pfy="min-aux", gradient="paper"),  # the recipe's own: nothing new
-        Wanted(recipe=lc, attack="pgd", eps_pfy="min-aux", gradient="stop"),
-        Wanted(recipe="mnist-fcn-no-def", attack="fgsm"),
-        Wanted(recipe="mnist-fcn-no-def", attack="fgsm", eps_pfy="min-aux"),  # nothing to purify with
-        BlackBox(recipe="mnist-fcn-dr", attack="substitute-cnn", eps_pfy="oracle"),
+        CellQuery(recipe=lc, attack="pgd", eps_pfy="min-aux", gradient="paper"),  # the recipe's own: nothing new
+        CellQuery(recipe=lc, attack="pgd", eps_pfy="min-aux", gradient="stop"),
+        CellQuery(recipe="mnist-fcn-no-def", attack="fgsm"),
+        CellQuery(recipe="mnist-fcn-no-def", attack="fgsm", eps_pfy="min-aux"),  # nothing to purify with
+        BlackBoxQuery(recipe="mnist-fcn-dr", attack="substitute-cnn", eps_pfy="oracle"),
     ]  # fmt: skip
     jobs = plan(wanted, [], weights=lambda recipe, seed: Path("x") if recipe == "mnist-fcn-dr" else None)
     both = (("min-aux", None), ("oracle", None))
     pgd = jobs[3]
     assert jobs == [
-        Training(recipe=lc, seed=0, epochs=200),
-        *(Evaluation(recipe=lc, seed=0, attack=attack, purifiers=both, n=10_000) for attack in ("none", "fgsm")),
+        TrainingJob(recipe=lc, seed=0, epochs=200),
+        *(EvaluationJob(recipe=lc, seed=0, attack=attack, purifiers=both, n=10_000) for attack in ("none", "fgsm")),
         pgd,
-        *(Evaluation(recipe=lc, seed=0, attack=attack, purifiers=both, n=10_000) for attack in ("df", "cw")),
-        Training(recipe="mnist-fcn-no-def", seed=0, epochs=100),
-        Evaluation(recipe="mnist-fcn-no-def", seed=0, attack="fgsm", purifiers=(), n=10_000),
-        Evaluation(recipe="mnist-fcn-dr", seed=0, attack="substitute-cnn", purifiers=(("oracle", None),), n=9_850),
+        *(EvaluationJob(recipe=lc, seed=0, attack=attack, purifiers=both, n=10_000) for attack in ("df", "cw")),
+        TrainingJob(recipe="mnist-fcn-no-def", seed=0, epochs=100),
+        EvaluationJob(recipe="mnist-fcn-no-def", seed=0, attack="fgsm", purifiers=(), n=10_000),
+        EvaluationJob(recipe="mnist-fcn-dr", seed=0, attack="substitute-cnn", purifiers=(("oracle", None),), n=9_850),
     ]
-    assert isinstance(pgd, Evaluation)
+    assert isinstance(pgd, EvaluationJob)
     assert (pgd.attack, [choice for choice, _ in pgd.purifiers]) == ("pgd", ["min-aux", "oracle", "min-aux"])
     assert [gradient or "paper" for _, gradient in pgd.purifiers] == ["paper", "paper", "stop"]
     assert len({job.title for job in jobs}) == len(jobs)
@@ -52,7 +52,7 @@ def test_what_rows_fill_is_not_planned_and_other_settings_fill_nothing():
     assert plan(wanted, [replace(row, provenance=replace(row.provenance, training="")) for row in there],
                 weights=nowhere) == []  # fmt: skip
     left = plan(wanted, there[1:], weights=nowhere)
-    assert left[1:] == [Evaluation(recipe="tiny-dr", seed=0, attack="pgd", purifiers=(), n=30)]
+    assert left[1:] == [EvaluationJob(recipe="tiny-dr", seed=0, attack="pgd", purifiers=(), n=30)]
     whole = plan(wanted[1:2], [], weights=nowhere)
     assert len(whole) == 2
     for other in (
@@ -70,14 +70,14 @@ def test_every_seed_is_wanted_and_rows_fill_their_own_seed_alone():
         ("Training", 0, ""), ("Evaluation", 0, "pgd"),
         ("Training", 2, ""), ("Evaluation", 2, "none"), ("Evaluation", 2, "pgd"),
     ]  # fmt: skip
-    assert {job.epochs for job in jobs if isinstance(job, Training)} == {1}
-    assert [job.epochs for job in plan(wanted, [], weights=nowhere, epochs=50) if isinstance(job, Training)] == [2]
+    assert {job.epochs for job in jobs if isinstance(job, TrainingJob)} == {1}
+    assert [job.epochs for job in plan(wanted, [], weights=nowhere, epochs=50) if isinstance(job, TrainingJob)] == [2]
 
 
 def test_a_limit_takes_fewer_images_and_more_will_do():
     wanted = cells("pgd", "cw", choices=("none",))
     jobs = plan(wanted, [], weights=nowhere, limit={"cw": 7})
-    assert [job.n for job in jobs if isinstance(job, Evaluation)] == [30, 7]
+    assert [job.n for job in jobs if isinstance(job, EvaluationJob)] == [30, 7]
     fewer = row_for(replace(wanted[1], n=7))
     assert len(plan(wanted[1:], [fewer], weights=nowhere)) == 2
     assert plan(wanted[1:], [fewer], weights=nowhere, limit={"cw": 7}) == []
@@ -101,6 +101,6 @@ def test_bad_options_are_refused(options, message):
 
 def test_an_unknown_attack_or_recipe_is_refused():
     with pytest.raises(InputError, match="unknown attack 'pdg'"):
-        plan([Wanted(recipe="tiny-dr", attack="pdg")], [], weights=nowhere)
+        plan([CellQuery(recipe="tiny-dr", attack="pdg")], [], weights=nowhere)
     with pytest.raises(InputError, match="unknown recipe 'mnist-fnc-dr'"):
-        plan([Wanted(recipe="mnist-fnc-dr", attack="pgd")], [], weights=nowhere)
+        plan([CellQuery(recipe="mnist-fnc-dr", attack="pgd")], [], weights=nowhere)

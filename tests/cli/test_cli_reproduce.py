@@ -9,10 +9,11 @@ from paper_rows import row_for
 
 import soap
 from soap import paper
-from soap.paper import TABLES, Table, jobs, rows
-from soap.paper.claims import CLAIMS
-from soap.paper.figures import FIGURES
-from soap.paper.verdicts import OF_FIGURES, OF_TABLES
+from soap.paper import jobs, rows
+from soap.paper.tables import TABLES, PaperTable
+from soap.paper.claims.texts import CLAIMS
+from soap.paper.figure_list import FIGURES
+from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
 from soap.results import Store
 
 WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].wanted
@@ -39,7 +40,7 @@ def test_the_list_has_every_table_and_figure_and_the_claims(run):
     assert f"{first['done']} of 80" in text
     counts = done.json["claims"]
     assert list(counts) == ["did_not_hold", "held", "not_decided"]
-    assert sum(counts.values()) == len(OF_TABLES | OF_FIGURES)
+    assert sum(counts.values()) == len(TABLE_CHECKS | FIGURE_CHECKS)
     assert f"{counts['did_not_hold']} did not hold, {counts['held']} held, " in text
 
 
@@ -154,7 +155,7 @@ def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
     done = run("reproduce", "claims", "--results", "mine.jsonl", "--json")
     assert done.code == 0
     claims = {claim["name"]: claim for claim in done.json["claims"]}
-    assert list(claims) == [name for name in CLAIMS if name in OF_TABLES | OF_FIGURES]
+    assert list(claims) == [name for name in CLAIMS if name in TABLE_CHECKS | FIGURE_CHECKS]
     fcn = claims["fcn-above-adversarial-training"]
     assert (fcn["held"], fcn["printed_held"], fcn["about"], fcn["section"]) == (False, False, ["table-1"], "4.1")
     assert fcn["evidence"].startswith("Against it: FCN, SOAP-DR: FGSM 65.00 against FGSM AT 80.00.")
@@ -234,7 +235,7 @@ def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
     assert (seen["limit"]["cw"], seen["limit"]["pgd"], seen["batch"]) == (1000, 5000, 77)
     assert (str(seen["runs"]), str(seen["data_root"])) == ("elsewhere", "data")
     assert str(seen["results"]) == "runs/reproduce.jsonl"
-    tables = [table for table in TABLES.values() if isinstance(table, Table)]
+    tables = [table for table in TABLES.values() if isinstance(table, PaperTable)]
     wanted = {w for table in tables for w in table.wanted if w.recipe == "cifar10-resnet18-lc"}
     assert set(seen["wanted"]) == wanted
     assert len(seen["wanted"]) == len(wanted) == 32  # 30 of Table 2, 2 of Table 9

@@ -13,7 +13,7 @@ from soap import SOAP, FileError, InputError
 from soap.attacks import PGD
 from soap.data import Dataset
 from soap.evaluation import gathered
-from soap.evaluation.curves import RadiusCurve, file_name, radius_curve
+from soap.paper.radius_curve import RadiusCurve, file_name, radius_curve
 from soap.evaluation.provenance import fingerprint
 
 ATTACK = PGD(eps=0.25, step_size=0.1, steps=4)

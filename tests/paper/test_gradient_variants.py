@@ -15,9 +15,9 @@ from soap.auxiliary import second_view
 from soap.auxiliary.consistency import GRADIENTS
 from soap.data import Dataset
 from soap.evaluation import Clean, swept, transfer
-from soap.evaluation.gradient_evidence import ATTACKS, VARIANTS, gradient_evidence, variant
+from soap.paper.gradient_variants import ATTACKS, VARIANTS, measure_variants, variant
 from soap.evaluation.threats import PAPER
-from soap.paper import committed_rows
+from soap.paper.rows import committed_rows
 from soap.results import Store
 
 SIDE = 16
@@ -139,7 +139,7 @@ def test_a_rows_gradient_does_not_depend_on_its_batch_mates(name, exact_model):
 def test_rows_are_those_of_the_transfer_protocol_and_are_found_again():
     model, data = tiny_model("consistency"), sample()
     before = state_of(model)
-    rows = gradient_evidence(model, data, attacks=QUICK, batch=4)
+    rows = measure_variants(model, data, attacks=QUICK, batch=4)
     assert state_of(model) == before
     assert model.auxiliary.gradient == "paper"
     assert len(rows) == len(ATTACKS) * (1 + len(VARIANTS))
@@ -177,15 +177,15 @@ def test_the_names_are_those_of_the_tables_rows():
 def test_the_attacks_are_the_papers_and_rows_are_measured_once(tmp_path, monkeypatch):
     monkeypatch.setitem(PAPER, "cifar10", QUICK | {"cw": None, "df": None})
     model, data, store = tiny_model("consistency"), sample(3, "cifar10"), Store(tmp_path / "rows.jsonl")
-    rows = gradient_evidence(model, data, store=store)
+    rows = measure_variants(model, data, store=store)
     assert [row.settings for row in rows[:: 1 + len(VARIANTS)]] == [repr(attack) for attack in QUICK.values()]
     monkeypatch.setattr(PGD, "perturb", None)  # a call would fail
-    assert gradient_evidence(model, data, store=store) == rows == store.read()
+    assert measure_variants(model, data, store=store) == rows == store.read()
 
 
 def test_other_purifiers_are_not_taken_for_variants():
     model, data = tiny_model("consistency"), sample(3)
-    rows = gradient_evidence(model, data, attacks=QUICK)
+    rows = measure_variants(model, data, attacks=QUICK)
     others = transfer(model, data, QUICK, [SOAP(model, eps="oracle"), SOAP(model, eps=0.1)])
     changes = (
         {"protocol": "auxiliary-aware"},
@@ -213,7 +213,7 @@ def test_other_purifiers_are_not_taken_for_variants():
 )
 def test_bad_input(task, name, attacks, said):
     with pytest.raises(InputError, match=said):
-        gradient_evidence(tiny_model(task), sample(3, name), attacks=attacks)
+        measure_variants(tiny_model(task), sample(3, name), attacks=attacks)
 
 
 def test_an_unknown_variant():

@@ -12,8 +12,8 @@ from soap import SOAP, FileError, InputError
 from soap.attacks import FGSM, PGD
 from soap.data import Dataset
 from soap.evaluation import gathered
-from soap.evaluation.examples import Examples, as_bytes, examples, file_name
-from soap.evaluation.views import TaskViews, task_views
+from soap.paper.attacked_examples import Examples, as_uint8, examples, file_name
+from soap.paper.task_views import TaskViews, task_views
 
 ATTACKS = {"fgsm": FGSM(eps=0.2), "pgd": PGD(eps=0.3, step_size=0.1, steps=4)}
 
@@ -88,14 +88,14 @@ def test_bad_input():
 
 def test_bytes_of_images_are_the_bytes_they_came_from():
     data = soap.data.load("mnist-mini").take(3)
-    assert np.array_equal(as_bytes(data.x), (data.x * 255).round().permute(0, 2, 3, 1).numpy())
+    assert np.array_equal(as_uint8(data.x), (data.x * 255).round().permute(0, 2, 3, 1).numpy())
 
 
 def test_the_views_of_the_first_image_of_a_class():
     data = images()
     got = task_views(data, "d", seed=4)
     assert (got.label, got.place) == ("d", 3)
-    assert np.array_equal(got.image, as_bytes(data.x)[3])
+    assert np.array_equal(got.image, as_uint8(data.x)[3])
     for k in range(4):
         assert np.array_equal(got.turns[k], np.rot90(got.image, k))
     # The fixed view: flipped, central 7 of 8 pixels, resized back by nearest neighbour.

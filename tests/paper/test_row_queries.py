@@ -9,11 +9,14 @@ from paper_rows import row_for
 from soap import zoo
 from soap.attacks.substitute import Substitute
 from soap.errors import FileError
-from soap.paper import TABLES, Wanted, committed_rows, rows
+from soap.paper import rows
+from soap.paper.row_queries import CellQuery
+from soap.paper.rows import committed_rows
+from soap.paper.tables import TABLES
 from soap.purifiers import SOAP
 from soap.results import Store
 
-WANTED = Wanted(recipe="mnist-fcn-dr", attack="pgd", eps_pfy="min-aux")
+WANTED = CellQuery(recipe="mnist-fcn-dr", attack="pgd", eps_pfy="min-aux")
 
 
 def test_the_bundled_rows_fill_their_cells():
