@@ -29,7 +29,13 @@ def keep(run: Path, results: Path = RESULTS) -> Path:
     """Copy the run; returns its folder under `results`."""
     asked = opened(run).fact("asked")
     purifier = SOAP_NAME if asked is None else asked["purifier"]
-    wanted = ADAPTIVE_FILES if purifier == SOAP_NAME else (*PURIFIER_FILES, RESUMED_BY) if (run / RESUMED_BY).exists() else PURIFIER_FILES
+    wanted = (
+        ADAPTIVE_FILES
+        if purifier == SOAP_NAME
+        else (*PURIFIER_FILES, RESUMED_BY)
+        if (run / RESUMED_BY).exists()
+        else PURIFIER_FILES
+    )
     for name in (*PURIFIER_FILES, SEAL, *wanted):
         if not (run / name).exists():
             raise FileError(

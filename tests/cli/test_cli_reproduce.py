@@ -8,22 +8,22 @@ import pytest
 from paper_rows import row_for
 
 import soap
-from soap import paper
-from soap.paper import jobs, rows
-from soap.paper.tables import TABLES, PaperTable
+from soap.paper import rows
+from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
 from soap.paper.claims.texts import CLAIMS
 from soap.paper.figure_list import FIGURES
-from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
+from soap.paper.job_runner import JobsResult
+from soap.paper.tables import TABLES, PaperTable
 from soap.results import Store
 
-WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].wanted
+WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].query
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
     """As from an installed package: no rows but the zoo's."""
     monkeypatch.setattr(rows, "results_folder", lambda: None)
-    monkeypatch.setattr("soap.cli.paper_figures.results_folder", lambda: None)
+    monkeypatch.setattr("soap.paper.command.results_folder", lambda: None)
 
 
 def test_the_list_has_every_table_and_figure_and_the_claims(run):
@@ -60,7 +60,7 @@ def test_a_table_from_the_bundled_rows(run):
 
 def test_rows_of_the_users_own_file_are_shown_too(run, tmp_path, monkeypatch):
     monkeypatch.setattr(paper, "committed_rows", list)  # whether the recipe has bundled rows or not
-    wanted = TABLES["table-1"].cells["pgd-at", "fcn", "pgd"].wanted
+    wanted = TABLES["table-1"].cells["pgd-at", "fcn", "pgd"].query
     Store(tmp_path / "mine.jsonl").append(row_for(wanted, 5000, training="7 epochs, seed 0, fp32"))
     done = run("reproduce", "table-1", "--results", "mine.jsonl")
     lines = done.out.splitlines()
@@ -173,13 +173,13 @@ def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
 
 
 def test_run_measures_what_is_missing_once(run, monkeypatch, tmp_path):
-    known = [row for row in paper.committed_rows() if (row.model, row.attack) != ("mnist-fcn-dr", "fgsm")]
+    known = [row for row in rows.committed_rows() if (row.model, row.attack) != ("mnist-fcn-dr", "fgsm")]
     known += [  # whether they are measured yet or not
         replace(row, eps_pfy="min-aux-batch", defence=row.defence.replace("'min-aux'", "'min-aux-batch'"))
         for row in known
         if row.eps_pfy == "min-aux"
     ]
-    monkeypatch.setattr(paper, "committed_rows", lambda: known)
+    monkeypatch.setattr("soap.paper.command.committed_rows", lambda: known)
     mini = soap.data.load("mnist-mini")
     monkeypatch.setattr(soap.data, "load", lambda name, split, root=None: replace(mini, name=name))
     arguments = ("reproduce", "table-1", "--only", "mnist-fcn-dr", "--run", "--limit", "1000", "--device", "cpu")
@@ -223,9 +223,9 @@ def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
 
     def fake(wanted, **options):
         seen.update(options, wanted=list(wanted))
-        return jobs.Done(finished=False, jobs=4, done=1, skipped=(), rows=[])
+        return JobsResult(finished=False, jobs=4, done=1, skipped=(), rows=[])
 
-    monkeypatch.setattr(jobs, "run", fake)
+    monkeypatch.setattr("soap.paper.command.run_jobs", fake)
     done = run("reproduce", "--run", "--only", "cifar10-resnet18-lc", "--epochs", "30", "--trainings", "2",
                "--seed", "1", "--limit", "cw=1000", "--limit", "5000", "--precision", "bf16", "--compile",
                "--batch", "77", "--runs", "elsewhere", "--data-root", "data")  # fmt: skip
@@ -236,7 +236,7 @@ def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
     assert (str(seen["runs"]), str(seen["data_root"])) == ("elsewhere", "data")
     assert str(seen["results"]) == "runs/reproduce.jsonl"
     tables = [table for table in TABLES.values() if isinstance(table, PaperTable)]
-    wanted = {w for table in tables for w in table.wanted if w.recipe == "cifar10-resnet18-lc"}
+    wanted = {w for table in tables for w in table.queries if w.recipe == "cifar10-resnet18-lc"}
     assert set(seen["wanted"]) == wanted
     assert len(seen["wanted"]) == len(wanted) == 32  # 30 of Table 2, 2 of Table 9
 
@@ -245,11 +245,11 @@ def test_run_gathers_a_figure_from_the_weights_at_hand(run, monkeypatch):
     seen = {}
     loaded = soap.load("mnist-fcn-dr")
 
-    def fake(self, models, **options):
-        seen.update(options, models=models)
+    def fake(self, models, options):
+        seen.update(vars(options), models=models)
         return ["rows of something"]
 
-    monkeypatch.setattr(type(FIGURES["figure-5"]), "gather", fake)
+    monkeypatch.setattr(type(FIGURES["figure-5"]), "make_inputs", fake)
     monkeypatch.setattr(soap.zoo, "names", lambda: ["mnist-fcn-dr"])
     done = run("reproduce", "figure-5", "--run", "--limit", "50", "--out", "drawn", "--device", "cpu")
     assert done.code == 0

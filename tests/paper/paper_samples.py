@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 from report_samples import PROVENANCE
 
-from soap.evaluation import curves, examples, gathered, views
-from soap.paper.radius_curve import RadiusCurve
+from soap.paper import attacked_examples, figure_data, radius_curve, task_views
 from soap.paper.attacked_examples import Examples
 from soap.paper.figure_data import FigureData
 from soap.paper.gradient_variants import ATTACKS, VARIANTS
+from soap.paper.radius_curve import RadiusCurve
 from soap.paper.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
 from soap.paper.task_views import TaskViews
 from soap.purifiers.soap import label
@@ -114,7 +114,7 @@ def sample_examples(model: str) -> Examples:
     images = np.random.default_rng(len(model)).integers(0, 256, shape, dtype=np.uint8)
     return Examples(
         model=model, data=model.split("-")[0], classes=tuple(map(str, range(10))) if digits else CIFAR, places=truth,
-        truth=truth, columns=columns, answers=answers, images=images,
+        truth=truth, columns=columns, predictions=answers, images=images,
         decoded=255 - images if digits else np.empty(0, np.uint8), provenance={"weights_sha256": "0"},
     )  # fmt: skip
 
@@ -130,8 +130,8 @@ def sample_views() -> TaskViews:
 
 def sample_material(folder: Path) -> FigureData:
     for model in TASKS:
-        gathered.save(folder / curves.file_name(model), sample_curve(model))
+        figure_data.save(folder / radius_curve.file_name(model), sample_curve(model))
     for model in PICTURED:
-        gathered.save(folder / examples.file_name(model), sample_examples(model))
-    gathered.save(folder / views.file_name("cifar10"), sample_views())
+        figure_data.save(folder / attacked_examples.file_name(model), sample_examples(model))
+    figure_data.save(folder / task_views.file_name("cifar10"), sample_views())
     return FigureData(folder=folder, rows=sample_rows(), timings=sample_timings())

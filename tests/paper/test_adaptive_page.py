@@ -4,23 +4,20 @@ import json
 import re
 from dataclasses import replace
 
-import render_adaptive as tool
-
 from soap.evaluation.adaptive import RunFolder
 from soap.evaluation.adaptive.seal import seal_of
 from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER
+from soap.paper.pages.adaptive import committed_runs, results_section
+from soap.paper.render import RESULTS
 from soap.results import Store
 
-
-def test_the_page_is_rendered_from_the_committed_runs():
-    page = tool.PAGE.read_text(encoding="utf-8")
-    assert tool.rendered(page) == page, "adaptive.md is stale: run python tools/render_adaptive.py"
+RUNS = RESULTS / "adaptive"
 
 
 def test_every_run_is_there_with_its_worst_case_and_verdict():
-    runs = tool.runs()
-    assert {run.name for run in runs} == {path.name for path in tool.RUNS.iterdir() if path.is_dir()}
-    lines = [[cell.strip() for cell in line[1:-1].split("|")] for line in tool.figures(runs).splitlines()[:20]]
+    runs = committed_runs(RUNS)
+    assert {run.name for run in runs} == {path.name for path in RUNS.iterdir() if path.is_dir()}
+    lines = [[cell.strip() for cell in line[1:-1].split("|")] for line in results_section(runs).splitlines()[:20]]
     by_name = {cells[0]: cells[1:] for cells in lines if len(cells) == 1 + len(runs)}
     for column, run in enumerate(runs):
         worst = run.rows["worst"]
@@ -33,22 +30,21 @@ def test_every_run_is_there_with_its_worst_case_and_verdict():
 
 
 def test_a_void_run_has_no_worst_case_on_the_page():
-    (void,) = [replace(run, verdict=NOTHING) for run in tool.runs() if run.name == "mnist-cnn-dr"]
-    text = tool.figures([void])
+    (void,) = [replace(run, verdict=NOTHING) for run in committed_runs(RUNS) if run.name == "mnist-cnn-dr"]
+    text = results_section([void])
     assert "| **worst** | no figure |" in text
     assert f"{100 * void.rows['worst'].accuracy:.1f}" not in text.split("NVIDIA")[0]
 
 
-def test_a_report_is_beside_every_run_and_names_its_command():
-    for folder in (path for path in tool.RUNS.iterdir() if path.is_dir()):
+def test_every_run_has_its_command_and_commit():
+    for folder in (path for path in RUNS.iterdir() if path.is_dir()):
         command = json.loads((folder / "facts" / "asked.json").read_text(encoding="utf-8"))["command"]
         assert re.fullmatch(r"soap evaluate \S+ --suite full .* --out runs/\S+", command)
-        assert command.split(" --")[0] in (folder / "report.html").read_text(encoding="utf-8")
         assert all(row.provenance.commit for row in Store(folder / "rows.jsonl").read())
 
 
 def test_the_files_of_every_run_still_fit_their_checksums():
-    for path in (path for path in tool.RUNS.iterdir() if path.is_dir()):
+    for path in (path for path in RUNS.iterdir() if path.is_dir()):
         folder = RunFolder(path)
         assert folder.plan()["attempts"]
         assert seal_of(folder)

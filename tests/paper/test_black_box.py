@@ -9,8 +9,7 @@ from tiny import noise_images, state_of, tiny_model
 import soap
 from soap.attacks import FGSM, Substitute
 from soap.data import Dataset
-from soap.evaluation import black_box as room
-from soap.paper.black_box import SUBSTITUTES, black_box
+from soap.paper.black_box import PROTOCOL, SUBSTITUTES, evaluate_black_box
 from soap.results import Store
 
 SEEDS = 12
@@ -30,7 +29,7 @@ def test_rows_are_the_figures_computed_by_hand():
     model, data = tiny_model(), images()
     before = state_of(model)
     purifiers = [soap.SOAP(model), soap.SOAP(model, eps="oracle")]
-    rows = black_box(model, data, BOTH, purifiers, batch=10, seed=7)
+    rows = evaluate_black_box(model, data, BOTH, purifiers, batch=10, seed=7)
     assert state_of(model) == before
     assert [(row.attack, row.eps_pfy) for row in rows] == [
         (name, choice) for name in BOTH for choice in ("none", "min-aux", "oracle")
@@ -56,36 +55,36 @@ def test_the_attackers_images_do_not_score_and_the_scored_ones_do_not_teach():
     model, data = tiny_model(), images()
     wrong = data.y.clone()
     wrong[:SEEDS] = (wrong[:SEEDS] + 1) % 4  # the true labels of the attacker's images are nobody's business
-    (one,), (two,) = (black_box(model, each, FCN, []) for each in (data, dataclasses.replace(data, y=wrong)))
+    (one,), (two,) = (evaluate_black_box(model, each, FCN, []) for each in (data, dataclasses.replace(data, y=wrong)))
     assert one.correct == two.correct
     fewer = dataclasses.replace(data, x=data.x[:-9], y=data.y[:-9])
-    (part,) = black_box(model, fewer, FCN, [])
+    (part,) = evaluate_black_box(model, fewer, FCN, [])
     assert (part.n, part.key == one.key) == (41 - SEEDS - 9, False)
     assert 0 <= one.correct - part.correct <= 9  # the same attack on the images that are left
 
 
 def test_rows_already_in_the_store_train_no_substitute(tmp_path, monkeypatch):
     model, data, store = tiny_model(), images(), Store(tmp_path / "rows.jsonl")
-    first = black_box(model, data, FCN, [soap.SOAP(model)], store=store)
+    first = evaluate_black_box(model, data, FCN, [soap.SOAP(model)], store=store)
     assert store.read() == first
     content = store.path.read_bytes()
     trained = []
     train = Substitute.train
     monkeypatch.setattr(Substitute, "train", lambda self, *given: trained.append(self.network) or train(self, *given))
-    assert black_box(model, data, FCN, [soap.SOAP(model)], store=store) == first
+    assert evaluate_black_box(model, data, FCN, [soap.SOAP(model)], store=store) == first
     assert (trained, store.path.read_bytes()) == ([], content)
-    more = black_box(model, data, BOTH, [soap.SOAP(model)], store=store)
+    more = evaluate_black_box(model, data, BOTH, [soap.SOAP(model)], store=store)
     assert (trained, len(more), len(store.read())) == (["cnn"], 4, 4)
 
 
 def test_a_stop_is_heard_while_the_substitute_learns_and_the_next_run_goes_on(tmp_path):
     model, data = tiny_model(), images()
-    whole = black_box(model, data, FCN, [soap.SOAP(model)], batch=10)
+    whole = evaluate_black_box(model, data, FCN, [soap.SOAP(model)], batch=10)
     lengths = []
     for asked in range(16):
         store = Store(tmp_path / f"{asked}.jsonl")
         calls = iter(range(1000))
-        part = black_box(
+        part = evaluate_black_box(
             model,
             data,
             FCN,
@@ -96,7 +95,7 @@ def test_a_stop_is_heard_while_the_substitute_learns_and_the_next_run_goes_on(tm
         )
         assert part == store.read()
         lengths.append(len(part))
-        done = black_box(model, data, FCN, [soap.SOAP(model)], batch=10, store=store)
+        done = evaluate_black_box(model, data, FCN, [soap.SOAP(model)], batch=10, store=store)
         assert [(r.key, r.correct) for r in done] == [(r.key, r.correct) for r in whole]
     assert lengths[0] == 0
     assert lengths == sorted(lengths)
@@ -105,7 +104,7 @@ def test_a_stop_is_heard_while_the_substitute_learns_and_the_next_run_goes_on(tm
 
 def test_progress_counts_the_queries_then_the_images():
     seen = []
-    black_box(tiny_model(), images(), FCN, [], batch=10, watch=lambda *at: seen.append(at))
+    evaluate_black_box(tiny_model(), images(), FCN, [], batch=10, watch=lambda *at: seen.append(at))
     queries = [at for at in seen if at[0] == "substitute-fcn, queries"]
     assert queries[-1][1:] == (SEEDS * 4, SEEDS * 4)
     assert [at for at in seen if at[0] == "substitute-fcn"][-1] == ("substitute-fcn", 29, 29)
@@ -117,18 +116,18 @@ def test_the_papers_substitutes():
         assert settings.network == name.removeprefix("substitute-")
         assert (settings.seeds, settings.rounds, settings.augment_step, settings.epochs) == (150, 6, 0.1, 10)
         assert settings.attack == FGSM(eps=0.3)
-    assert room.PROTOCOL == "black-box"
+    assert PROTOCOL == "black-box"
 
 
 def test_bad_input_is_refused():
     model, data = tiny_model(), images()
     with pytest.raises(soap.InputError, match="no substitute was named"):
-        black_box(model, data, {}, [])
+        evaluate_black_box(model, data, {}, [])
     with pytest.raises(soap.InputError, match="got 41 images, want more than the 150"):
-        black_box(model, data, SUBSTITUTES, [])
+        evaluate_black_box(model, data, SUBSTITUTES, [])
     with pytest.raises(soap.InputError, match="built by a function"):
-        black_box(model, data, {"own": Substitute(network=lambda: None, **TRIAL)}, [])
+        evaluate_black_box(model, data, {"own": Substitute(network=lambda: None, **TRIAL)}, [])
     with pytest.raises(soap.InputError, match="batch is 0"):
-        black_box(model, data, FCN, [], batch=0)
+        evaluate_black_box(model, data, FCN, [], batch=0)
     with pytest.raises(soap.InputError, match="divide by 255"):
-        black_box(model, dataclasses.replace(data, x=torch.full_like(data.x, 255.0)), FCN, [])
+        evaluate_black_box(model, dataclasses.replace(data, x=torch.full_like(data.x, 255.0)), FCN, [])

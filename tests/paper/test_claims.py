@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soap.paper.tables import TABLES
-from soap.paper.claims.texts import CLAIMS, claims_about
-from soap.paper.figure_list import FIGURES
+from soap.paper.claims.checks import ClaimPart, ClaimVerdict, mostly
 from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
 from soap.paper.claims.table_numbers import TableNumber, above
-from soap.paper.claims.checks import ClaimPart, ClaimVerdict, mostly
+from soap.paper.claims.texts import CLAIMS, claims_about
+from soap.paper.figure_list import FIGURES
+from soap.paper.tables import TABLES
 
 DESCRIPTIONS = {
     "shared-encoder", "decoder-is-no-defence", "examples-of-table-2", "tasks-illustrated", "examples-of-attacks",
@@ -63,16 +63,16 @@ def test_claims_are_found_by_what_they_are_about():
 def test_evidence_tells_what_is_against_it_first_and_groups_by_subject():
     parts = (
         ClaimPart(held=True, subject="FCN", words="a"),
-        ClaimPart(held=False, subject="CNN", words="b", lacks=(("model", "CW"),)),
+        ClaimPart(held=False, subject="CNN", words="b", missing=(("model", "CW"),)),
         ClaimPart(held=True, subject="FCN", words="c"),
-        ClaimPart(held=None, words="d", lacks=(("model", "DF"), ("model", "CW"), ("curve", ""))),
+        ClaimPart(held=None, words="d", missing=(("model", "DF"), ("model", "CW"), ("curve", ""))),
     )
     made = ClaimVerdict(parts=parts)
     assert made.held is False
     assert made.against == "CNN: b"
     assert made.evidence == "Against it: CNN: b. For it: FCN: a, c. So far: d. Missing: model (CW, DF), curve."
     assert ClaimVerdict(parts=parts[:1]).evidence == "For it: FCN: a."
-    assert list(made.told) == ["Against it", "For it", "So far", "Missing"]
+    assert list(made.evidence_by_kind) == ["Against it", "For it", "So far", "Missing"]
 
 
 HELD = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=6)
@@ -96,7 +96,9 @@ def test_what_is_typical_is_decided_once_the_rest_cannot_change_it(held, share):
 
 
 def number(value, method="A"):
-    return TableNumber(value=value, signs="†", short=False, method=method, network="FCN", attack="CW", lack=(method, "CW"))
+    return TableNumber(
+        value=value, signs="†", short=False, method=method, network="FCN", attack="CW", missing=(method, "CW")
+    )
 
 
 @given(st.floats(0, 100), st.lists(st.floats(0, 100) | st.none(), min_size=1, max_size=3), st.sampled_from([-3, 0, 10]))
@@ -107,11 +109,11 @@ def test_above_is_decided_by_the_best_rival(ours, rivals, by):
     close = [rival for rival in rivals if rival is not None and abs(ours - rival - by) <= 1e-6]
     if not close:
         assert part.held is (False if fails else None if None in rivals else True)
-    assert len(part.lacks) == rivals.count(None)
+    assert len(part.missing) == rivals.count(None)
 
 
 def test_the_words_of_a_comparison():
     part = above(number(61.494), [number(57.07, "B"), number(2.0, "C"), number(None, "D")], 0.0)
     assert (part.held, part.subject, part.words) == (None, "FCN, A", "CW 61.49† against B 57.07†")
-    assert part.lacks == (("D", "CW"),)
-    assert above(number(None), [number(1.0)], 0.0) == ClaimPart(held=None, lacks=(("A", "CW"),))
+    assert part.missing == (("D", "CW"),)
+    assert above(number(None), [number(1.0)], 0.0) == ClaimPart(held=None, missing=(("A", "CW"),))

@@ -14,10 +14,10 @@ from claim_worlds import (
     sweep_rows,
 )
 
-from soap.paper.claims.texts import CLAIMS
-from soap.paper.figure_list import TASKS
 from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS, judge, judge_all
-from soap.report.measured import epoch_seconds
+from soap.paper.claims.texts import CLAIMS
+from soap.paper.epoch_times import epoch_seconds
+from soap.paper.figure_list import TASKS
 
 DR, RP, LC = TASKS
 ALL = sweep_rows()
@@ -82,12 +82,12 @@ def test_claims_of_figures_both_ways_and_open(name, tmp_path):
         folder.mkdir()
     good = check.judge(findings(folders["good"]))
     assert good.held is True, good.evidence
-    assert set(good.told) == {"For it"}
+    assert set(good.evidence_by_kind) == {"For it"}
     spoilt, lacking = (check.judge(findings(folders[case], **changes)) for case, changes in cases)
     assert spoilt.held is False, spoilt.evidence
     assert spoilt.against
     assert lacking.held is None, lacking.evidence
-    assert "Missing" in lacking.told
+    assert "Missing" in lacking.evidence_by_kind
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ from claim_worlds import (
     world,
 )
 
-from soap.paper.tables import TABLES, PaperTable
-from soap.paper.figure_list import TASKS
 from soap.paper.claims.judging import TABLE_CHECKS
 from soap.paper.claims.table_numbers import PRINTED, number
 from soap.paper.comparison import compare
-from soap.report.measured import numbers
+from soap.paper.figure_list import TASKS
+from soap.paper.tables import TABLES, PaperTable
 
 DR, RP, LC = TASKS
 T1, T2, T3, T4, T8, T9 = (f"table-{k}" for k in (1, 2, 3, 4, 8, 9))
@@ -64,7 +63,7 @@ def test_claims_of_tables_both_ways_and_open(name):
     check, whole = TABLE_CHECKS[name], world()
     good = check.judge(as_tables(whole))
     assert good.held is True, good.evidence
-    assert set(good.told) == {"For it"}
+    assert set(good.evidence_by_kind) == {"For it"}
     bad = check.judge(as_tables(whole | SPOILT[name]))
     assert bad.held is False, bad.evidence
     assert bad.against
@@ -73,10 +72,10 @@ def test_claims_of_tables_both_ways_and_open(name):
     }
     lacking = check.judge(as_tables(left))
     assert lacking.held is None, lacking.evidence
-    assert "Missing" in lacking.told
+    assert "Missing" in lacking.evidence_by_kind
     nothing = check.judge({})
     assert nothing.held is None
-    assert set(nothing.told) == {"Missing"}
+    assert set(nothing.evidence_by_kind) == {"Missing"}
 
 
 @pytest.mark.parametrize("name", sorted(set(SPOILT) - {"pgd-training-resists-l2", "easy-before-purification"}))
@@ -87,7 +86,7 @@ def test_what_fails_after_a_short_training_is_told_and_decides_nothing(name):
     verdict = TABLE_CHECKS[name].judge(short)
     assert verdict.held is None, verdict.evidence
     assert not verdict.against
-    assert verdict.told["Against it after a short training"] == TABLE_CHECKS[name].judge(tables).against
+    assert verdict.evidence_by_kind["Against it after a short training"] == TABLE_CHECKS[name].judge(tables).against
 
 
 def test_the_table_of_cases_has_every_claim_of_tables():

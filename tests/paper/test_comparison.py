@@ -5,40 +5,53 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-import render_results as tool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_rows import row_for
 
-from soap.paper.tables import TABLES
-from soap.paper.comparison import FEWER, SHORTER, UNEXPLAINED, UNKNOWN, compare, points
-from soap.report.comparison_words import BINS, bin_of, figure, missing, said
+from soap.paper import comparison
+from soap.paper.comparison import (
+    BINS,
+    FEWER,
+    SHORTER,
+    UNEXPLAINED,
+    UNKNOWN,
+    compare,
+    compare_all,
+    number_text,
+    points,
+)
 from soap.paper.pages.results import results_html, results_markdown
+from soap.paper.tables import TABLES
 from soap.results import wilson
 
 TABLE = TABLES["table-1"]
 PLACE = ("dr-min-aux", "fcn", "pgd")  # 61.88 in print
-WANTED = TABLE.cells[PLACE].wanted
+WANTED = TABLE.cells[PLACE].query
 
 
-def nothing(table, place):
-    return None
+@pytest.fixture(autouse=True, scope="module")
+def no_footnotes():
+    """Texts of footnotes.toml do not matter here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "explanation", lambda table, place: None)
+        yield
 
 
 def shown_with(*rows, place=PLACE, table=TABLE):
-    return compare(table, rows, nothing).cells[place]
+    return compare(table, rows).cells[place]
 
 
 def test_nothing_measured():
-    here = compare(TABLE, [], nothing)
+    here = compare(TABLE, [])
     assert (here.done, here.wanted) == (0, 80)
     assert here.missing["mnist-fcn-dr"] == 20
     methods = ("no-def", "fgsm-at", "pgd-at", "dr")
     behind = {f"mnist-{n}-no-def behind defense-gan-mnist" for n in ("fcn", "cnn")}
     assert set(here.missing) == {f"mnist-{n}-{m}" for n in ("fcn", "cnn") for m in methods} | behind
-    assert missing(here).startswith("mnist: fcn-no-def 5, cnn-no-def 5, ")
+    assert here.missing_text.startswith("mnist: fcn-no-def 5, cnn-no-def 5, ")
     shown = here.cells[PLACE]
-    assert (shown.ours, shown.difference, shown.note, shown.rows, shown.strays) == (None, None, None, (), False)
+    assert (shown.ours, shown.difference, shown.note, shown.rows, shown.needs_footnote) == (None, None, None, (), False)
     assert (here.notes, here.remarks) == ([], [])
 
 
@@ -58,18 +71,18 @@ def test_several_trainings_have_mean_and_spread():
     shown = shown_with(*rows, again)
     assert (shown.ours, shown.low, shown.high) == pytest.approx((61.4, 60.0, 63.0))
     assert len(shown.rows) == 3
-    assert said(shown).startswith("mean of 3 trainings, from smallest to largest [60.00, 63.00]; 10,000 images;")
+    assert shown.description.startswith("mean of 3 trainings, from smallest to largest [60.00, 63.00]; 10,000 images;")
 
 
 def test_a_mean_is_of_the_longest_schedule_alone():
     long, short = row_for(WANTED, 6000), row_for(WANTED, 3000, weights="b", training="30 epochs, seed 0, bf16")
-    untold = row_for(WANTED, 4000, weights="c", training="")
-    assert shown_with(short, untold).ours == 30
-    assert shown_with(short, long, untold).rows == (long,)
+    unrecorded = row_for(WANTED, 4000, weights="c", training="")
+    assert shown_with(short, unrecorded).ours == 30
+    assert shown_with(short, long, unrecorded).rows == (long,)
 
 
 def test_signs_for_what_is_less_than_the_paper_did():
-    here = compare(TABLE, [row_for(WANTED, 600, n=1000, training="30 epochs, seed 0, bf16")], nothing)
+    here = compare(TABLE, [row_for(WANTED, 600, n=1000, training="30 epochs, seed 0, bf16")])
     assert here.cells[PLACE].signs == (SHORTER, FEWER)
     assert here.remarks == [
         f"{SHORTER} trained for fewer epochs than the recipe's: mnist-fcn-dr 30 of 100.",
@@ -80,8 +93,8 @@ def test_signs_for_what_is_less_than_the_paper_did():
 
 
 def test_a_recipe_measured_on_fewer_images_is_named_once_with_all_its_attacks():
-    other = TABLE.cells["dr-min-aux", "fcn", "cw"].wanted
-    here = compare(TABLE, [row_for(wanted, 600, n=1000) for wanted in (WANTED, other)], nothing)
+    other = TABLE.cells["dr-min-aux", "fcn", "cw"].query
+    here = compare(TABLE, [row_for(wanted, 600, n=1000) for wanted in (WANTED, other)])
     assert [remark.partition(": ")[2] for remark in here.remarks] == ["mnist-fcn-dr under pgd/cw 1,000 of 10,000."]
 
 
@@ -102,7 +115,7 @@ def test_what_strays_from_the_paper(place, off, strays):
     cell = TABLE.cells[place]
     shown = shown_with(row_for(cell.query, round(100 * (cell.printed + off))), place=place)
     assert shown.difference == pytest.approx(off)
-    assert shown.strays is strays
+    assert shown.needs_footnote is strays
     assert (shown.note == 1) is strays
 
 
@@ -110,18 +123,19 @@ def test_success_rates_stray_either_way_and_have_no_best():
     table = TABLES["table-8"]
     cells = [cell for cell in table.cells.values() if cell.row == "df-cnn"]
     rows = [replace(row_for(cell.query, 0), measures={"success": 0.5}) for cell in cells]
-    here = compare(table, rows, nothing)
-    assert {place[2]: shown.strays for place, shown in here.cells.items() if shown.rows} == {
+    here = compare(table, rows)
+    assert {place[2]: shown.needs_footnote for place, shown in here.cells.items() if shown.rows} == {
         "no-def": True, "fgsm-at": False, "pgd-at": True, "dr": True
     }  # fmt: skip
     assert {shown.mark for shown in here.cells.values()} == {""}
 
 
-def test_footnotes_are_numbered_by_text():
+def test_footnotes_are_numbered_by_text(monkeypatch):
     places = [("pgd-at", "fcn", "fgsm"), ("pgd-at", "fcn", "pgd"), ("dr-0", "fcn", "fgsm"), ("dr-0", "cnn", "pgd")]
-    rows = [row_for(TABLE.cells[place].wanted, 100) for place in places]
+    rows = [row_for(TABLE.cells[place].query, 100) for place in places]
     texts = {"pgd-at": "A shorter schedule.", "dr-0": None}
-    here = compare(TABLE, rows, lambda table, place: texts[place[0]])
+    monkeypatch.setattr(comparison, "explanation", lambda table, place: texts[place[0]])
+    here = compare(TABLE, rows)
     assert [here.cells[place].note for place in places] == [1, 1, 2, 2]
     assert here.notes == [
         "PGD AT, FCN, FGSM −59.70; PGD AT, FCN, PGD −56.07: A shorter schedule.",  # noqa: RUF001
@@ -131,24 +145,24 @@ def test_footnotes_are_numbered_by_text():
 
 def column(**correct):
     """Rows of the column FCN, PGD of Table 1."""
-    return [row_for(TABLE.cells[name.replace("_", "-"), "fcn", "pgd"].wanted, count) for name, count in correct.items()]
+    return [row_for(TABLE.cells[name.replace("_", "-"), "fcn", "pgd"].query, count) for name, count in correct.items()]
 
 
 def test_the_best_of_ours_is_marked_when_the_column_is_whole():
     rows = column(no_def=10, fgsm_at=300, pgd_at=6200, defense_gan=9, dr_0=70, dr_min_aux=6100, dr_oracle=9900)
-    marks = {place[0]: shown.mark for place, shown in compare(TABLE, rows, nothing).cells.items() if shown.mark}
+    marks = {place[0]: shown.mark for place, shown in compare(TABLE, rows).cells.items() if shown.mark}
     assert marks == {"pgd-at": "best", "dr-min-aux": "second"}
     tied = column(no_def=10, fgsm_at=6200, pgd_at=6200, defense_gan=9, dr_0=70, dr_min_aux=6100)
-    marks = {place[0]: shown.mark for place, shown in compare(TABLE, tied, nothing).cells.items() if shown.mark}
+    marks = {place[0]: shown.mark for place, shown in compare(TABLE, tied).cells.items() if shown.mark}
     assert marks == {"pgd-at": "best", "fgsm-at": "best", "dr-min-aux": "second"}
-    assert not any(shown.mark for shown in compare(TABLE, rows[1:], nothing).cells.values())
+    assert not any(shown.mark for shown in compare(TABLE, rows[1:]).cells.values())
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=6, max_size=6))
 @settings(max_examples=15)
 def test_marks_against_a_plain_ranking(counts):
     names = ("no_def", "fgsm_at", "pgd_at", "defense_gan", "dr_0", "dr_min_aux")
-    cells = compare(TABLE, column(**dict(zip(names, counts, strict=True))), nothing).cells
+    cells = compare(TABLE, column(**dict(zip(names, counts, strict=True)))).cells
     ranks = sorted(set(counts), reverse=True)
     for name, count in zip(names, counts, strict=True):
         expected = {0: "best", 1: "second"}.get(ranks.index(count), "")
@@ -157,12 +171,12 @@ def test_marks_against_a_plain_ranking(counts):
 
 def test_only_narrows_rows_and_groups_and_keeps_the_marks():
     rows = column(no_def=10, fgsm_at=300, pgd_at=6200, defense_gan=9, dr_0=70, dr_min_aux=6100, dr_oracle=9900)
-    here = compare(TABLE, rows, nothing, only="mnist-fcn-dr")
+    here = compare(TABLE, rows, only="mnist-fcn-dr")
     assert [row.name for row in here.rows] == ["dr-0", "dr-min-aux", "dr-oracle", "dr-min-aux-batch"]
     assert [group.name for group in here.groups] == ["fcn"]
     assert here.cells[PLACE].mark == "second"
     assert (here.done, here.wanted) == (3, 20)
-    behind = compare(TABLE, rows, nothing, only="defense-gan")
+    behind = compare(TABLE, rows, only="defense-gan")
     assert ([row.name for row in behind.rows], behind.done, behind.wanted) == (["defense-gan"], 1, 10)
 
 
@@ -182,21 +196,15 @@ def test_differences_in_words_and_colours(off, text, name):
     shown = shown_with(row_for(WANTED, 6188))
     shown = replace(shown, ours=61.88 + off if off not in (-3.0, -1.0) else 61.88 + off + 1e-9)
     assert points(off) == text
-    assert bin_of(shown) == name
+    assert shown.bin == name
     assert name in BINS
 
 
 # --- Pages --------------------------------------------------------------------------------------------------------
 
 
-def test_the_pages_are_rendered_from_the_committed_rows():
-    for path, text in tool.rendered().items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run python tools/render_results.py"
-        assert len(text.encode()) < 400_000
-
-
 def entries(*rows):
-    return [compare(t, rows, nothing) if hasattr(t, "cells") else t for t in TABLES.values()]
+    return compare_all(TABLES.values(), rows)
 
 
 def test_markdown_shows_each_cell_once():
@@ -212,7 +220,7 @@ def test_markdown_shows_each_cell_once():
     assert all(line.count("|") >= 3 for line in lines)
     printed = [cell.printed for table in TABLES.values() for cell in getattr(table, "cells", {}).values()]
     shown = re.findall(r" / (?:<u>)?(?:\*\*)?(\d+\.\d\d)", page)
-    assert shown == [figure(number) for number in in_markdown_order() if number is not None]
+    assert shown == [number_text(number) for number in in_markdown_order() if number is not None]
     assert len(shown) == len([number for number in printed if number is not None]) == 332
 
 
@@ -251,7 +259,7 @@ class Reader(HTMLParser):
 
 
 def test_the_html_page_stands_alone_and_can_be_reached_without_a_mouse():
-    rows = [row_for(wanted, 5000) for wanted in TABLE.wanted]
+    rows = [row_for(wanted, 5000) for wanted in TABLE.queries]
     hostile = replace(rows[0].provenance, device='<script>alert("x")</script>')
     page = results_html(entries(*rows[1:], replace(rows[0], provenance=hostile)), [], command="a <b> command")
     reader = Reader(page)

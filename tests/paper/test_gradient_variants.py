@@ -14,9 +14,10 @@ from soap.attacks import FGSM, PGD
 from soap.auxiliary import second_view
 from soap.auxiliary.consistency import GRADIENTS
 from soap.data import Dataset
-from soap.evaluation import Clean, swept, transfer
-from soap.paper.gradient_variants import ATTACKS, VARIANTS, measure_variants, variant
+from soap.evaluation import Clean, transfer
 from soap.evaluation.threats import PAPER
+from soap.paper import row_queries
+from soap.paper.gradient_variants import ATTACKS, VARIANTS, measure_variants, variant
 from soap.paper.rows import committed_rows
 from soap.results import Store
 
@@ -143,7 +144,7 @@ def test_rows_are_those_of_the_transfer_protocol_and_are_found_again():
     assert state_of(model) == before
     assert model.auxiliary.gradient == "paper"
     assert len(rows) == len(ATTACKS) * (1 + len(VARIANTS))
-    found = swept.by_gradient(rows, model.name)
+    found = row_queries.by_gradient(rows, model.name)
     assert set(found) == set(itertools.product(ATTACKS, VARIANTS))
     assert len({row.defence for row in found.values()}) == len(VARIANTS)  # replays are told apart by it, too
     for name in GRADIENTS:
@@ -167,7 +168,7 @@ def test_rows_are_those_of_the_transfer_protocol_and_are_found_again():
 def test_the_names_are_those_of_the_tables_rows():
     """The bundled rows of Table 2 serve here without being measured again."""
     recipe = recipes.read("cifar10-resnet18-lc")
-    found = swept.by_gradient(committed_rows(), recipe.name)
+    found = row_queries.by_gradient(committed_rows(), recipe.name)
     for name in ("paper", "stop"):
         row = found["pgd", name]
         assert row.defence == recipes.defence(recipe, "min-aux", name)
@@ -195,12 +196,12 @@ def test_other_purifiers_are_not_taken_for_variants():
         {"defence": rows[1].defence.replace("'paper'", "'other'")},
     )
     others += [dataclasses.replace(rows[1], **change) for change in changes]
-    assert swept.by_gradient(others, model.name) == {}
-    assert swept.by_gradient([*others, *rows], model.name) == swept.by_gradient(rows, model.name)
+    assert row_queries.by_gradient(others, model.name) == {}
+    assert row_queries.by_gradient([*others, *rows], model.name) == row_queries.by_gradient(rows, model.name)
     two = [row for row in rows if row.defence.endswith(("'stop')", "'paper')"))]
     longer = [dataclasses.replace(row, n=100, correct=50) for row in two]
-    assert len(swept.by_gradient([*longer, *rows], model.name)) == 21  # one run, the one with most cells
-    assert len(swept.by_gradient([*longer, *rows[:4]], model.name)) == 6
+    assert len(row_queries.by_gradient([*longer, *rows], model.name)) == 21  # one run, the one with most cells
+    assert len(row_queries.by_gradient([*longer, *rows[:4]], model.name)) == 6
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from soap.auxiliary import Reconstruction
 from soap.errors import InputError
 from soap.evaluation import fingerprint
 from soap.paper.black_box import SUBSTITUTES
-from soap.paper.row_queries import BlackBoxQuery
-from soap.paper.jobs import run
-from soap.paper.row_queries import CellQuery
+from soap.paper.job_runner import run_jobs
+from soap.paper.row_queries import BlackBoxQuery, CellQuery
 from soap.results import Row, Store
 from soap.training import checkpoint, loop
 
@@ -30,7 +29,7 @@ def figures(rows: list[Row]) -> list[tuple[str, int]]:
 
 def go(folder: Path, wanted, **options):
     given = {"rows": [], "results": folder / "rows.jsonl", "runs": folder / "runs", "device": CPU, "batch": 10}
-    return run(wanted, **{**given, **options})
+    return run_jobs(wanted, **{**given, **options})
 
 
 def test_one_go_trains_and_measures_and_a_second_does_nothing(tmp_path):

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import keep_run as tool
 import pytest
-from render_adaptive import origin
 from report_samples import sample_row
 from run_samples import sample_images, sample_run
 
 from soap.errors import FileError
 from soap.evaluation.adaptive.folder import RunFolder
 from soap.evaluation.adaptive.seal import seal
+from soap.paper.pages.adaptive import origin
 
 
 def run_of(purifier: str, path: Path) -> Path:
@@ -29,10 +29,10 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_a_run_on_soap_is_kept_whole_but_for_its_images(tmp_path):
     run = run_of("soap", tmp_path / "some-model")
-    (run / "report.html").write_text("the page", encoding="utf-8")
+    (run / "report.html").write_text("the page", encoding="utf-8")  # made again by `soap report`
     kept = tool.keep(run, tmp_path / "results")
     assert kept == tmp_path / "results" / "adaptive" / "some-model"
-    assert files(kept) == {name: held for name, held in files(run).items() if not name.endswith(".npz")}
+    assert files(kept) == {name: held for name, held in files(run).items() if not name.endswith((".npz", ".html"))}
 
 
 def test_of_another_purifier_what_its_line_is_rendered_from_is_kept(tmp_path):
@@ -58,10 +58,9 @@ def test_an_earlier_run_of_that_name_is_replaced(tmp_path):
     assert (kept / "rows.jsonl").read_text(encoding="utf-8") == "newer"
 
 
-@pytest.mark.parametrize("missing", ["rows.jsonl", "findings.json", "seal.json", "facts/asked.json", "report.html"])
+@pytest.mark.parametrize("missing", ["rows.jsonl", "findings.json", "seal.json", "facts/asked.json"])
 def test_what_did_not_end_is_refused_and_replaces_nothing(tmp_path, missing):
     run = run_of("soap", tmp_path / "some-model")
-    (run / "report.html").write_text("the page", encoding="utf-8")
     kept = tool.keep(run, tmp_path / "results")
     before = files(kept)
     (run / missing).unlink()

@@ -4,19 +4,21 @@ import dataclasses
 import re
 
 import pytest
-import render_label_consistency as tool
 from paper_samples import row
 from report_samples import PROVENANCE
 
 from soap.auxiliary.consistency import GRADIENTS
 from soap.paper.gradient_variants import ATTACKS, VARIANTS
-from soap.paper.rows import committed_rows
+from soap.paper.pages import label_consistency as tool
+from soap.paper.render import DOCS
 from soap.paper.tables import TABLES
 from soap.purifiers.soap import label
 from soap.report import UPPER_BOUND
 
 BARE = ("none", *VARIANTS)
 DASHES = ["\N{EN DASH}"] * 5
+LINES = DOCS / "label_consistency.toml"
+AUTHORS = tool.read_authors(LINES)
 
 
 def made_up(**changes):
@@ -42,28 +44,26 @@ def table(text):
     return {name: (cells[1:6], cells[6:]) for name, cells in zip(BARE, own, strict=True)}, printed
 
 
-def test_the_page_is_rendered_from_the_committed_rows():
-    page = tool.PAGE.read_text(encoding="utf-8")
-    stale = "label_consistency.md is stale: run python tools/render_label_consistency.py"
-    assert tool.rendered(page, committed_rows()) == page, stale
+def test_the_page_names_every_gradient_and_the_upper_bound():
+    page = (DOCS / "label_consistency.md").read_text(encoding="utf-8")
     for gradient in GRADIENTS:
         assert f'`"{gradient}"`' in page
     assert UPPER_BOUND in page
 
 
 def test_the_lines_are_the_variants_and_each_has_its_source():
-    assert tuple(tool.lines()) == BARE
-    assert "measured by us on the authors' published" in tool.LINES.read_text(encoding="utf-8")
-    assert "no rows kept here" in tool.LINES.read_text(encoding="utf-8")
+    assert tuple(AUTHORS) == BARE
+    assert "measured by us on the authors' published" in LINES.read_text(encoding="utf-8")
+    assert "no rows kept here" in LINES.read_text(encoding="utf-8")
 
 
 def test_every_figure_is_in_its_place():
-    text = tool.evidence(made_up())
+    text = tool.evidence(made_up(), AUTHORS)
     found, printed = table(text)
     for k, name in enumerate(BARE):
         shares = [f"{98 - 10 * k - j:.2f}" for j in range(3)]
         assert found[name][0] == [*shares, DASHES[0] if name == "none" else f"{k / 8:.3f}", "1,000"]
-        line = tool.lines()[name]
+        line = AUTHORS[name]
         theirs = [f"{line[key]:.2f}" for key in ("clean", "fgsm", "pgd")]
         assert found[name][1][:3] == theirs
         assert found[name][1][4] == f"{line['n']:,}"
@@ -79,14 +79,14 @@ def test_every_figure_is_in_its_place():
 @pytest.mark.parametrize("absent", ["stop", "none"])
 def test_what_is_missing_is_a_dash_and_is_named(absent):
     rows = [one for one in made_up() if (one.attack, one.defence) != ("pgd", defence(absent))]
-    text = tool.evidence(rows)
+    text = tool.evidence(rows, AUTHORS)
     ours = table(text)[0][absent][0]
     assert [cell == DASHES[0] for cell in ours] == [False, False, True, True, False]
     assert f"**Not measured yet** on our network, in whole or in part: `{absent}`. To measure: `soap " in text
 
 
 def test_without_rows_all_of_ours_are_dashes():
-    text = tool.evidence([])
+    text = tool.evidence([], AUTHORS)
     found, _ = table(text)
     assert all(ours == DASHES for ours, _ in found.values())
     assert ", ".join(f"`{name}`" for name in BARE) in text
@@ -98,6 +98,6 @@ def test_the_bare_network_is_that_of_the_same_run():
     other = dataclasses.replace(PROVENANCE, weights_sha256="f" * 64)
     changes = ({"provenance": other}, {"n": 5000}, {"settings": "PGD(eps=1)"}, {"protocol": "black box"})
     strangers = [one for change in changes for one in made_up(**change) if one.defence == "none"]
-    assert table(tool.evidence([*made_up(), *strangers]))[0]["none"][0][:3] == ["98.00", "97.00", "96.00"]
+    assert table(tool.evidence([*made_up(), *strangers], AUTHORS))[0]["none"][0][:3] == ["98.00", "97.00", "96.00"]
     purified = [one for one in made_up() if one.defence != "none"]
-    assert table(tool.evidence([*purified, *strangers]))[0]["none"][0] == DASHES
+    assert table(tool.evidence([*purified, *strangers], AUTHORS))[0]["none"][0] == DASHES

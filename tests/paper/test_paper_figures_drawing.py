@@ -19,12 +19,12 @@ from paper_samples import (
 from PIL import Image
 
 from soap.errors import FileError, InputError
-from soap.evaluation import examples
+from soap.paper import attacked_examples
 from soap.paper.figure_data import FigureData
+from soap.paper.figures import DRAWINGS, draw, gradients
 from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.sweeps import BETAS
 from soap.report.drawing import DARK, LIGHT
-from soap.paper.figures import DRAWINGS, draw, gradients, panels
 
 ABLATIONS = ("steps", "rotation", "radius", "leaking", "gradients")
 NAMES = [*(f"figure-{k}" for k in range(1, 11)), *(f"ablation-{k}" for k in ABLATIONS)]
@@ -135,7 +135,7 @@ def test_thumbnails_are_the_images_and_answers_the_networks(full):
     for place, axes in enumerate(figure.axes[:90]):
         row, column = divmod(place, 9)
         assert np.array_equal(axes.images[0].get_array(), shown.images[column, row, :, :, 0])
-        answer = shown.answers[column][row]
+        answer = shown.predictions[column][row]
         assert axes.get_xlabel() == f"{answer} {'✓' if answer == shown.truth[row] else '✗'}"
         assert (axes.images[0].norm.vmin, axes.images[0].norm.vmax) == (0, 255)
 
@@ -161,7 +161,7 @@ def test_colour_examples_have_the_names_of_classes(full):
 
 
 def test_the_small_network_stands_in_for_the_large_and_the_title_says_so(full, tmp_path):
-    name = examples.file_name("cifar10-resnet18-lc")
+    name = attacked_examples.file_name("cifar10-resnet18-lc")
     (tmp_path / name).write_bytes((full.folder / name).read_bytes())
     figure = DRAWINGS["figure-4"](FigureData(folder=tmp_path), LIGHT)
     assert "SOAP-RP (no images of cifar10-wide-resnet28-rp yet)" in words(figure)
@@ -249,7 +249,7 @@ def test_names_of_models():
 def test_bad_input(full, tmp_path):
     with pytest.raises(InputError, match=r"unknown figure 'figure-11'.*figure-1"):
         draw("figure-11", full, tmp_path)
-    (tmp_path / examples.file_name("mnist-fcn-dr")).write_bytes(b"no archive")
+    (tmp_path / attacked_examples.file_name("mnist-fcn-dr")).write_bytes(b"no archive")
     with pytest.raises(FileError, match="gather it again"):
         draw("figure-2", FigureData(folder=tmp_path), tmp_path)
     (tmp_path / "file").touch()

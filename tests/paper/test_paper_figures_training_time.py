@@ -8,9 +8,10 @@ from matplotlib.container import BarContainer
 from paper_samples import sample_timings, timing
 
 from soap.bench import read
+from soap.paper.epoch_times import NETWORKS, comparable, seconds
 from soap.paper.figure_data import FigureData
+from soap.paper.figures.training_time import draw
 from soap.report.drawing import LIGHT
-from soap.report.paper_figures.training_time import NETWORKS, comparable, draw, seconds
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -13,9 +13,9 @@ from soap._files import tensor_files
 from soap.defence import Defence
 from soap.errors import InputError
 from soap.evaluation import PAPER, fingerprint
-from soap.paper.jobs import EvaluationJob, TrainingJob, plan, run
+from soap.paper.job_runner import WEIGHTS, run_jobs
+from soap.paper.jobs import EvaluationJob, TrainingJob, plan_jobs
 from soap.paper.row_queries import CellQuery
-from soap.paper.job_runner import WEIGHTS
 from soap.purifiers import DefenseGAN
 
 pytestmark = pytest.mark.usefixtures("own_recipes", "few_digits")
@@ -38,11 +38,11 @@ def few_digits(monkeypatch):
 
 def go(folder: Path, wanted, **options):
     given = {"rows": [], "results": folder / "rows.jsonl", "runs": folder / "runs", "device": torch.device("cpu")}
-    return run(wanted, **{**given, "batch": 10, "epochs": 1, **options})
+    return run_jobs(wanted, **{**given, "batch": 10, "epochs": 1, **options})
 
 
 def test_the_prior_is_trained_once_whatever_trainings_stand_behind_it():
-    jobs = plan([*BARE, BEHIND], [], weights=nowhere, seeds=(0, 1))
+    jobs = plan_jobs([*BARE, BEHIND], [], weights=nowhere, seeds=(0, 1))
     attack = {"attack": "fgsm", "purifiers": (), "n": 30, "priors": ("tiny-prior",)}
     assert jobs == [
         TrainingJob(recipe="tiny-no-def", seed=0, epochs=2),
@@ -54,8 +54,10 @@ def test_the_prior_is_trained_once_whatever_trainings_stand_behind_it():
     assert jobs[2].title == "tiny-no-def: fgsm on 30 images, bare, tiny-prior"
     assert jobs[2].work > EvaluationJob(recipe="tiny-no-def", seed=0, attack="fgsm", purifiers=(), n=30).work
     assert jobs[1].work > 0
-    assert plan([BEHIND], [row_for(BEHIND)], weights=nowhere) == []
-    assert len(plan([BEHIND], [row_for(BEHIND, defence=DEFENCE.replace("steps=3", "steps=4"))], weights=nowhere)) == 3
+    assert plan_jobs([BEHIND], [row_for(BEHIND)], weights=nowhere) == []
+    assert (
+        len(plan_jobs([BEHIND], [row_for(BEHIND, defence=DEFENCE.replace("steps=3", "steps=4"))], weights=nowhere)) == 3
+    )
 
 
 def test_rows_are_a_plain_count_and_tell_of_both_networks(tmp_path):

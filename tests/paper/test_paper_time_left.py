@@ -3,7 +3,7 @@
 import pytest
 
 from soap.paper.jobs import EvaluationJob, TrainingJob
-from soap.paper.time_left import MULTIPLICATIONS_PER_SECOND, TimeLeft, about
+from soap.paper.time_left import MULTIPLICATIONS_PER_SECOND, TimeLeft, duration_text
 
 
 class Clock:
@@ -15,8 +15,12 @@ class Clock:
 
 def test_the_first_guess_is_the_work_at_the_devices_speed():
     jobs = [("train", 6e12), ("pgd", 2e12)]
-    assert TimeLeft(jobs, device="cuda", clock=Clock()).seconds() == pytest.approx(8e12 / MULTIPLICATIONS_PER_SECOND["cuda"])
-    assert TimeLeft(jobs, device="mps", clock=Clock()).seconds() == pytest.approx(8e12 / MULTIPLICATIONS_PER_SECOND["cpu"])
+    assert TimeLeft(jobs, device="cuda", clock=Clock()).seconds() == pytest.approx(
+        8e12 / MULTIPLICATIONS_PER_SECOND["cuda"]
+    )
+    assert TimeLeft(jobs, device="mps", clock=Clock()).seconds() == pytest.approx(
+        8e12 / MULTIPLICATIONS_PER_SECOND["cpu"]
+    )
     assert TimeLeft([], device="cpu", clock=Clock()).seconds() == 0
 
 
@@ -68,4 +72,4 @@ def test_the_work_of_jobs_is_in_a_sensible_order():
     ],
 )  # fmt: skip
 def test_in_words(seconds, words):
-    assert about(seconds) == words
+    assert duration_text(seconds) == words

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import render_purifiers as tool
 import torch
 from paper_rows import row_for
 
@@ -15,24 +14,22 @@ from soap import zoo
 from soap._files import tensor_files
 from soap.evaluation import fingerprint
 from soap.evaluation.adaptive.verdict import NOTHING
+from soap.paper.pages import purifiers as tool
+from soap.paper.render import DOCS, RESULTS
 from soap.paper.row_queries import CellQuery
 from soap.paper.rows import committed_rows
 from soap.recipes import generative
 from soap.recipes.purifiers import NAMES
 from soap.results import Store
 
-PAGE = tool.PAGE.read_text(encoding="utf-8")
+PAGE = (DOCS / "purifiers.md").read_text(encoding="utf-8")
 MODEL = "cifar10-resnet18-pgd-at"
 
 
-def test_the_page_is_rendered_from_the_committed_rows():
-    assert tool.rendered(PAGE) == PAGE, "purifiers.md is stale: run python tools/render_purifiers.py"
-
-
 def test_every_purifier_has_its_line_and_is_told_of():
-    assert {purifier for purifiers in tool.SUBJECTS.values() for purifier in purifiers} == {"none", *NAMES}
+    assert {purifier for purifiers in tool.PURIFIERS_BY_MODEL.values() for purifier in purifiers} == {"none", *NAMES}
     assert all(f"| `{name}` |" in PAGE for name in NAMES)
-    for model in tool.SUBJECTS:
+    for model in tool.PURIFIERS_BY_MODEL:
         assert fingerprint(zoo.load(model))  # it is bundled, so that the reader can repeat it
 
 
@@ -122,9 +119,9 @@ def test_committed_figures_are_shown():
     rows = committed_rows()
     wanted = CellQuery(recipe="cifar10-resnet18-lc", attack="pgd", eps_pfy="min-aux")
     (found,) = (row for row in wanted.found_in(rows) if "seed 0" in row.provenance.training)
-    assert line(rows, "soap", tool.RESULTS, "cifar10-resnet18-lc").pgd.correct == found.correct
-    assert line(rows, "soap", tool.RESULTS, "cifar10-resnet18-lc").worst is not None
-    assert line(rows, "none", tool.RESULTS).worst is not None
+    assert line(rows, "soap", RESULTS, "cifar10-resnet18-lc").pgd.correct == found.correct
+    assert line(rows, "soap", RESULTS, "cifar10-resnet18-lc").worst is not None
+    assert line(rows, "none", RESULTS).worst is not None
 
 
 PRIORS = {

@@ -12,9 +12,9 @@ from tiny import GRID, TASKS, noise_images, state_of, tiny_model
 from soap import SOAP, FileError, InputError
 from soap.attacks import PGD
 from soap.data import Dataset
-from soap.evaluation import gathered
-from soap.paper.radius_curve import RadiusCurve, file_name, radius_curve
 from soap.evaluation.provenance import fingerprint
+from soap.paper import figure_data
+from soap.paper.radius_curve import RadiusCurve, file_name, measure_radius_curve
 
 ATTACK = PGD(eps=0.25, step_size=0.1, steps=4)
 
@@ -37,7 +37,7 @@ def test_against_a_plain_loop(task):
     model, data = tiny_model(task), images()
     before, pixels = state_of(model), data.x.clone()
     calls: list[tuple[str, int, int]] = []
-    got = radius_curve(model, data, ATTACK, batch=4, watch=lambda *call: calls.append(call))
+    got = measure_radius_curve(model, data, ATTACK, batch=4, watch=lambda *call: calls.append(call))
     assert state_of(model) == before
     assert torch.equal(data.x, pixels)
     x_adv = ATTACK(model, data.x, data.y)
@@ -86,10 +86,10 @@ def test_radii_and_losses_go_together():
 
 def test_it_comes_back_from_its_file_whole(tmp_path):
     path = tmp_path / "new" / file_name("m")
-    gathered.save(path, curve())
-    assert gathered.read(path, RadiusCurve) == curve()
+    figure_data.save(path, curve())
+    assert figure_data.read(path, RadiusCurve) == curve()
     first = path.read_bytes()
-    gathered.save(path, curve())
+    figure_data.save(path, curve())
     assert path.read_bytes() == first  # the same content is the same file
     with np.load(path, allow_pickle=False) as archive:
         about = json.loads(archive["about"].tobytes())
@@ -116,10 +116,10 @@ def damaged(path, how):
         case "no JSON":
             np.savez(path, about=np.frombuffer(b"{", np.uint8))
         case "other kind":
-            gathered.save(path, Other(**{name: getattr(curve(), name) for name in RadiusCurve.__dataclass_fields__}))
+            figure_data.save(path, Other(**{name: getattr(curve(), name) for name in RadiusCurve.__dataclass_fields__}))
         case "a field too few":
             facts = {"model": "m"}
-            about = {"schema": gathered.SCHEMA, "kind": "RadiusCurve", "facts": facts}
+            about = {"schema": figure_data.SCHEMA, "kind": "RadiusCurve", "facts": facts}
             np.savez(path, about=np.frombuffer(json.dumps(about).encode(), np.uint8))
 
 
@@ -129,17 +129,17 @@ def damaged(path, how):
 )
 def test_a_damaged_file_is_named(tmp_path, how):
     path = tmp_path / "curve.npz"
-    gathered.save(path, curve())
+    figure_data.save(path, curve())
     damaged(path, how)
     with pytest.raises(FileError, match=r"curve\.npz: cannot be read as RadiusCurve .* gather it again"):
-        gathered.read(path, RadiusCurve)
+        figure_data.read(path, RadiusCurve)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileError, match=r"none\.npz: there is no such file"):
-        gathered.read(tmp_path / "none.npz", RadiusCurve)
+        figure_data.read(tmp_path / "none.npz", RadiusCurve)
 
 
 def test_bad_input():
     with pytest.raises(InputError, match="batch is 0"):
-        radius_curve(tiny_model(), images(), ATTACK, batch=0)
+        measure_radius_curve(tiny_model(), images(), ATTACK, batch=0)

@@ -97,8 +97,8 @@ def test_rows_come_from_every_file_of_rows_each_figure_once(tmp_path, monkeypatc
     (tmp_path / "empty.jsonl").write_text("")
     read = rows.read_folder(tmp_path)
     assert read == [later, other, earlier]
-    assert rows.merged(read) == [later, other]
-    assert rows.merged([earlier, later]) == [later]
+    assert rows.without_duplicates(read) == [later, other]
+    assert rows.without_duplicates([earlier, later]) == [later]
     monkeypatch.setattr(rows, "results_folder", lambda: tmp_path)
     known = {row.key for row in committed_rows()}
     assert {later.key, other.key} < known

@@ -13,7 +13,8 @@ from soap import SOAP, InputError
 from soap.attacks import FGSM, PGD, AuxiliaryAwarePGD
 from soap.auxiliary import all_turns
 from soap.data import Dataset
-from soap.evaluation import Clean, swept, transfer
+from soap.evaluation import Clean, transfer
+from soap.paper import row_queries
 from soap.paper.sweeps import (
     BETAS,
     auxiliary_aware,
@@ -50,7 +51,7 @@ def test_auxiliary_aware_rows_are_those_computed_by_hand():
     assert [(row.attack, row.eps_pfy) for row in rows] == [
         (f"beta={beta}", choice) for beta in ("-10", "0", "1.5") for choice in ("none", "min-aux")
     ]
-    found = swept.by_beta(rows, model.name)
+    found = row_queries.by_beta(rows, model.name)
     for beta in (-10.0, 0.0, 1.5):
         x_adv = AuxiliaryAwarePGD(eps=0.2, step_size=0.1, steps=3, beta=beta)(model, data.x, data.y)
         assert found[beta, False].correct == right(model, x_adv, data.y)
@@ -104,17 +105,17 @@ def test_the_gradient_that_the_attacker_uses_is_in_the_key():
 def test_the_heat_map_varies_gamma_and_steps_alone():
     model, data = tiny_model(), images()
     rows = steps_heat_map(model, data, (0.5, 2.0), (1, 4), attack=ATTACK)
-    found = swept.by_steps(rows, model.name)
+    found = row_queries.by_steps(rows, model.name)
     assert set(found) == {(0.05, 1), (0.05, 4), (0.2, 1), (0.2, 4)}
     x_adv = ATTACK(model, data.x, data.y)
     for (gamma, steps), row in found.items():
         assert row.correct == right(model, SOAP(model, step_size=gamma, steps=steps)(x_adv).x, data.y)
-        assert swept.settings_of(row.defence).grid == ", ".join(map(str, GRID))
+        assert row_queries.soap_settings(row.defence).grid == ", ".join(map(str, GRID))
 
 
 def test_fixed_radii_are_halves_of_gamma_up_to_the_farthest_reach():
     model, data = tiny_model(), images()
-    found = swept.by_radius(fixed_radii(model, data, attack=ATTACK), model.name)
+    found = row_queries.by_radius(fixed_radii(model, data, attack=ATTACK), model.name)
     assert [key for key in found if key is not None] == pytest.approx([0.05 * k for k in range(11)])
     x_adv = ATTACK(model, data.x, data.y)
     assert found[0.0].correct == right(model, x_adv, data.y)
@@ -128,7 +129,7 @@ def test_rotation_is_purified_by_either_loss():
     before = state_of(model)
     rows = rotation_losses(model, data, attack=ATTACK)
     assert state_of(model) == before
-    found = swept.by_rotation_loss(rows, model.name)
+    found = row_queries.by_rotation_loss(rows, model.name)
     assert set(found) == {(attack, loss) for attack in ("none", "pgd") for loss in ("squared error", "cross entropy")}
     x_adv = ATTACK(model, data.x, data.y)
     turns = torch.arange(4).repeat_interleave(len(data))
@@ -147,7 +148,7 @@ def test_label_leaking_has_the_tables_own_rows():
     assert [row.key for row in rows] == [
         row.key for row in transfer(model, data, {"none": Clean(), "fgsm": FGSM(eps=0.3)}, [])
     ]
-    found = swept.by_attack(rows, model.name)
+    found = row_queries.by_attack(rows, model.name)
     assert found["fgsm"].correct == right(model, FGSM(eps=0.3)(model, data.x, data.y), data.y)
 
 
@@ -174,14 +175,14 @@ def test_of_several_runs_the_fullest_then_largest_then_latest_is_found():
     full = steps_heat_map(model, data, (0.5, 1.0), (1, 2), attack=ATTACK)
     (own,) = [row for row in steps_heat_map(model, data, (1.0,), (5,), attack=ATTACK) if row.defence != "none"]
     larger = dataclasses.replace(own, n=10_000, correct=9_999)
-    assert len(swept.by_steps([*full, larger], model.name)) == 4
+    assert len(row_queries.by_steps([*full, larger], model.name)) == 4
     changed = [dataclasses.replace(row, n=100, correct=100) for row in full]
-    assert {row.n for row in swept.by_steps([*changed, *full], model.name).values()} == {100}
+    assert {row.n for row in row_queries.by_steps([*changed, *full], model.name).values()} == {100}
     later = dataclasses.replace(full[0].provenance, weights_sha256="0" * 64, date="2999-01-01T00:00:00+00:00")
     newest = [dataclasses.replace(row, provenance=later) for row in full]
-    assert {row.provenance for row in swept.by_steps([*newest, *full], model.name).values()} == {later}
-    assert swept.by_steps(full, "other") == {}
-    for find in (swept.by_beta, swept.by_rotation_loss, swept.by_attack):
+    assert {row.provenance for row in row_queries.by_steps([*newest, *full], model.name).values()} == {later}
+    assert row_queries.by_steps(full, "other") == {}
+    for find in (row_queries.by_beta, row_queries.by_rotation_loss, row_queries.by_attack):
         assert find(full, model.name).keys() <= {("pgd", "squared error")}
 
 
@@ -193,11 +194,11 @@ def test_of_several_runs_the_fullest_then_largest_then_latest_is_found():
     further=st.sampled_from([(), ("gradient='stop'",), ("loss='cross entropy'", "precision='bf16'")]),
 )
 def test_settings_are_read_back_from_a_purifier_s_name(eps, gamma, steps, further):
-    own = swept.settings_of(label(eps, (0.0, 4 / 255), gamma, steps, *further))
+    own = row_queries.soap_settings(label(eps, (0.0, 4 / 255), gamma, steps, *further))
     assert (own.gamma, own.steps, own.further) == (gamma, steps, ", ".join(further))
     assert (own.eps if isinstance(eps, str) else own.radius) == eps
 
 
 @pytest.mark.parametrize("defence", ["none", "", "SOAP()", "DefenceGAN(steps=5)", "SOAP(eps='min-aux', steps=5)"])
 def test_other_defences_have_no_settings(defence):
-    assert swept.settings_of(defence) is None
+    assert row_queries.soap_settings(defence) is None

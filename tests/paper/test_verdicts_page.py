@@ -1,73 +1,65 @@
 """The paper's claims on the pages: those that did not hold first, each with its rule and both verdicts."""
 
 import re
-from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 import pytest
 
-from soap.paper.tables import TABLES
+from soap.paper.claims.checks import ClaimPart, ClaimVerdict
+from soap.paper.claims.judging import (
+    MARKS,
+    TITLE,
+    VERDICT_WORDS,
+    JudgedClaim,
+    count_text,
+    grouped_by_verdict,
+    signs_text,
+)
+from soap.paper.claims.texts import Claim
 from soap.paper.comparison import SIGNS
 from soap.paper.pages.results import results_html, results_markdown
-from soap.report.verdicts import MARKS, TITLE, WORDS, by_the_paper, counted, grouped, signs_in, source
+from soap.paper.tables import TABLES
 
 
-@dataclass
-class Claim:
-    name: str
-    text: str
-    place: str = "section 4.1"
-    about: tuple[str, ...] = ("table-1", "figure-5")
+def judged(name, text, rule, ours, printed=None):
+    claim = Claim(name=name, text=text, section="4.1", about=("table-1", "figure-5"))
+    return JudgedClaim(claim=claim, rule=rule, ours=ours, printed=printed)
 
 
-@dataclass
-class ClaimVerdict:
-    held: bool | None
-    against: str = ""
-    told: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def evidence(self):
-        return " ".join(f"{head}: {text}." for head, text in self.told.items())
-
-
-@dataclass
-class Judged:
-    claim: Claim
-    rule: str
-    ours: ClaimVerdict
-    printed: ClaimVerdict | None = None
+def verdict(*parts):
+    return ClaimVerdict(parts=tuple(ClaimPart(held=held, words=words) for held, words in parts))
 
 
 JUDGED = [
-    Judged(Claim("a", "It holds."), "one", ClaimVerdict(True, told={"For it": "1.00†"}), ClaimVerdict(True)),
-    Judged(Claim("b", "It is open."), "two", ClaimVerdict(None, told={"Missing": "rows"})),
-    Judged(
-        Claim("c", "It fails as |beta| <grows>."),
+    judged("a", "It holds.", "one", verdict((True, "1.00†")), verdict((True, ""))),
+    judged("b", "It is open.", "two", ClaimVerdict(parts=(ClaimPart(held=None, missing=(("rows", ""),)),))),
+    judged(
+        "c",
+        "It fails as |beta| <grows>.",
         "three",
-        ClaimVerdict(False, against="2 < 3", told={"Against it": "2 < 3", "For it": "4"}),
-        ClaimVerdict(False, against="5 & 6"),
+        verdict((False, "2 < 3"), (True, "4")),
+        verdict((False, "5 & 6")),
     ),
 ]
-LISTINGS = [table for table in TABLES.values() if not hasattr(table, "cells")]
+TEXT_TABLES = [table for table in TABLES.values() if not hasattr(table, "cells")]
 
 
 def test_counts_and_order():
-    assert [one.claim.name for own in grouped(JUDGED).values() for one in own] == ["c", "a", "b"]
-    assert counted(JUDGED) == "1 did not hold, 1 held, 1 not decided"
-    assert counted([]) == "0 did not hold, 0 held, 0 not decided"
-    assert len(set(MARKS.values())) == len(set(WORDS.values())) == 3  # colour is not the only sign
+    assert [one.claim.name for own in grouped_by_verdict(JUDGED).values() for one in own] == ["c", "a", "b"]
+    assert count_text(JUDGED) == "1 did not hold, 1 held, 1 not decided"
+    assert count_text([]) == "0 did not hold, 0 held, 0 not decided"
+    assert len(set(MARKS.values())) == len(set(VERDICT_WORDS.values())) == 3  # colour is not the only sign
 
 
 def test_words():
-    assert source(JUDGED[0].claim) == "section 4.1; Table 1, Figure 5"
-    assert [by_the_paper(one) for one in JUDGED] == ["held", "no numbers printed", "did not hold: 5 & 6"]
-    assert signs_in(JUDGED) == f"† {SIGNS['†']}"
-    assert signs_in(JUDGED[1:]) == ""
+    assert JUDGED[0].source == "section 4.1; Table 1, Figure 5"
+    assert [one.printed_text for one in JUDGED] == ["held", "no numbers printed", "did not hold: 5 & 6"]
+    assert signs_text(JUDGED) == f"† {SIGNS['†']}"
+    assert signs_text(JUDGED[1:]) == ""
 
 
 def test_markdown_lists_what_did_not_hold_first():
-    page = results_markdown(LISTINGS, JUDGED, command="c")
+    page = results_markdown(TEXT_TABLES, JUDGED, command="c")
     places = [page.index(text) for text in (f"## {TITLE}", "### ✗ Did not hold: 1", "### ✓ Held: 1", "### ○ Not dec")]
     assert places == sorted(places)
     assert places[-1] < page.index("## The tables, and what is missing")
@@ -78,7 +70,7 @@ def test_markdown_lists_what_did_not_hold_first():
     )
     assert line in page
     assert f"† {SIGNS['†']}." in page
-    assert "### ✓" not in results_markdown(LISTINGS, JUDGED[1:], command="c")
+    assert "### ✓" not in results_markdown(TEXT_TABLES, JUDGED[1:], command="c")
 
 
 class Tags(HTMLParser):
@@ -97,14 +89,14 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("judged", [JUDGED, JUDGED[:1], JUDGED[1:2], []], ids=len)
-def test_html_is_whole_whatever_was_judged(judged):
-    page = results_html(LISTINGS, judged, command="c")
+@pytest.mark.parametrize("claims", [JUDGED, JUDGED[:1], JUDGED[1:2], []], ids=len)
+def test_html_is_whole_for_any_verdicts(claims):
+    page = results_html(TEXT_TABLES, claims, command="c")
     tags = Tags(page).counts
     regions = len(re.findall(r'<div class="scroll" role="region"[^>]*tabindex="0">', page))
-    assert regions == tags["table"] == 1 + len(LISTINGS) + len({one.ours.held for one in judged})
-    for held, own in grouped(judged).items():
-        assert f"{MARKS[held]} <b>{len(own)}</b> {WORDS[held]}" in page
+    assert regions == tags["table"] == 1 + len(TEXT_TABLES) + len({one.ours.held for one in claims})
+    for held, own in grouped_by_verdict(claims).items():
+        assert f"{MARKS[held]} <b>{len(own)}</b> {VERDICT_WORDS[held]}" in page
     for table in re.findall(r'<table class="claims">.*?</table>', page, re.DOTALL):
         lines = [re.findall(r"<t[dh]\b", line) for line in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
         assert {len(line) for line in lines} == {3}
