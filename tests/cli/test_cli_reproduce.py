@@ -59,7 +59,7 @@ def test_a_table_from_the_bundled_rows(run):
 
 
 def test_rows_of_the_users_own_file_are_shown_too(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(paper, "committed_rows", list)  # whether the recipe has bundled rows or not
+    monkeypatch.setattr("soap.paper.command.committed_rows", list)  # whether the recipe has bundled rows or not
     wanted = TABLES["table-1"].cells["pgd-at", "fcn", "pgd"].query
     Store(tmp_path / "mine.jsonl").append(row_for(wanted, 5000, training="7 epochs, seed 0, fp32"))
     done = run("reproduce", "table-1", "--results", "mine.jsonl")
@@ -97,9 +97,9 @@ def test_tables_from_the_code(run, name):
         (("--only", "cifar11"), "unknown recipe 'cifar11'; did you mean"),
         (("table-2", "--only", "mnist-fcn"), "table-2 has no cell of a recipe that starts with 'mnist-fcn'"),
         (("table-5", "--only", "mnist-fcn"), "leave out --only"),
-        (("claims", "--only", "mnist-fcn"), "claims are judged by all rows there are: leave out --only"),
-        (("claims", "--run"), "claims are judged by all rows there are: leave out --only, and --run the tables"),
-        (("--limit", "cw"), "--limit is 'cw', want a number of images, for one attack e.g. cw=1000."),
+        (("claims", "--only", "mnist-fcn"), "claims are judged by all rows; leave out --only"),
+        (("claims", "--run"), "claims are judged by all rows; leave out --only, and use --run"),
+        (("--limit", "cw"), "--limit is 'cw'; expected a number of images"),
         (("--limit", "cw=0"), "--limit is 'cw=0'"),
         (("--limit", "cv=10"), "unknown attack 'cv'; did you mean cw"),
         (("--precision", "fp8"), "precision is 'fp8'"),
@@ -149,7 +149,7 @@ def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
     cells = TABLES["table-1"].cells
     numbers = {"dr-min-aux": 6500, "fgsm-at": 8000, "pgd-at": 5000}
     for method, correct in numbers.items():
-        wanted = cells[method, "fcn", "fgsm"].wanted
+        wanted = cells[method, "fcn", "fgsm"].query
         row = row_for(wanted, correct, date="2099-01-01T00:00:00+00:00", weights="f", training="1000 epochs, seed 0")
         Store(tmp_path / "mine.jsonl").append(row)
     done = run("reproduce", "claims", "--results", "mine.jsonl", "--json")

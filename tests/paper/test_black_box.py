@@ -121,9 +121,9 @@ def test_the_papers_substitutes():
 
 def test_bad_input_is_refused():
     model, data = tiny_model(), images()
-    with pytest.raises(soap.InputError, match="no substitute was named"):
+    with pytest.raises(soap.InputError, match="got no substitute"):
         evaluate_black_box(model, data, {}, [])
-    with pytest.raises(soap.InputError, match="got 41 images, want more than the 150"):
+    with pytest.raises(soap.InputError, match="got 41 images; expected more than 150"):
         evaluate_black_box(model, data, SUBSTITUTES, [])
     with pytest.raises(soap.InputError, match="built by a function"):
         evaluate_black_box(model, data, {"own": Substitute(network=lambda: None, **TRIAL)}, [])

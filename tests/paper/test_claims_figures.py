@@ -95,7 +95,7 @@ def test_claims_of_figures_both_ways_and_open(name, tmp_path):
     [
         ("loss-tells-attack", "SOAP-DR: clean 0.2, attacked 1, purified 0.2 (1,000 images)"),
         ("elbow-at-attack-radius", "SOAP-LC: elbow at 8/255, attack's radius 8/255 (1,000 images)"),
-        ("decoder-sees-class-again", "again: 0 1 2 3 4 5 6 7 8 9; then classified rightly: 0 1 2 3 4 5 6 7 8 9."),
+        ("decoder-sees-class-again", "again: 0 1 2 3 4 5 6 7 8 9; then correctly classified: 0 1 2 3 4 5 6 7 8 9."),
         ("over-estimation-helps", "SOAP-DR: 55.00 at 0.3, at best 58.00 slightly above, at 0.35 (1,000 images)"),
         ("squared-error-for-rotation", "cross entropy chooses 4/255 on average, the attack 8/255; under PGD 60.00 by"),
         ("few-large-steps", "SOAP-RP: 60.00 with 5 steps, 50.00 with 10 steps of 1/2 the size (1,000 images)"),

@@ -207,7 +207,7 @@ def test_other_purifiers_are_not_taken_for_variants():
 @pytest.mark.parametrize(
     ("task", "name", "attacks", "said"),
     [
-        ("rotation", "cifar10", QUICK, "Rotation, want Consistency.*-lc"),
+        ("rotation", "cifar10", QUICK, "Rotation, expected Consistency.*-lc"),
         ("consistency", "noise", None, "data set of the paper 'noise'"),
         ("consistency", "cifar10", {}, "no attack was named"),
     ],

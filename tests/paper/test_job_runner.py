@@ -152,7 +152,7 @@ def test_missing_data_are_told_and_the_rest_is_done(tmp_path):
     wanted = [*cells("none", "pgd", recipe="tiny-mnist"), *cells("none")]
     done = go(tmp_path, wanted, data_root=tmp_path / "empty")
     assert (done.finished, done.jobs, done.done, len(done.rows)) == (True, 5, 2, 2)
-    assert [type(each.job).__name__ for each in done.skipped] == ["Training", "Evaluation", "Evaluation"]
+    assert [type(each.job).__name__ for each in done.skipped] == ["TrainingJob", "EvaluationJob", "EvaluationJob"]
     for each in done.skipped:
         assert "soap data download mnist" in each.reason
     assert not (tmp_path / "runs/tiny-mnist").exists()
@@ -166,7 +166,7 @@ def test_weights_of_a_trial_are_refused(tmp_path):
     other = metadata["recipe"].replace("alpha = 100.0", "alpha = 1.0")
     tensor_files.save_tensors(folder / "last.safetensors", tensors, {**metadata, "recipe": other})
     (tmp_path / "rows.jsonl").unlink()
-    with pytest.raises(InputError, match=r"was not trained by the recipe tiny-dr .* move its folder away"):
+    with pytest.raises(InputError, match=r"was not trained by the recipe tiny-dr .* move its folder"):
         go(tmp_path, wanted)
     # On some of the images only: the recipe is the same, the data are not.
     published = OWN["tiny-mnist"]

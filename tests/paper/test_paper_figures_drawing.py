@@ -23,6 +23,7 @@ from soap.paper import attacked_examples
 from soap.paper.figure_data import FigureData
 from soap.paper.figures import DRAWINGS, draw, gradients
 from soap.paper.gradient_variants import ATTACKS, VARIANTS
+from soap.paper.model_names import method_of, network_of
 from soap.paper.sweeps import BETAS
 from soap.report.drawing import DARK, LIGHT
 
@@ -241,16 +242,16 @@ def test_gradients_that_are_not_measured_say_so(full):
 
 
 def test_names_of_models():
-    assert panels.network_of("cifar10-wide-resnet28-fgsm-at") == "Wide-ResNet-28"
-    assert panels.method_of("cifar10-wide-resnet28-fgsm-at") == "FGSM AT"
-    assert (panels.network_of("mnist-fcn-dr"), panels.method_of("mnist-fcn-dr")) == ("FCN", "SOAP-DR")
+    assert network_of("cifar10-wide-resnet28-fgsm-at") == "Wide-ResNet-28"
+    assert method_of("cifar10-wide-resnet28-fgsm-at") == "FGSM AT"
+    assert (network_of("mnist-fcn-dr"), method_of("mnist-fcn-dr")) == ("FCN", "SOAP-DR")
 
 
 def test_bad_input(full, tmp_path):
     with pytest.raises(InputError, match=r"unknown figure 'figure-11'.*figure-1"):
         draw("figure-11", full, tmp_path)
     (tmp_path / attacked_examples.file_name("mnist-fcn-dr")).write_bytes(b"no archive")
-    with pytest.raises(FileError, match="gather it again"):
+    with pytest.raises(FileError, match="makes it again"):
         draw("figure-2", FigureData(folder=tmp_path), tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="folder"):

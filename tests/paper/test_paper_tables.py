@@ -45,8 +45,8 @@ def test_shapes(name, groups, columns, rows, printed, wanted):
     assert (len(table.groups), len(table.columns), len(table.rows)) == (groups, columns, rows)
     assert len(table.cells) == groups * columns * rows
     assert sum(cell.printed is not None for cell in table.cells.values()) == printed
-    assert len(table.wanted) == wanted
-    assert len(set(table.wanted)) == wanted  # no figure fills two cells of a table
+    assert len(table.queries) == wanted
+    assert len(set(table.queries)) == wanted  # no figure fills two cells of a table
 
 
 @CASES
@@ -79,7 +79,7 @@ def test_table_4_repeats_the_clean_figures_of_table_1():
         for group in fourth.groups:
             place = (row.name, group.name, "none")
             assert fourth.cells[place].printed == first.cells[place].printed
-            assert fourth.cells[place].wanted == first.cells[place].wanted
+            assert fourth.cells[place].query == first.cells[place].query
 
 
 @pytest.mark.parametrize("name", MARKED)
@@ -107,7 +107,7 @@ def test_the_oracle_reaches_at_least_what_min_aux_does_in_print(name):
 
 @CASES
 def test_every_wanted_names_what_exists(name):
-    for wanted in FIGURES[name].wanted:
+    for wanted in FIGURES[name].queries:
         plan = recipes.read(wanted.recipe)
         assert wanted.epochs == plan.training.epochs
         assert wanted.defence == "none" or plan.purifier is not None or wanted.prior in generative.names()

@@ -66,8 +66,8 @@ def test_every_seed_is_wanted_and_rows_fill_their_own_seed_alone():
     there = [row_for(cell, training="2 epochs, seed 1, fp32") for cell in wanted]
     jobs = plan_jobs(wanted, [*there, row_for(wanted[0])], weights=nowhere, seeds=(0, 1, 2), epochs=1)
     assert [(type(job).__name__, job.seed, getattr(job, "attack", "")) for job in jobs] == [
-        ("Training", 0, ""), ("Evaluation", 0, "pgd"),
-        ("Training", 2, ""), ("Evaluation", 2, "none"), ("Evaluation", 2, "pgd"),
+        ("TrainingJob", 0, ""), ("EvaluationJob", 0, "pgd"),
+        ("TrainingJob", 2, ""), ("EvaluationJob", 2, "none"), ("EvaluationJob", 2, "pgd"),
     ]  # fmt: skip
     assert {job.epochs for job in jobs if isinstance(job, TrainingJob)} == {1}
     assert [
@@ -88,7 +88,7 @@ def test_a_limit_takes_fewer_images_and_more_will_do():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seeds": ()}, "no seed was named"),
+        ({"seeds": ()}, "got no seed"),
         ({"seeds": (-1,)}, "seed is -1"),
         ({"epochs": 0}, "epochs is 0"),
         ({"limit": {"cw": 0}}, "limit of cw is 0"),

@@ -80,7 +80,7 @@ def test_the_elbow_is_a_radius_that_has_fallen_enough(losses):
 
 def test_radii_and_losses_go_together():
     for changes in ({"radii": (0.1,)}, {"radii": (), "purified": ()}):
-        with pytest.raises(InputError, match="one loss a radius"):
+        with pytest.raises(InputError, match="one loss for each radius"):
             curve(**changes)
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_file_is_named(tmp_path, how):
     path = tmp_path / "curve.npz"
     figure_data.save(path, curve())
     damaged(path, how)
-    with pytest.raises(FileError, match=r"curve\.npz: cannot be read as RadiusCurve .* gather it again"):
+    with pytest.raises(FileError, match=r"curve\.npz: cannot be read as RadiusCurve .* makes it again"):
         figure_data.read(path, RadiusCurve)
 
 

@@ -25,7 +25,7 @@ def test_the_bundled_rows_fill_their_cells():
     filled = Store(path).read()
     for row, eps_pfy in (("dr-0", "none"), ("dr-min-aux", "min-aux"), ("dr-oracle", "oracle")):
         for attack in ("none", "fgsm", "pgd", "cw", "df"):
-            wanted = TABLES["table-1"].cells[row, "fcn", attack].wanted
+            wanted = TABLES["table-1"].cells[row, "fcn", attack].query
             (entry,) = (e for e in entries if (e["attack"], e["eps_pfy"], e["n"]) == (attack, eps_pfy, 10_000))
             (found,) = wanted.found_in(filled)
             assert wanted.value(found) == pytest.approx(100 * entry["correct"] / 10_000)
@@ -62,7 +62,7 @@ def test_the_first_thousand_images_stand_in_until_there_are_all():
 
 
 def test_the_success_rate_is_a_measure_of_the_bare_row():
-    wanted = TABLES["table-8"].cells["df-fcn", "success", "dr"].wanted
+    wanted = TABLES["table-8"].cells["df-fcn", "success", "dr"].query
     row = replace(row_for(wanted, 12), measures={"success": 0.25})
     assert wanted.found_in([row]) == [row]
     assert wanted.value(row) == 25
@@ -72,7 +72,7 @@ def test_the_success_rate_is_a_measure_of_the_bare_row():
 
 
 def test_the_black_box_figure():
-    wanted = TABLES["table-4"].cells["dr-min-aux", "cnn", "fcn"].wanted
+    wanted = TABLES["table-4"].cells["dr-min-aux", "cnn", "fcn"].query
     assert (wanted.recipe, wanted.attack) == ("mnist-cnn-dr", "substitute-fcn")
     assert wanted.settings == repr(Substitute(network="fcn"))
     row = row_for(wanted, 9000)

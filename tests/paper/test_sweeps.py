@@ -166,7 +166,7 @@ def test_bad_input():
 
 
 def test_other_tasks_have_no_choice_of_rotation_loss():
-    with pytest.raises(InputError, match="Reconstruction, want Rotation"):
+    with pytest.raises(InputError, match="Reconstruction, expected Rotation"):
         rotation_losses(tiny_model(), images(), attack=ATTACK)
 
 

@@ -115,7 +115,7 @@ def test_the_table_has_a_line_an_attack(walk):
 def test_the_head_line_follows_the_rows():
     text = Walk(page(sample_rows({**CORRECT, "pgd": (111, 222)}))).text
     assert "Under PGD the network alone classifies 11.1 % of 1,000 test digits correctly" in text
-    assert "it gets 22.2 %" in text
+    assert "it classifies 22.2 %" in text
 
 
 def test_it_says_what_is_not_promised_and_where_it_comes_from(walk):

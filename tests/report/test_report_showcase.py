@@ -70,9 +70,9 @@ def test_everything_is_left_as_it_was(sample):
 def test_bad_input(sample, unchecked_shapes):
     model, data, x_adv = sample
     rotation = tiny_model("rotation")
-    with pytest.raises(InputError, match="Rotation, want Reconstruction"):
+    with pytest.raises(InputError, match="Rotation, expected Reconstruction"):
         make_showcase(rotation, data, x_adv, SOAP(rotation))
-    with pytest.raises(InputError, match="want the same ones"):
+    with pytest.raises(InputError, match="expected equal shapes"):
         make_showcase(model, data, x_adv[:5], SOAP(model))
     with pytest.raises(InputError, match="batch is 0"):
         make_showcase(model, data, x_adv, SOAP(model), batch=0)

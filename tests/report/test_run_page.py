@@ -65,7 +65,7 @@ def test_it_asks_nothing_of_the_network(text, walk):
 
 def test_headline_and_verdict_come_first(report, walk):
     low, high = wilson(5, 20)
-    wanted = f"25.0 % [{100 * low:.1f}, {100 * high:.1f}] of 20 images stand against the worst of all attacks"
+    wanted = f"25.0 % [{100 * low:.1f}, {100 * high:.1f}] of 20 images survive the worst case over all attacks"
     assert wanted in walk.text
     assert walk.text.index(report.verdict.name) < walk.text.index("Protocol by protocol")
     assert MEANING[report.verdict.name] in walk.text
@@ -153,9 +153,9 @@ def test_a_void_run_shows_no_worst_case(report, data):
     void = replace(report, verdict=Verdict(name=NOTHING, reasons=("check 16",)))
     walk = Walk(render_run(void, data, command=""))
     assert walk.faults == []
-    assert "No figure" in walk.text
+    assert "No number" in walk.text
     assert f"worst {right(report.summary.worst)} {alone(report.summary.worst)}" not in walk.text
-    assert "No worst case is given, since a check failed" in walk.text
+    assert "No worst case is given, because a check failed" in walk.text
     spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
     assert "transfer" in spoken
     assert "worst" not in spoken

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -190,7 +191,7 @@ def steps(path: Path) -> str:
     return markdown_table(head, text)
 
 
-def _images(row: dict[str, str]) -> int:
+def _images(row: dict[str, Any]) -> int:
     """Number of test images in a row of a generative model: 500 for "0..499 of test"."""
     return int(row["images"].split("..")[1].split()[0]) + 1 if "images" in row else 0
 
