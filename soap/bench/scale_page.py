@@ -123,7 +123,7 @@ def exchange(rows: Sequence[BenchJson]) -> str:
     head = ("model", "GPUs", "sent a step, MB", *(f"{name}: ms a step, speed kept" for name in LINKS))
     lines = []
     for row in {row["model"]: row for row in trainings(rows)}.values():
-        model = recipes.build(recipes.find(row["model"]))
+        model = recipes.build(recipes.read(row["model"]))
         parameters = sum(parameter.numel() for parameter in model.parameters())
         step = row["case"]["batch"] / row["paths"]["ours"]["images_per_second"]
         for world in GPU_COUNTS:

@@ -18,7 +18,7 @@ from soap.data.sources import SOURCES
 from soap.errors import FileError, InputError
 from soap.evaluation import PAPER, transfer
 from soap.paper.black_box import SUBSTITUTES, evaluate_black_box
-from soap.paper.jobs import EvaluationJob, Job, TrainingJob, plan_jobs, recipe_of
+from soap.paper.jobs import EvaluationJob, Job, TrainingJob, plan_jobs
 from soap.paper.row_queries import CellQuery
 from soap.paper.time_left import TimeLeft, duration_text
 from soap.purifiers import SOAP, Purifier
@@ -174,7 +174,7 @@ class JobRunner:
 
     def train(self, job: TrainingJob, show: ShowStep) -> bool:
         """Train into the run's folder; False if it was stopped."""
-        recipe = recipe_of(job.recipe)
+        recipe = recipes.find(job.recipe)
         folder = run_folder(self.runs, job.recipe, job.seed)
         options: dict[str, Any] = {
             "images": self.images(recipe.data, "train"),
@@ -255,7 +255,7 @@ def run_folder(runs: Path, recipe: str, seed: int) -> Path:
 
 def _check_recipe(path: Path, recipe: str, seed: int) -> None:
     """Raise InputError if the weights were not trained by the recipe, apart from what a short training changes."""
-    expected = recipe_of(recipe)
+    expected = recipes.find(recipe)
     inside = zoo.prior_recipe(path) if isinstance(expected, GenerativeRecipe) else zoo.recipe(path)
     may_differ = ("epochs",) if isinstance(expected, GenerativeRecipe) else ("epochs", "decay")
     chosen = {name: getattr(inside.training, name) for name in may_differ}

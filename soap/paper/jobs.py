@@ -59,7 +59,7 @@ class TrainingJob:
     @property
     def work(self) -> float:
         """Approximate number of multiplications."""
-        recipe = recipe_of(self.recipe)
+        recipe = recipes.find(self.recipe)
         if isinstance(recipe, GenerativeRecipe):
             return 3.0 * TRAINING_IMAGES * self.epochs * MACS[recipe.kind]
         views = {"rotation": 4, "consistency": 2}.get(recipe.task or "", 1)
@@ -137,7 +137,7 @@ def plan_jobs(
         priors = [cell.prior for defences in attacks.values() for cell in defences.values() if cell.prior is not None]
         # All trainings of a classifier are measured behind the same training of a prior: seed 0.
         for name, own_seed in dict.fromkeys([(recipe, seed), *((prior, 0) for prior in priors)]):
-            own = recipe_of(name).training.epochs
+            own = recipes.find(name).training.epochs
             training = TrainingJob(recipe=name, seed=own_seed, epochs=min(own, epochs or own))
             if weights(name, own_seed) is None and training not in jobs:
                 jobs.append(training)
@@ -147,11 +147,6 @@ def plan_jobs(
             names = tuple(cell.prior for cell in behind if cell.prior is not None)
             jobs.append(EvaluationJob(recipe=recipe, seed=seed, attack=attack, purifiers=purifiers, n=n, priors=names))
     return jobs
-
-
-def recipe_of(name: str) -> Recipe | GenerativeRecipe:
-    """The recipe of a classifier or of a generative model."""
-    return generative.read(name) if name in generative.names() else recipes.read(name)
 
 
 def _checked(epochs: int | None, seeds: Sequence[int], limit: Mapping[str, int]) -> Mapping[str, int]:

@@ -71,6 +71,8 @@ def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         recipes, "read", lambda name: recipes.parse(OWN[name], name) if str(name) in OWN else read(name)
     )
+    own_names = recipes.names
+    monkeypatch.setattr(recipes, "names", lambda: [*own_names(), *OWN])
     read_prior, names = generative.read, generative.names
     monkeypatch.setattr(generative, "names", lambda: [*names(), *PRIORS])
     monkeypatch.setattr(

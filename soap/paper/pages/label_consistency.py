@@ -11,7 +11,7 @@ from typing import Any
 from soap.paper.comparison import number_text
 from soap.paper.gradient_variants import ATTACKS
 from soap.paper.row_queries import by_gradient
-from soap.paper.tables import TABLES
+from soap.paper.tables import read
 from soap.recipes.naming import BARE
 from soap.report import UPPER_BOUND, markdown_table, with_section
 from soap.results import Row
@@ -80,8 +80,10 @@ def _authors(line: Mapping[str, Any]) -> list[str]:
 
 def _printed() -> list[str]:
     """The paper's numbers for its gradient."""
-    cells = [TABLES["table-2"].cells["lc-min-aux", "resnet18", attack] for attack in ATTACKS]
-    printed = [*(number_text(cell.printed) for cell in cells), number_text(None), _count(cells[0].query.n)]
+    table = read("table-2")
+    cells = [table.cells["lc-min-aux", "resnet18", attack] for attack in ATTACKS]
+    images = _count(table.queries[0].n)
+    printed = [*(number_text(cell.printed) for cell in cells), number_text(None), images]
     return ["*printed in the paper: SOAP-LC, min-aux*", *[number_text(None)] * len(printed), *printed]
 
 

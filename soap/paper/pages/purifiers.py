@@ -181,8 +181,8 @@ def steps(path: Path) -> str:
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        settings = (row["settings"][name] for name in ("steps", "starts", "step_size"))
-        found[row["latent"], *settings] = row["found"]
+        own = row["settings"]
+        found[row["latent"], own["steps"], own["starts"], own["step_size"]] = row["found"]
     columns = [*next(iter(found.values()))]
     head = ("latent values", "steps", "starts", "step size", *columns)
     text = []
