@@ -195,7 +195,7 @@ def test_a_page_of_the_run(run, copied, tmp_path):
 def test_a_page_has_a_place(run, copied):
     done = run("report", "run", "--out", "run")
     assert done.code == 1
-    assert "want a file" in done.err
+    assert "expected a file" in done.err
 
 
 def test_verify_says_what_holds(run, copied):
