@@ -40,7 +40,7 @@ def report(
     check_writable(page.parent)
     images = wanted.images(data_root, folder.plan()["classes"])
     found = read_report(run, images)
-    atomic.write_text(page, run_page(found, images, command=wanted.command))
+    atomic.write_text(page, render_run(found, images, command=wanted.command))
     content = {"run": run, "page": page.absolute(), "verdict": found.verdict.name}
     console.result(content, f"The page: {page.absolute()}")
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from soap._files import atomic, checksums
 from soap.data import Dataset
-from soap.data.arrays import read_arrays
+from soap.data.npz import read_arrays
 from soap.errors import FileError, InputError
 from soap.results import Provenance, defence_from_json, provenance_from_json
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from soap.errors import FileError
-from soap.export import ENOUGH, PARTS
-from soap.export.opening import SCHEMA
+from soap.export import MIN_AGREEMENT, PARTS
+from soap.export.onnx_files import MANIFEST_SCHEMA
 from soap.report import markdown_table, with_section
 
 HEAD = ("model", "images", "part", "agree", "equal pixels", "torch, s", "onnxruntime, s", "torch / onnxruntime")
@@ -20,8 +20,8 @@ def committed_rows(path: Path) -> list[ExportJson]:
     """Rows of `soap export --check`; of several for one model and purifier, the latest."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for number, row in enumerate(rows, 1):
-        if row.get("schema") != SCHEMA:
-            raise FileError(f"{path}, line {number}: expected a row of schema {SCHEMA}; remove the line.")
+        if row.get("schema") != MANIFEST_SCHEMA:
+            raise FileError(f"{path}, line {number}: expected a row of schema {MANIFEST_SCHEMA}; remove the line.")
     return list({(row["model"], row["purifier"]): row for row in rows}.values())
 
 
@@ -57,7 +57,7 @@ def agreement_table(path: Path) -> str:
 
 def _agree(part: ExportJson) -> str:
     """The share of equal labels, marked if it is too low."""
-    return f"{100 * part['agree']:.1f} %" + ("" if part["agree"] >= ENOUGH else " **too few**")
+    return f"{100 * part['agree']:.1f} %" + ("" if part["agree"] >= MIN_AGREEMENT else " **too few**")
 
 
 def _verdict(rows: Sequence[ExportJson]) -> str:
@@ -70,7 +70,7 @@ def _verdict(rows: Sequence[ExportJson]) -> str:
     ]
     purified = [row for row in rows if row["purifier"]]
     absent = [f"{name} of {_model_text(row)}" for row in purified for name in PARTS if name not in row["parts"]]
-    reached = f"Below the wanted {100 * ENOUGH:.1f} %: {'; '.join(low) or 'none'}."
+    reached = f"Below the wanted {100 * MIN_AGREEMENT:.1f} %: {'; '.join(low) or 'none'}."
     return reached + (f" Not measured: {'; '.join(absent)}." if absent else "")
 
 

@@ -14,10 +14,6 @@ from soap._runtime.isolation import preserved_random_state
 from soap.models.architecture import Normalise
 from soap.models.batch_norm import Norm
 from soap.models.residual_networks import Block, WideBlock
-from soap.models.norm import Norm
-from soap.models.normalisation import Normalise
-from soap.models.resnet import Block
-from soap.models.wide_resnet import WideBlock
 from soap.paper.model_names import NETWORK_NAMES
 
 WIDEN_FACTOR = 10

@@ -20,10 +20,11 @@ from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation.provenance import gather
-from soap.evaluation.transfer import Subject, Watch
+from soap.evaluation.transfer import TransferRun, Watch
 from soap.purifiers import Purifier
 from soap.results import Row, Store
 from soap.shapes import Tensor
+from soap.specs import attack_spec
 
 PROTOCOL = "black-box"
 
@@ -54,7 +55,7 @@ def evaluate_black_box(
 
     The first images of `data`, as many as the substitute has seeds, are the attacker's and do not count. Rows already
     in `store` are not measured again and their substitutes are not trained; new rows are appended at once. seed: is
-    recorded in the rows, as `transfer` does; the substitutes have their own seeds. stop: is called between rounds of
+    recorded in the rows, as `evaluate_transfer` does; the substitutes have their own seeds. stop: is called between rounds of
     a substitute's training and between batches.
     """
     validate.at_least("batch", batch, 1)
@@ -78,13 +79,12 @@ def evaluate_black_box(
     rows: list[Row] = []
     for name, settings in substitutes.items():
         mine = settings.seeds
-        scored = replace(
-            data, x=data.x[mine:], y=data.y[mine:]
-        )  # keeps the sha256 of all images, since the attacker's affect the result
+        # The sha256 remains that of all images: the attacker's affect the result.
+        scored = replace(data, x=data.x[mine:], y=data.y[mine:])
         images = f"{mine}..{len(data) - 1} of {data.split}; those before are the attacker's"
-        subject = Subject(PROTOCOL, model, scored, replace(everything, images=images), batch, watch, stop)
+        run = TransferRun(PROTOCOL, model, scored, replace(everything, images=images), batch, watch, stop)
         make = partial(_trained_attack, model, data.x[:mine], name, settings, watch, stop)
-        rows += subject.measured(name, repr(settings), make, purifiers, known=known, store=store)
+        rows += run.measured(attack_spec(name, settings), make, purifiers, known=known, store=store)
     return rows
 
 

@@ -9,10 +9,10 @@ import typer
 from rich.console import Group, RenderableType
 
 from soap import recipes, validate, zoo
+from soap._files.atomic import check_writable
 from soap._runtime import devices, interrupts
+from soap.cli.console import EXIT_INTERRUPTED, Console, command
 from soap.cli.options import DataRoot
-from soap.cli.outputs import check_folder
-from soap.cli.shell import INTERRUPTED, Shell, command
 from soap.errors import InputError, unknown
 from soap.paper import command_views as views
 from soap.paper.architectures import TextTable
@@ -41,7 +41,7 @@ def _complete_recipe(incomplete: str) -> list[str]:
 
 
 def reproduce(
-    shell: Shell,
+    console: Console,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -96,25 +96,25 @@ def reproduce(
     folder = _figure_folder(runs)
     finished = True
     if run:
-        with interrupts.stoppable() as stop:
+        with interrupts.stop_on_signal() as stop:
             if name in FIGURES:
-                check_folder(results.parent)
-                check_folder(folder)
+                check_writable(results.parent)
+                check_writable(folder)
                 options = InputOptions(
                     folder=folder,
                     store=Ledger(results, rows),
                     data_root=data_root,
                     limit=limits.get(ANY_ATTACK),
-                    batch=shell.batch,
-                    seed=shell.seed,
+                    batch=console.batch,
+                    seed=console.seed,
                     stop=stop,
                 )
-                _make_inputs(shell, FIGURES[name], runs, only, options)
+                _make_inputs(console, FIGURES[name], runs, only, options)
                 finished = not stop()
             else:
                 settings = {
                     "epochs": epochs,
-                    "seeds": range(shell.seed, shell.seed + trainings),
+                    "seeds": range(console.seed, console.seed + trainings),
                     "limit": {
                         attack: n for attack in ATTACK_PASSES if (n := limits.get(attack, limits.get(ANY_ATTACK)))
                     },
@@ -123,14 +123,14 @@ def reproduce(
                     "data_root": data_root,
                     "stop": stop,
                 }
-                finished = _run_jobs(shell, compare_all(tables, rows, only), rows, results, runs, settings)
+                finished = _run_jobs(console, compare_all(tables, rows, only), rows, results, runs, settings)
         rows = without_duplicates([*rows, *Store(results).read()])
     data = FigureData(folder=folder, rows=rows, timings=committed_timings())
     content, shown = _result(name, only, compare_all(tables, rows, only), data, out)
-    shell.result({**content, "finished": finished}, shown)
+    console.result({**content, "finished": finished}, shown)
     if not finished:
-        shell.say("Stopped. Finished work is saved: run the same command again to resume.")
-        raise typer.Exit(INTERRUPTED)
+        console.info("Stopped. Finished work is saved: run the same command again to resume.")
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _chosen_tables(name: str | None, only: str) -> list[PaperTable | TextTable]:
@@ -189,7 +189,7 @@ def _drawn(figure: PaperFigure, data: FigureData, out: Path) -> tuple[dict[str, 
     """Draw the figure into `out`; its description as JSON and for a terminal."""
     from soap.paper.figures import draw  # here, because importing matplotlib takes long
 
-    check_folder(out)
+    check_writable(out)
     paths = draw(figure.name, data, out)
     evidence = evidence_from(compare_all(TABLES.values(), data.rows), data)
     return views.figure_view(
@@ -197,16 +197,16 @@ def _drawn(figure: PaperFigure, data: FigureData, out: Path) -> tuple[dict[str, 
     )
 
 
-def _make_inputs(shell: Shell, figure: PaperFigure, runs: Path, only: str, options: InputOptions) -> None:
+def _make_inputs(console: Console, figure: PaperFigure, runs: Path, only: str, options: InputOptions) -> None:
     """Make missing inputs of a figure from the bundled weights, else from those in the folder of runs."""
     weights = {name: _weights(name, runs) for name in figure.models if name.startswith(only)}
     for name in (name for name, path in weights.items() if path is None):
-        shell.say(f"No weights of {name}: train them with `soap reproduce --run --only {name}`.")
-    models = {name: zoo.load(path, device=shell.device) for name, path in weights.items() if path is not None}
-    with shell.progress() as show:
+        console.info(f"No weights of {name}: train them with `soap reproduce --run --only {name}`.")
+    models = {name: zoo.load(path, device=console.device) for name, path in weights.items() if path is not None}
+    with console.progress() as show:
         made = figure.make_inputs(models, replace(options, watch=show))
     for words in made:
-        shell.say(f"Made: {words}.")
+        console.info(f"Made: {words}.")
 
 
 def _weights(name: str, runs: Path) -> Path | None:
@@ -215,7 +215,7 @@ def _weights(name: str, runs: Path) -> Path | None:
 
 
 def _run_jobs(
-    shell: Shell,
+    console: Console,
     entries: Sequence[Entry],
     rows: Sequence[Row],
     results: Path,
@@ -223,32 +223,32 @@ def _run_jobs(
     settings: Mapping[str, Any],
 ) -> bool:
     """Measure empty cells; whether all jobs were reached."""
-    check_folder(results.parent)
-    check_folder(runs)
+    check_writable(results.parent)
+    check_writable(runs)
     cells = [found.cell for entry in entries if isinstance(entry, Comparison) for found in entry.cells.values()]
     queries = list(dict.fromkeys(cell.query for cell in cells if cell.query is not None))
     announced: set[int] = set()
-    with shell.progress() as show:
+    with console.progress() as show:
 
         def watch(progress: JobProgress) -> None:
             show(progress.what, progress.done, progress.total, str(progress))
             if progress.number not in announced:
                 announced.add(progress.number)
-                shell.say(str(progress))
+                console.info(str(progress))
 
         done = run_jobs(
             queries,
             rows=rows,
             results=results,
             runs=runs,
-            device=shell.device,
-            batch=shell.batch,
+            device=console.device,
+            batch=console.batch,
             watch=watch,
             **settings,
         )
     for skipped in done.skipped:
-        shell.say(f"Skipped {skipped.job.title}: {skipped.reason}")
-    shell.say(f"{done.done} of {done.jobs} jobs done, {len(done.rows)} new rows in {results}.")
+        console.info(f"Skipped {skipped.job.title}: {skipped.reason}")
+    console.info(f"{done.done} of {done.jobs} jobs done, {len(done.rows)} new rows in {results}.")
     return done.finished
 
 

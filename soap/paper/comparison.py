@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from soap.paper.architectures import TextTable
 from soap.paper.row_queries import training_epochs
 from soap.paper.tables import Cell, Heading, PaperTable, Place, explanation
+from soap.report.row_text import training_text
 from soap.results import Row
 
 SAME_POINTS, TOLERANCE_POINTS = 1.0, 3.0
@@ -90,7 +91,7 @@ class ComparedCell:
     def origin(self) -> str:
         """Training, machine, date, source version and weights of our number, as text."""
         rows = [row.provenance for row in self.rows]
-        trainings = " / ".join(dict.fromkeys(row.training or "training not recorded" for row in rows))
+        trainings = " / ".join(dict.fromkeys(training_text(row.training) or "training not recorded" for row in rows))
         machines = " / ".join(dict.fromkeys(row.device for row in rows))
         days = " / ".join(dict.fromkeys(row.date[:10] for row in rows))
         sources = " / ".join(dict.fromkeys((row.commit or row.version)[:10] for row in rows))
@@ -246,7 +247,7 @@ def _details(cells: Mapping[Place, ComparedCell], sign: str) -> str:
                 FEWER: f" {row.n:,} of {query.n:,}",
                 UNKNOWN: "",
             }
-            found.setdefault((query.needs_text, how[sign]), {})[row.attack] = None
+            found.setdefault((query.needs_text, how[sign]), {})[row.attack.name] = None
     under = {key: f" under {'/'.join(attacks)}" if sign == FEWER else "" for key, attacks in found.items()}
     return ", ".join(f"{name}{under[name, how]}{how}" for name, how in found)
 

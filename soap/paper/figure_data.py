@@ -52,7 +52,7 @@ def save(path: Path, record: Any) -> None:
 
 def read(path: Path, kind: type[FigureRecord]) -> FigureRecord:
     """The dataclass that `save` wrote; FileError for a file of another kind or a damaged one."""
-    with atomic.explained(path), path.open("rb") as file:
+    with atomic.file_errors(path), path.open("rb") as file:
         # numpy and zipfile raise many kinds of exception for pickles and damage (ValueError, BadZipFile ...).
         try:
             _, arrays = read_arrays(file)

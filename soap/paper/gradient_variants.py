@@ -25,7 +25,7 @@ from soap.auxiliary.resize import nearest_floor_indexed
 from soap.data import Dataset
 from soap.errors import InputError, unknown
 from soap.evaluation.threats import PAPER
-from soap.evaluation.transfer import transfer
+from soap.evaluation.transfer import evaluate_transfer
 from soap.paper.sweeps import SweepOptions
 from soap.purifiers import SOAP
 from soap.results import Row
@@ -53,7 +53,7 @@ def measure_variants(
             "whose gradients are compared; use a model whose name ends in -lc."
         )
     chosen = _paper_attacks(data) if attacks is None else attacks
-    return transfer(model, data, chosen, [_purifier(model, name) for name in VARIANTS], **options)
+    return evaluate_transfer(model, data, chosen, [_purifier(model, name) for name in VARIANTS], **options)
 
 
 def variant(name: str) -> Consistency:
@@ -71,7 +71,7 @@ class _Variant(Consistency):
         self.gradient = name
         self.views = views
 
-    def loss(self, model: Classifies, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch"]:
+    def loss(self, model: JointModel, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch"]:
         """Mean squared difference between the logits of the two views."""
         one, two = model(torch.cat(self.views(x))).chunk(2)
         difference: Tensor = (one - two).square().mean(1)

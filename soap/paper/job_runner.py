@@ -16,7 +16,7 @@ from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.data.sources import SOURCES
 from soap.errors import FileError, InputError
-from soap.evaluation import PAPER, transfer
+from soap.evaluation import PAPER, evaluate_transfer
 from soap.paper.black_box import SUBSTITUTES, evaluate_black_box
 from soap.paper.jobs import EvaluationJob, Job, TrainingJob, plan_jobs
 from soap.paper.row_queries import CellQuery
@@ -214,7 +214,7 @@ class JobRunner:
             rows = evaluate_black_box(model, data, {job.attack: settings}, purifiers, **options)
         else:
             attacks = {job.attack: PAPER[name][job.attack]}
-            rows = transfer(model, images.take(job.n), attacks, purifiers, **options)
+            rows = evaluate_transfer(model, images.take(job.n), attacks, purifiers, **options)
         return len(rows) == 1 + len(purifiers)
 
     def model(self, path: Path, gradient: str | None) -> JointModel:

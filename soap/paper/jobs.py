@@ -9,8 +9,8 @@ from soap.errors import InputError, unknown
 from soap.paper.row_queries import CellQuery, training_seed
 from soap.recipes import Recipe, generative
 from soap.recipes.generative import GenerativeRecipe
-from soap.recipes.naming import BARE
 from soap.results import Row
+from soap.specs import DefenceSpec
 
 ATTACK_PASSES = {
     "none": 1,
@@ -121,7 +121,7 @@ def plan_jobs(
     """
     limits = _checked(epochs, seeds, limit or {})
     cells, known = list(queries), list(rows)
-    groups: dict[tuple[int, str], dict[tuple[str, int], dict[str, CellQuery]]] = {}
+    groups: dict[tuple[int, str], dict[tuple[str, int], dict[DefenceSpec, CellQuery]]] = {}
     for seed in seeds:
         trained = [row for row in known if training_seed(row) == seed]
         for cell in cells:
@@ -142,7 +142,7 @@ def plan_jobs(
             if weights(name, own_seed) is None and training not in jobs:
                 jobs.append(training)
         for (attack, n), defences in sorted(attacks.items(), key=lambda item: list(ATTACK_PASSES).index(item[0][0])):
-            behind = [cell for defence, cell in defences.items() if defence != BARE]
+            behind = [cell for defence, cell in defences.items() if defence.purifies]
             purifiers = tuple((cell.eps_pfy, cell.gradient) for cell in behind if cell.prior is None)
             names = tuple(cell.prior for cell in behind if cell.prior is not None)
             jobs.append(EvaluationJob(recipe=recipe, seed=seed, attack=attack, purifiers=purifiers, n=n, priors=names))

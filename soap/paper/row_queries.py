@@ -1,12 +1,9 @@
-"""Queries on result rows: the row of one table cell, the rows of one sweep, and what a row's text fields say.
+"""Queries on result rows: the row of one table cell, and the rows of one sweep."""
 
-All code of `soap.paper` that reads the attack, the defence or the training of a row is in this module.
-"""
-
-import re
+import json
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 from soap import recipes
 from soap.attacks.substitute import Substitute
@@ -14,8 +11,8 @@ from soap.evaluation.threats import PAPER
 from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.sweeps import AUXILIARY_AWARE, CROSS_ENTROPY
 from soap.recipes import generative
-from soap.recipes.naming import BARE, defence_by
 from soap.results import Row, wilson
+from soap.specs import UNDEFENDED, AttackSpec, DefenceSpec, attack_spec
 
 MIN_IMAGES = 1_000
 """A row on the first images of the test set fills a cell if it has at least so many of them."""
@@ -25,28 +22,22 @@ SweepCell = TypeVar("SweepCell", bound=Hashable)
 SweepKey = tuple[Hashable, SweepCell] | None
 """The settings that a row shares with its sweep, and its own cell; None if the row is not part of the sweep."""
 
-SOAP_REPR = re.compile(
-    r"SOAP\(eps=(?P<eps>'[\w-]+'|[\d.e-]+)(?:, grid=\((?P<grid>[^)]*)\))?, "
-    r"step_size=(?P<gamma>[\d.e-]+), steps=(?P<steps>\d+)(?:, (?P<further>.*))?\)"
-)
+CROSS_ENTROPY_TASK = json.dumps({"loss": CROSS_ENTROPY})
 
 
 def training_epochs(row: Row) -> int | None:
     """Number of epochs that the row's network was trained for; None if the row does not record it."""
-    found = re.match(r"(\d+) epochs", row.provenance.training)
-    return int(found[1]) if found else None
+    return None if row.training is None else row.training.epochs
 
 
 def training_seed(row: Row) -> int:
     """Seed of the training behind a row; 0 if it is not recorded, which is the seed of the bundled weights."""
-    found = re.search(r"\bseed (\d+)", row.provenance.training)
-    return int(found[1]) if found else 0
+    return 0 if row.training is None else row.training.seed
 
 
 def attack_radius(row: Row) -> float:
     """eps of the row's attack; 0 for an attack without one."""
-    found = re.search(r"\beps=([\d.e-]+)", row.settings)
-    return float(found[1]) if found else 0.0
+    return float(row.attack.steps[0].settings.get("eps", 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,23 +53,23 @@ class CellQuery:
     protocol: ClassVar[str] = "transfer"
     recipe: str
     attack: str
-    eps_pfy: str = BARE
+    eps_pfy: str = UNDEFENDED
     gradient: str | None = None
     prior: str | None = None
     measure: str = "accuracy"
     n: int = 10_000
 
     @property
-    def settings(self) -> str:
-        """The attack as rows name it."""
-        return repr(PAPER[recipes.read(self.recipe).data][self.attack])
+    def settings(self) -> AttackSpec:
+        """The attack as rows store it."""
+        return attack_spec(self.attack, PAPER[recipes.read(self.recipe).data][self.attack])
 
     @property
-    def defence(self) -> str:
-        """The purifier as rows name it."""
+    def defence(self) -> DefenceSpec:
+        """The purifier as rows store it."""
         if self.prior is not None:
-            return defence_by(generative.read(self.prior))
-        return recipes.defence(recipes.read(self.recipe), self.eps_pfy, self.gradient)
+            return generative.purifier_spec(generative.read(self.prior))
+        return recipes.purifier_spec(recipes.read(self.recipe), self.eps_pfy, self.gradient)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -98,11 +89,12 @@ class CellQuery:
     def found_in(self, rows: Iterable[Row]) -> list[Row]:
         """Matching rows with the largest number of images, one or more for each training of the recipe."""
         key = (self.protocol, self.recipe, self.attack)
-        near = [row for row in rows if (row.protocol, row.model, row.attack) == key and self._has_enough_images(row)]
+        named = [row for row in rows if (row.protocol, row.model, row.attack.name) == key]
+        near = [row for row in named if self._has_enough_images(row)]
         if not near:  # most cells of an empty table; this avoids reading the recipe
             return []
         exact = (recipes.read(self.recipe).data, self.settings, self.defence)
-        found = [row for row in near if (row.data, row.settings, row.defence) == exact and self._has_measure(row)]
+        found = [row for row in near if (row.data, row.attack, row.defence) == exact and self._has_measure(row)]
         most = max((row.n for row in found), default=0)
         return [row for row in found if row.n == most]
 
@@ -140,42 +132,42 @@ class BlackBoxQuery(CellQuery):
     n: int = 10_000 - Substitute().seeds
 
     @property
-    def settings(self) -> str:
-        """The attack as rows name it."""
-        return repr(Substitute(network=self.attack.removeprefix(SUBSTITUTE_PREFIX)))
+    def settings(self) -> AttackSpec:
+        """The attack as rows store it."""
+        return attack_spec(self.attack, Substitute(network=self.attack.removeprefix(SUBSTITUTE_PREFIX)))
 
     def _has_enough_images(self, row: Row) -> bool:
         return row.n == self.n
 
 
-@dataclass(frozen=True, kw_only=True)
-class SoapSettings:
-    """Settings of a SOAP purifier, read from its repr. eps: "min-aux", "oracle" or a number as text."""
+class SoapSettings(NamedTuple):
+    """Settings of a SOAP purifier. eps: "min-aux", "oracle" or a radius. task: settings of the auxiliary task as JSON."""
 
-    eps: str
-    grid: str
+    eps: float | str
+    grid: tuple[float, ...]
     gamma: float
     steps: int
-    further: str
+    task: str
+    precision: str
 
     @property
     def radius(self) -> float | None:
         """The fixed radius; None if it was chosen for every image."""
-        return None if self.grid else float(self.eps)
+        return None if isinstance(self.eps, str) else self.eps
 
 
-def soap_settings(defence: str) -> SoapSettings | None:
-    """Settings of the SOAP purifier with this repr; None for any other defence."""
-    match = SOAP_REPR.fullmatch(defence)
-    if match is None:
+def soap_settings(defence: DefenceSpec) -> SoapSettings | None:
+    """Settings of a SOAP purifier; None for any other defence."""
+    own = defence.settings
+    if defence.name != "SOAP" or not {"eps", "step_size", "steps"} <= own.keys():
         return None
-    found = {key: value or "" for key, value in match.groupdict().items()}
     return SoapSettings(
-        eps=found["eps"].strip("'"),
-        grid=found["grid"],
-        gamma=float(found["gamma"]),
-        steps=int(found["steps"]),
-        further=found["further"],
+        eps=own["eps"],
+        grid=tuple(own.get("grid", ())),
+        gamma=own["step_size"],
+        steps=own["steps"],
+        task=json.dumps(own.get("task", {}), sort_keys=True),
+        precision=own.get("precision", "fp32"),
     )
 
 
@@ -183,10 +175,11 @@ def by_beta(rows: Iterable[Row], model: str) -> dict[tuple[float, bool], Row]:
     """Rows of the auxiliary-aware attack by (beta, purified)."""
 
     def key(row: Row) -> SweepKey[tuple[float, bool]]:
-        if row.protocol != AUXILIARY_AWARE or not row.attack.startswith("beta="):
+        shared = dict(row.attack.steps[0].settings)
+        if row.protocol != AUXILIARY_AWARE or row.attack.suite is not None or "beta" not in shared:
             return None
-        shared = re.sub(r"beta=[^,)]*", "", row.settings)
-        return shared, (float(row.attack.removeprefix("beta=")), row.defence != BARE)
+        beta = float(shared.pop("beta"))
+        return json.dumps(shared, sort_keys=True), (beta, row.defence.purifies)
 
     return _largest_sweep(rows, model, key)
 
@@ -196,9 +189,9 @@ def by_steps(rows: Iterable[Row], model: str) -> dict[tuple[float, int], Row]:
 
     def key(row: Row) -> SweepKey[tuple[float, int]]:
         own = _transfer(row, "pgd")
-        if own is None or own.eps != "min-aux" or CROSS_ENTROPY in own.further:
+        if own is None or own.eps != "min-aux" or own.task == CROSS_ENTROPY_TASK:
             return None
-        return (row.settings, own.grid, own.further), (own.gamma, own.steps)
+        return (row.attack.steps, own.grid, own.task, own.precision), (own.gamma, own.steps)
 
     return _largest_sweep(rows, model, key)
 
@@ -208,34 +201,35 @@ def by_radius(rows: Iterable[Row], model: str) -> dict[float | None, Row]:
 
     def key(row: Row) -> SweepKey[float | None]:
         own = _transfer(row, "pgd")
-        if own is None or own.eps == "oracle" or CROSS_ENTROPY in own.further:
+        if own is None or own.eps == "oracle" or own.task == CROSS_ENTROPY_TASK:
             return None
-        return (row.settings, own.gamma, own.steps, own.further), own.radius
+        return (row.attack.steps, own.gamma, own.steps, own.task, own.precision), own.radius
 
     return _largest_sweep(rows, model, key)
 
 
 def by_rotation_loss(rows: Iterable[Row], model: str) -> dict[tuple[str, str], Row]:
     """Rows purified with min-aux by (attack, loss): "none" or "pgd"; "squared error" or "cross entropy"."""
+    losses = {"{}": "squared error", CROSS_ENTROPY_TASK: "cross entropy"}
 
     def key(row: Row) -> SweepKey[tuple[str, str]]:
         own = _transfer(row, "none", "pgd")
-        if own is None or own.eps != "min-aux" or own.further not in ("", CROSS_ENTROPY):
+        if own is None or own.eps != "min-aux" or own.task not in losses or own.precision != "fp32":
             return None
-        return (own.grid, own.gamma, own.steps), (row.attack, "cross entropy" if own.further else "squared error")
+        return (own.grid, own.gamma, own.steps), (row.attack.name, losses[own.task])
 
     return _largest_sweep(rows, model, key)
 
 
 def by_gradient(rows: Iterable[Row], model: str) -> dict[tuple[str, str], Row]:
     """Rows purified with min-aux by (attack, gradient variant): one of `ATTACKS`; one of `VARIANTS`."""
-    variants = {f"gradient={name!r}": name for name in VARIANTS}
+    variants = {json.dumps({"gradient": name}): name for name in VARIANTS}
 
     def key(row: Row) -> SweepKey[tuple[str, str]]:
         own = _transfer(row, *ATTACKS)
-        if own is None or own.eps != "min-aux" or own.further not in variants:
+        if own is None or own.eps != "min-aux" or own.task not in variants or own.precision != "fp32":
             return None
-        return (own.grid, own.gamma, own.steps), (row.attack, variants[own.further])
+        return (own.grid, own.gamma, own.steps), (row.attack.name, variants[own.task])
 
     return _largest_sweep(rows, model, key)
 
@@ -244,15 +238,15 @@ def by_attack(rows: Iterable[Row], model: str) -> dict[str, Row]:
     """Rows of the bare classifier on clean images ("none") and under FGSM ("fgsm")."""
 
     def key(row: Row) -> SweepKey[str]:
-        fits = row.protocol == "transfer" and row.attack in ("none", "fgsm") and row.defence == BARE
-        return ((), row.attack) if fits else None
+        fits = row.protocol == "transfer" and row.attack.name in ("none", "fgsm") and not row.defence.purifies
+        return ((), row.attack.name) if fits else None
 
     return _largest_sweep(rows, model, key)
 
 
 def _transfer(row: Row, *attacks: str) -> SoapSettings | None:
     """The purifier of a row of the transfer protocol under one of the attacks."""
-    return soap_settings(row.defence) if row.protocol == "transfer" and row.attack in attacks else None
+    return soap_settings(row.defence) if row.protocol == "transfer" and row.attack.name in attacks else None
 
 
 def _largest_sweep(rows: Iterable[Row], model: str, key: Callable[[Row], SweepKey[SweepCell]]) -> dict[SweepCell, Row]:

@@ -45,7 +45,7 @@ def without_duplicates(rows: Iterable[Row]) -> list[Row]:
 
 def _holds_rows(path: Path) -> bool:
     """Whether the first line has a protocol, which result rows alone have. `Store` reports a line it cannot read."""
-    with atomic.explained(path), path.open("rb") as file:
+    with atomic.file_errors(path), path.open("rb") as file:
         first = file.readline()
     try:
         entry = json.loads(first)

@@ -32,12 +32,12 @@ BETAS = (-100.0, -10.0, -1.0, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 10.0, 100.0)
 GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Step sizes of the heat map, as multiples of the model's step size."""
 STEPS = (1, 2, 5, 10, 20)
-CROSS_ENTROPY = "loss='cross entropy'"
-"""Marks a purifier that minimises cross entropy, in its repr."""
+CROSS_ENTROPY = "cross entropy"
+"""Setting `loss` of a rotation task that purifies by cross entropy."""
 
 
 class SweepOptions(TypedDict, total=False):
-    """Options of `transfer` beside attacks and purifiers."""
+    """Options of `evaluate_transfer` beside attacks and purifiers."""
 
     store: Store | None
     batch: int
@@ -62,7 +62,7 @@ def auxiliary_aware(
     base, purifier = attack or paper_pgd(data), SOAP(model)
     batch, store = options.get("batch", 500), options.get("store")
     validate.at_least("batch", batch, 1)
-    subject = TransferRun(
+    run = TransferRun(
         AUXILIARY_AWARE,
         model,
         data,
@@ -72,14 +72,12 @@ def auxiliary_aware(
         options.get("stop", lambda: False),
     )
     known = {row.key: row for row in (store.read() if store else [])}
-    further = (
-        model.auxiliary.extra_repr()
-    )  # the attack differentiates the auxiliary loss; its gradient is part of the settings
+    task = model.auxiliary.settings()  # the attack differentiates the auxiliary loss
     rows: list[Row] = []
     for beta in betas:
         aware = AuxiliaryAwarePGD(eps=base.eps, step_size=base.step_size, steps=base.steps, beta=beta)
         named, ready = attack_spec(f"beta={beta:g}", aware, **task), partial(replace, aware)
-        rows += subject.measured(named, ready, [purifier], known=known, store=store)
+        rows += run.measured(named, ready, [purifier], known=known, store=store)
     return rows
 
 
@@ -99,7 +97,7 @@ def steps_heat_map(
     """
     own = SOAP(model)
     purifiers = [SOAP(model, step_size=own.step_size * gamma, steps=number) for gamma in gammas for number in steps]
-    return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **options)
+    return evaluate_transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **options)
 
 
 def fixed_radii(
@@ -117,7 +115,7 @@ def fixed_radii(
     own = SOAP(model)
     chosen = [k * own.step_size / 2 for k in range(2 * own.steps + 1)] if radii is None else radii
     purifiers = [own, *(SOAP(model, eps=float(radius)) for radius in chosen)]
-    return transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **options)
+    return evaluate_transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **options)
 
 
 def rotation_losses(
@@ -136,12 +134,12 @@ def rotation_losses(
     by_entropy = SOAP(model)
     by_entropy.task = _ByCrossEntropy(task.head)
     attacks = {"none": Clean(), "pgd": attack or paper_pgd(data)}
-    return transfer(model, data, attacks, [SOAP(model), by_entropy], **options)
+    return evaluate_transfer(model, data, attacks, [SOAP(model), by_entropy], **options)
 
 
 def label_leaking(model: JointModel, data: Dataset, **options: Unpack[SweepOptions]) -> list[Row]:
     """Accuracy of a network on clean images and under FGSM; higher under FGSM means that labels leak (section 4.1)."""
-    return transfer(model, data, {name: PAPER[_known(data)][name] for name in ("none", "fgsm")}, [], **options)
+    return evaluate_transfer(model, data, {name: PAPER[_known(data)][name] for name in ("none", "fgsm")}, [], **options)
 
 
 def paper_pgd(data: Dataset) -> PGD:

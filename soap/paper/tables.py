@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from soap.paper.architectures import TEXT_TABLES, TextTable
 from soap.paper.row_queries import SUBSTITUTE_PREFIX, BlackBoxQuery, CellQuery
-from soap.recipes.naming import BARE
+from soap.specs import UNDEFENDED
 
 Mark = Literal["", "best", "second"]
 Tolerance = Literal["close", "close or better", "any"]

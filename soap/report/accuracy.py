@@ -24,7 +24,7 @@ class AttackLine:
     @property
     def title(self) -> str:
         """Display name of the attack."""
-        return ATTACK_TITLES.get(self.bare.attack, self.bare.attack)
+        return ATTACK_TITLES.get(self.bare.attack.name, self.bare.attack.name)
 
     @property
     def seconds(self) -> str:
@@ -49,12 +49,6 @@ def under_attack(rows: Sequence[Row]) -> list[AttackLine]:
     if not lines:
         raise InputError("got no rows; expected those of at least one attack. Run an evaluation first.")
     return lines
-
-
-def gradient_words(defence: str) -> str:
-    """', gradient stop' for a label-consistency purifier with a named gradient, else an empty text."""
-    found = re.search(r"gradient='(\w+)'", defence)
-    return f", gradient {found[1]}" if found else ""
 
 
 def percent(row: Row) -> str:

@@ -4,17 +4,25 @@ from collections.abc import Sequence
 
 from soap.errors import InputError
 from soap.evaluation.showcase import Showcase
+from soap.evaluation.suite import SuiteReport
 from soap.report.accuracy import ATTACK_TITLES, UPPER_BOUND, percent, under_attack
 from soap.report.demo_figures import draw_digits, draw_radii, draw_steps
 from soap.report.drawing import DARK, LIGHT
 from soap.report.html import environment, picture
+from soap.report.row_text import defence_text, settings_text
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_words import knowing_words
 from soap.results import Row
 
 
 def render_demo(
-    rows: Sequence[Row], show: Showcase, *, attack: str, command: str, seconds: float, knowing: Report | None = None
+    rows: Sequence[Row],
+    show: Showcase,
+    *,
+    attack: str,
+    command: str,
+    seconds: float,
+    knowing: SuiteReport | None = None,
 ) -> str:
     """The page as text. All its numbers come from `rows`, `show` and `knowing`.
 
@@ -24,7 +32,8 @@ def render_demo(
     lines = under_attack(rows)
     shown = next((line for line in lines if line.bare.attack.name == attack), None)
     if shown is None:
-        raise InputError(f"got attack {attack!r}; expected one of the rows' attacks: {[*{r.attack for r in rows}]}.")
+        known = [*{row.attack.name for row in rows}]
+        raise InputError(f"got attack {attack!r}; expected one of the rows' attacks: {known}.")
     title = ATTACK_TITLES.get(attack, attack)
     attacked = f"attacked by {title}"
     correct = [int((labels == show.y).sum()) for labels in show.labels]

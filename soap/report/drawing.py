@@ -45,7 +45,7 @@ def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
     paths = []
     for kind, content in {"png": png(figure), "svg": svg(figure)}.items():
         paths.append(out / f"{name}.{kind}")
-        with atomic.replacing(paths[-1]) as temporary:
+        with atomic.replace_file(paths[-1]) as temporary:
             temporary.write_bytes(content)
     return paths
 

@@ -3,15 +3,16 @@
 from collections.abc import Iterable, Sequence
 
 from soap.errors import InputError
-from soap.report.accuracy import ATTACK_TITLES, gradient_words, percent
+from soap.report.accuracy import ATTACK_TITLES, percent
+from soap.report.row_text import eps_text, gradient_text
 from soap.results import Row
 
 
 def models_table(rows: Sequence[Row]) -> str:
     """One line a model and defence, one column an attack: accuracy in per cent with its 95 % interval."""
-    attacks = list(dict.fromkeys(row.attack for row in rows))
-    lines = list(dict.fromkeys((row.model, row.defence, row.eps_pfy) for row in rows))
-    found = {(row.model, row.defence, row.attack): row for row in rows}
+    attacks = list(dict.fromkeys(row.attack.name for row in rows))
+    lines = list(dict.fromkeys((row.model, row.defence) for row in rows))
+    found = {(row.model, row.defence, row.attack.name): row for row in rows}
     head = ["model", "purified", *(ATTACK_TITLES.get(attack, attack) for attack in attacks)]
     table = []
     for model, defence in lines:

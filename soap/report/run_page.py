@@ -1,17 +1,19 @@
 """The HTML page of a run of the adaptive suite: one file without network requests."""
 
 from soap.data import Dataset
-from soap.evaluation.adaptive.broken import broken
-from soap.evaluation.adaptive.checks import FAIL, NOT_RUN, PASS, WARN
-from soap.evaluation.adaptive.evaluate import Report
-from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER, headline
+from soap.evaluation.checks import FAIL, NOT_RUN, PASS, WARN
+from soap.evaluation.suite import SuiteReport
+from soap.evaluation.summary import broken_images
+from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER, headline
 from soap.report.drawing import DARK, LIGHT
 from soap.report.html import environment, picture
+from soap.report.row_text import defence_text, step_text, training_text
 from soap.report.run_figures.bars import draw_bars
 from soap.report.run_figures.broken_images import gallery
 from soap.report.run_figures.curves import accuracy_by_radius, draw_losses, draw_radii, loss_by_step
 from soap.report.run_words import alone, gain, right, shown_lines, subject, threat_words
-from soap.results import Provenance
+from soap.results import defence_from_json, provenance_from_json
+from soap.specs import AttackStep
 
 MAX_GALLERY_IMAGES = 12
 
@@ -25,11 +27,11 @@ MEANING = {
 SIGNS = {PASS: "✓", WARN: "!", FAIL: "✗", NOT_RUN: "·"}
 
 
-def render_run(report: Report, data: Dataset, *, command: str) -> str:
+def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
     """The page as text. data: the images of the run. command: how it was made; may be empty."""
     summary, plan = report.summary, report.summary.plan
     radii, losses = accuracy_by_radius(report.folder), loss_by_step(report.folder)
-    shown = gallery(broken(report.folder, data, MAX_GALLERY_IMAGES), plan["classes"])
+    shown = gallery(broken_images(report.folder, summary, data, MAX_GALLERY_IMAGES), plan["classes"])
     lines = shown_lines(report)
     bars_text = ", ".join(f"{line.protocol} {right(line)}, classifier alone {alone(line)}" for line in lines)
     return (
@@ -56,7 +58,13 @@ def render_run(report: Report, data: Dataset, *, command: str) -> str:
             curves=(radii, losses),
             gallery=shown,
             broken=int((summary.clean.defended & ~summary.worst.defended).sum()),
-            provenance=Provenance(**plan["provenance"]),
+            provenance=provenance_from_json(plan["provenance"]),
+            training_text=training_text,
+            defence=defence_text(defence_from_json(plan["target"]["defence"])),
+            attempts=[
+                f"{one['protocol']}, {one['name']}: {step_text(AttackStep(**one['attack']))}"
+                for one in plan["attempts"]
+            ],
             command=command,
             light=LIGHT,
             dark=DARK,

@@ -9,23 +9,23 @@ from soap.results import defence_from_json, wilson
 NORMS = {"linf": "Linf", "l2": "L2"}
 
 
-def shown_lines(report: Report) -> tuple[Line, ...]:
+def shown_lines(report: SuiteReport) -> tuple[ProtocolResult, ...]:
     """Clean, each protocol, and the worst case unless the verdict makes it void."""
     summary = report.summary
     return (summary.clean, *summary.protocols, *(() if report.verdict.name == NOTHING else (summary.worst,)))
 
 
-def right(line: Line) -> str:
+def right(line: ProtocolResult) -> str:
     """Accuracy of the defence in per cent with its 95 % interval: '80.7 [78.1, 83.0]'."""
     return _share(line.correct, line.n)
 
 
-def alone(line: Line) -> str:
+def alone(line: ProtocolResult) -> str:
     """The same for the bare classifier on the same points; a dash if it is not known."""
     return "-" if line.bare is None else _share(int(line.bare.sum()), line.n)
 
 
-def gain(line: Line) -> str:
+def gain(line: ProtocolResult) -> str:
     """Accuracy of the defence minus that of the bare classifier, in points: '+3.1 [+1.0, +5.2]'."""
     if line.gain is None:
         return "-"
@@ -51,9 +51,9 @@ def threat_words(summary: Summary) -> str:
     return f"{plan['target']['name']}{behind}, suite {plan['suite']}, {radius}, {summary.worst.n:,} images of {where}."
 
 
-def knowing_words(report: Report) -> list[str]:
+def knowing_words(report: SuiteReport) -> list[str]:
     """Accuracy under attacks that know the purifier, beside that under attacks that do not, on the same images."""
-    summary, transfer = report.summary, report.summary.line("transfer")
+    summary, transfer = report.summary, report.summary.protocol("transfer")
     unknowing = [] if transfer is None else [f"not knowing it {right(transfer).replace(' ', ' % ', 1)}"]
     void = report.verdict.name == NOTHING
     knowing = [] if void else [f"knowing it {right(summary.worst).replace(' ', ' % ', 1)}"]

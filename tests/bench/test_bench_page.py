@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from soap import recipes
-from soap._runtime.cuda_graphs import REPEATABLE
-from soap.bench import Rates, append, load_subject
+from soap._runtime.cuda_graphs import MIN_ROWS_DETERMINISTIC
+from soap.bench import Rates, append, load_bench_model
 from soap.bench import performance_page as tool
-from soap.bench.purify import bench_purify
-from soap.bench.row import SCHEMA
-from soap.bench.train import bench_train
+from soap.bench.purification import bench_purify
+from soap.bench.results import ROW_SCHEMA
+from soap.bench.training import bench_train
 from soap.report.drawing import png
 
 CPU = torch.device("cpu")
@@ -82,7 +82,7 @@ def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured, tmp_pat
 
 
 def test_the_paddings_that_the_library_has_are_those_that_were_measured_to_hold():
-    rows = [row for row in tool.committed_paddings(RESULTS) if row["padded"] in (None, REPEATABLE)]
+    rows = [row for row in tool.committed_paddings(RESULTS) if row["padded"] in (None, MIN_ROWS_DETERMINISTIC)]
     assert {row["purifier"] for row in rows} == {"soap", "hedge", "anti-adversary", "defense-gan"}
     assert [found for row in rows for found in row["found"].values() if found["other"]] == []
     text = tool.paddings(tool.committed_paddings(RESULTS))

@@ -36,8 +36,8 @@ def committed_runs(folder: Path) -> list[CommittedRun]:
 def _run(folder: Path) -> CommittedRun:
     verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]
     rows = Store(folder / "rows.jsonl").read()
-    defended = {row.defence for row in rows if row.defence != "none"} or {"none"}
-    named = {row.attack.rpartition(": ")[2]: row for row in rows if row.defence in defended}
+    purifies = any(row.defence.purifies for row in rows)
+    named = {row.attack.name: row for row in rows if row.defence.purifies == purifies}
     return CommittedRun(
         name=folder.name,
         rows=named,

@@ -12,7 +12,6 @@ from soap.paper.comparison import number_text
 from soap.paper.gradient_variants import ATTACKS
 from soap.paper.row_queries import by_gradient
 from soap.paper.tables import read
-from soap.recipes.naming import BARE
 from soap.report import UPPER_BOUND, markdown_table, with_section
 from soap.results import Row
 from soap.specs import UNDEFENDED

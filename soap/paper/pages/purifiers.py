@@ -10,7 +10,7 @@ from torch import nn
 
 from soap import recipes
 from soap.evaluation import PAPER
-from soap.evaluation.adaptive.verdict import NOTHING
+from soap.evaluation.verdict import NOTHING
 from soap.paper.pages.adaptive import origin
 from soap.paper.row_queries import training_epochs, training_seed
 from soap.purifiers import AntiAdversary, Hedge
@@ -22,7 +22,7 @@ from soap.results import Row, Store
 from soap.specs import UNDEFENDED, DefenceSpec, attack_spec, defence_spec
 
 PURIFIER_TITLES = {
-    BARE: "none",
+    UNDEFENDED: "none",
     SOAP_NAME: "SOAP",
     "anti-adversary": "anti-adversary",
     "hedge": "Hedge",
@@ -30,15 +30,15 @@ PURIFIER_TITLES = {
     "pixeldefend": "PixelDefend",
 }
 PURIFIERS_BY_MODEL = {
-    "cifar10-resnet18-pgd-at": (BARE, "anti-adversary", "hedge", "pixeldefend"),
-    "cifar10-resnet18-lc": (BARE, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
-    "cifar10-resnet18-no-def": (BARE, "pixeldefend"),
-    "mnist-cnn-no-def": (BARE, "defense-gan"),
-    "mnist-fcn-no-def": (BARE, "defense-gan"),
+    "cifar10-resnet18-pgd-at": (UNDEFENDED, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-lc": (UNDEFENDED, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
+    "cifar10-resnet18-no-def": (UNDEFENDED, "pixeldefend"),
+    "mnist-cnn-no-def": (UNDEFENDED, "defense-gan"),
+    "mnist-fcn-no-def": (UNDEFENDED, "defense-gan"),
 }
 """Purifiers that are evaluated for each model."""
 
-ADAPTIVE_PURIFIERS = (BARE, SOAP_NAME)
+ADAPTIVE_PURIFIERS = (UNDEFENDED, SOAP_NAME)
 """Purifiers whose runs are in results/adaptive, under the model's name; other runs are in results/purifiers."""
 
 ABSENT = "\N{EN DASH}"
@@ -81,21 +81,21 @@ def lines(rows: Sequence[Row], results: Path) -> Iterator[PurifierLine]:
             yield PurifierLine(model=model, purifier=purifier, clean=clean, pgd=pgd, worst=worst, verdict=verdict)
 
 
-def label(model: str, purifier: str) -> str:
-    """The purifier with its default settings, as rows name it."""
+def label(model: str, purifier: str) -> DefenceSpec:
+    """The purifier with its default settings, as rows store it."""
     if purifier in BY_PRIOR:
-        return generative.purifier_label(generative.read(BY_PRIOR[purifier].prior))
+        return generative.purifier_spec(generative.read(BY_PRIOR[purifier].prior))
     by_classifier = {"anti-adversary": AntiAdversary, "hedge": Hedge}
     if purifier in by_classifier:
         return defence_spec(by_classifier[purifier](nn.Identity()))
-    return recipes.purifier_label(recipes.read(model), "min-aux" if purifier == SOAP_NAME else UNDEFENDED)
+    return recipes.purifier_spec(recipes.read(model), "min-aux" if purifier == SOAP_NAME else UNDEFENDED)
 
 
-def _measured(rows: Sequence[Row], model: str, attack: str, defence: str) -> Row | None:
+def _measured(rows: Sequence[Row], model: str, attack: str, defence: DefenceSpec) -> Row | None:
     """The row of seed 0 under the paper's attack: most images, then most epochs, then the latest."""
     data = recipes.read(model).data
-    wanted = ("transfer", model, data, repr(PAPER[data][attack]), defence)
-    found = [row for row in rows if (row.protocol, row.model, row.data, row.settings, row.defence) == wanted]
+    wanted = ("transfer", model, data, attack_spec(attack, PAPER[data][attack]), defence)
+    found = [row for row in rows if (row.protocol, row.model, row.data, row.attack, row.defence) == wanted]
     first = [row for row in found if training_seed(row) == 0]
     return max(first, key=lambda row: (row.n, training_epochs(row) or 0, row.provenance.date), default=None)
 
@@ -110,7 +110,7 @@ def run_of(results: Path, model: str, purifier: str) -> Path:
     return runs_folder(results, purifier) / (model if purifier in ADAPTIVE_PURIFIERS else f"{model}-{purifier}")
 
 
-def _suite(defence: str, folder: Path) -> tuple[Row | None, str]:
+def _suite(defence: DefenceSpec, folder: Path) -> tuple[Row | None, str]:
     """Worst case and verdict of a run; bare rows of a purifier's run do not count for the bare model."""
     if not (folder / "findings.json").is_file():
         return None, ""
@@ -127,8 +127,8 @@ def _percent(row: Row | None) -> str:
 
 
 def _of_which_suite(row: Row | None) -> str:
-    """The part of the suite that was run, if not all of it: rows have "suite bpda: worst"."""
-    suite = "full" if row is None else row.attack.removeprefix("suite ").partition(":")[0]
+    """The part of the suite that was run, if not all of it."""
+    suite = "full" if row is None else row.attack.suite
     return "" if suite == "full" else f", {suite} alone"
 
 

@@ -14,7 +14,7 @@ from soap.results import wilson
 BAR_HEIGHT = 0.36
 
 
-def draw_bars(report: Report, palette: Palette) -> Figure:
+def draw_bars(report: SuiteReport, palette: Palette) -> Figure:
     """Horizontal bars in per cent with 95 % intervals: clean first, the worst case last, unless it is void."""
     summary, lines = report.summary, shown_lines(report)
     apart = bool(summary.plan["purifies"]) and summary.worst.bare is not None

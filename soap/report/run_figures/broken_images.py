@@ -27,12 +27,12 @@ class GalleryImage:
     largest: float
 
 
-def gallery(found: Sequence[Broken], classes: Sequence[str]) -> list[GalleryImage]:
+def gallery(found: Sequence[BrokenImage], classes: Sequence[str]) -> list[GalleryImage]:
     """Gallery entries of all inputs that are images: [1 or 3, height, width]."""
     return [_gallery_image(one, classes) for one in found if one.clean.ndim == 3 and one.clean.shape[0] in (1, 3)]
 
 
-def _gallery_image(one: Broken, classes: Sequence[str]) -> GalleryImage:
+def _gallery_image(one: BrokenImage, classes: Sequence[str]) -> GalleryImage:
     delta = one.attacked - one.clean
     largest = float(np.abs(delta).max())
     return GalleryImage(

@@ -73,7 +73,7 @@ def accuracy_by_radius(folder: RunFolder) -> AccuracyByRadius | None:
     fact = _numbers(folder, "radii", ("eps", "accuracy"))
     if fact is None:
         return None
-    images = folder.fact("radii").get("images")  # type: ignore[union-attr]  # exists: its curves were read
+    images = folder.read_fact("radii").get("images")  # type: ignore[union-attr]  # exists: its curves were read
     if not isinstance(images, int) or images < 1:
         raise _damaged(folder, "radii")
     return AccuracyByRadius(
@@ -86,7 +86,7 @@ def loss_by_step(folder: RunFolder) -> LossByStep | None:
     fact = _numbers(folder, "loss-curve", ("loss", "standing"))
     if fact is None:
         return None
-    return LossByStep(attack=str(folder.fact("loss-curve").get("attack")), **fact)  # type: ignore[union-attr]
+    return LossByStep(attack=str(folder.read_fact("loss-curve").get("attack")), **fact)  # type: ignore[union-attr]
 
 
 def draw_radii(curve: AccuracyByRadius, palette: Palette) -> Figure:
@@ -125,7 +125,7 @@ def draw_losses(curve: LossByStep, palette: Palette) -> Figure:
 
 def _numbers(folder: RunFolder, name: str, keys: tuple[str, str]) -> dict[str, tuple[float, ...]] | None:
     """The named lists of a probe's result, of equal length; None if it is missing or reports a problem."""
-    fact = folder.fact(name)
+    fact = folder.read_fact(name)
     if fact is None or (isinstance(fact, dict) and "problem" in fact):
         return None
     lists = [fact.get(key) for key in keys] if isinstance(fact, dict) else []
