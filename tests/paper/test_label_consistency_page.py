@@ -12,7 +12,7 @@ from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.pages import label_consistency as tool
 from soap.paper.render import DOCS
 from soap.paper.tables import TABLES
-from soap.purifiers.soap import label
+from soap.purifiers.soap import soap_spec
 from soap.report import UPPER_BOUND
 from soap.specs import BARE as NOTHING
 from soap.specs import AttackSpec, AttackStep
