@@ -1,4 +1,4 @@
-"""README.md and docs/models.md: results of the bundled models, from the rows beside the weights and the suite's runs."""
+"""README.md and docs/models.md: results of the bundled models, from their rows and the runs of the suite."""
 
 from collections.abc import Sequence
 from pathlib import Path
