@@ -21,7 +21,6 @@ NOT_FETCHED = {"canonical", "next", "prev", "license", "author"}
 REFERENCE = ROOT / "docs" / "reference"
 ROOMS = [
     *(f"soap.{name}" for name in soap.__all__ if hasattr(getattr(soap, name), "__all__")),
-    "soap.evaluation.adaptive",
     "soap.export",
 ]
 FIGURES = ("figure-1", "figure-3", "figure-6")
