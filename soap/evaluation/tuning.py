@@ -1,9 +1,9 @@
-"""Purifier settings for a model and data of one's own: gamma, T and the radii to choose from.
+"""Choose the purifier settings of a user's model: gamma (step size), T (steps) and the grid of radii.
 
-The model is attacked, then clean and attacked images are purified with every step size, number of steps and radius. The
-loss of the attacked ones against the radius is the paper's Figure 3: it falls until the attack is undone and then
-hardly any more. Where it bends, the elbow, tells how far the radii need to go; accuracy on both kinds of images tells
-which gamma and T to take. Use training images, so that the test images stay unseen.
+The model is attacked, then clean and attacked images are purified with every step size, number of steps and radius.
+The loss of attacked images against the radius is the paper's Figure 3: it falls until the attack is undone, and hardly
+changes after that. The elbow of the curve gives the largest radius that is needed; accuracy on both kinds of images
+decides on gamma and T. Use training images, so that the test images stay unseen.
 """
 
 import json
@@ -31,21 +31,21 @@ from soap.purifiers.soap import is_minimal
 from soap.shapes import Float, Int, Tensor
 
 GAMMAS = (1 / 4, 1 / 3, 1 / 2)
-"""Step sizes to try, as shares of the attack's radius; the paper has 1/3 (digits) and 1/2 (colour images)."""
+"""Step sizes to try, as shares of the attack's radius; the paper uses 1/3 (digits) and 1/2 (colour images)."""
 STEPS = (5, 10)
 RADII = tuple(k / 4 for k in range(13))
 """Radii to try, as multiples of the attack's radius."""
-ROOM = 2.0
-"""How many times the elbow the largest radius of the chosen grid is: some images are attacked further than the mean."""
-DIGITS = 6
-"""Decimals of radii and step sizes: a thousandth of a grey level is nothing, and files are to be read."""
+GRID_END_IN_ELBOWS = 2.0
+"""Largest radius of the chosen grid, in elbows: some images need more than the mean."""
+DECIMALS = 6
+"""Decimals of radii and step sizes, so that files stay readable; the error is below a thousandth of a grey level."""
 
 SCHEMA = "soap-tune/1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """What one gamma and T came to. clean, attacked: mean auxiliary loss at every radius, [radii] each.
+    """The result of one gamma and T. clean, attacked: mean auxiliary loss at every radius, [radii] each.
 
     elbow: where `attacked` bends. grid: the radii up to twice the elbow. clean_accuracy, attacked_accuracy: in [0, 1],
     each image purified with the radius of that grid that has the lowest loss (min-aux).
@@ -62,7 +62,7 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """What is maximised: the mean of both accuracies."""
+        """The objective: the mean of both accuracies."""
         return (self.clean_accuracy + self.attacked_accuracy) / 2
 
 
@@ -86,7 +86,7 @@ class Tuning:
 
     @property
     def best(self) -> Candidate:
-        """The candidate of highest score; of equal ones that with fewest steps, then with the smallest gamma."""
+        """The candidate of highest score; ties go to fewer steps, then to a smaller gamma."""
         return max(self.candidates, key=lambda one: (one.score, -one.steps, -one.step_size))
 
     @property
@@ -97,11 +97,11 @@ class Tuning:
 
     @property
     def helps(self) -> bool:
-        """Whether purification scores higher than leaving images alone."""
+        """Whether purification scores higher than no purification."""
         return self.best.score > (self.bare_clean + self.bare_attacked) / 2
 
     def save(self, path: Path) -> None:
-        """Write all of it as JSON, the choice first."""
+        """Write everything as JSON, the chosen settings first."""
         chosen = {**asdict(self.purification), "elbow": self.best.elbow}
         content = {"schema": SCHEMA, "chosen": chosen, "helps": self.helps, **asdict(self)}
         atomic.write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -121,10 +121,10 @@ def tune(
 ) -> Tuning:
     """Try every gamma (a share of `eps`) with every T on images of `data` under PGD of radius `eps`.
 
-    limit: how many images to draw, by `seed`; None for all: one's own may lie class by class, so that the first few
-    would not do. The model is not changed: assign `model.purification = tune(...).purification` to take the choice. The
-    attack is that of the transfer protocol, 20 steps on the bare classifier, and the choice is made on these very
-    images, so accuracies here are upper bounds.
+    limit: how many images to draw at random, by `seed`; None for all. The first images would not do, because data may
+    be sorted by class. The model is not changed: assign `model.purification = tune(...).purification`. The attack is
+    that of the transfer protocol, 20 steps on the bare classifier, and the choice is made on the same images, so the
+    accuracies are upper bounds.
     """
     validate.positive("eps", eps)
     validate.at_least("batch", batch, 1)
@@ -133,33 +133,38 @@ def tune(
     for number in steps:
         validate.at_least("steps (T)", number, 1)
     if not gammas or not steps:
-        raise InputError(f"gammas are {tuple(gammas)} and steps {tuple(steps)}: no gamma and T to try; give some.")
+        raise InputError(f"gammas are {tuple(gammas)} and steps {tuple(steps)}: expected at least one of each.")
     data, chosen = _drawn(data, limit, seed)
     task = model.auxiliary
     attack = PGD(eps=eps, step_size=eps / 4, steps=20, seed=seed)
-    pairs = [(round(gamma * eps, DIGITS), number) for gamma in gammas for number in steps]
-    radii = tuple(round(share * eps, DIGITS) for share in RADII)
+    pairs = [(round(gamma * eps, DECIMALS), number) for gamma in gammas for number in steps]
+    radii = tuple(round(share * eps, DECIMALS) for share in RADII)
 
     def loss(x: Tensor) -> Tensor:
         return task.loss(model, x)
 
-    found: dict[tuple[float, int], list[tuple[_Seen, _Seen]]] = {pair: [] for pair in pairs}
+    found: dict[tuple[float, int], list[tuple[_GridResult, _GridResult]]] = {pair: [] for pair in pairs}
     for first in range(0, len(data), batch):
         x, y = data.x[first : first + batch], data.y[first : first + batch]
         both = (x, attack(model, x, y))
         for place, (gamma, number) in enumerate(pairs):
             with isolated(model), torch.no_grad():
                 one, two = (
-                    _Seen.of(model, descend_grid(loss, part, radii, step_size=gamma, steps=number, bounds=UNIT), y)
+                    _GridResult.of(model, descend_grid(loss, part, radii, step_size=gamma, steps=number, bounds=UNIT), y)
                     for part in both
                 )
             found[gamma, number].append((one, two))
             watch("gamma and T", first * len(pairs) + (place + 1) * len(x), len(data) * len(pairs))
     candidates = tuple(
-        _candidate(*pair, radii, _Seen.joined([clean for clean, _ in parts]), _Seen.joined([two for _, two in parts]))
+        _candidate(
+            *pair,
+            radii,
+            _GridResult.joined([clean for clean, _ in parts]),
+            _GridResult.joined([two for _, two in parts]),
+        )
         for pair, parts in found.items()
     )
-    clean, attacked = (_Seen.joined([part[k] for part in found[pairs[0]]]) for k in (0, 1))
+    clean, attacked = (_GridResult.joined([part[k] for part in found[pairs[0]]]) for k in (0, 1))
     return Tuning(
         model=model.name,
         data=data.name,
@@ -175,7 +180,7 @@ def tune(
 
 
 def _drawn(data: Dataset, limit: int | None, seed: int) -> tuple[Dataset, str]:
-    """So many examples in their order, drawn by `seed`, and which they are; all where there are no more."""
+    """`limit` images drawn by `seed`, in their order, and a text that names them; all images where there are fewer."""
     if limit is None or limit >= len(data):
         return data, f"all of {data.split}"
     validate.at_least("limit", limit, 1)
@@ -187,32 +192,34 @@ def _drawn(data: Dataset, limit: int | None, seed: int) -> tuple[Dataset, str]:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """Of some images at every radius: auxiliary loss, and whether they are classified rightly."""
+class _GridResult:
+    """Auxiliary loss of some images at every radius, and whether they are classified correctly."""
 
     losses: Float[Tensor, "k n"]
-    right: Tensor
+    correct: Tensor
 
     @classmethod
-    def of(cls, model: JointModel, walk: GridDescent, y: Int[Tensor, "n"]) -> "_Seen":
+    def of(cls, model: JointModel, walk: GridDescent, y: Int[Tensor, "n"]) -> "_GridResult":
         labels = model(walk.points.flatten(0, 1)).argmax(1).reshape(walk.losses.shape)
         return cls(walk.losses.double().cpu(), (labels == y).cpu())
 
     @classmethod
-    def joined(cls, parts: Sequence["_Seen"]) -> "_Seen":
-        return cls(torch.cat([part.losses for part in parts], 1), torch.cat([part.right for part in parts], 1))
+    def joined(cls, parts: Sequence["_GridResult"]) -> "_GridResult":
+        return cls(torch.cat([part.losses for part in parts], 1), torch.cat([part.correct for part in parts], 1))
 
     def accuracy(self, among: int) -> float:
-        """Where every image takes the first of the smallest `among` radii whose loss is lowest, as `SOAP` does."""
+        """Accuracy where every image uses the radius of lowest loss among the smallest `among`, as `SOAP` does."""
         losses = self.losses[:among]
         choice = is_minimal(losses).to(torch.uint8).argmax(0)
-        return float(self.right[choice, torch.arange(losses.shape[1])].double().mean())
+        return float(self.correct[choice, torch.arange(losses.shape[1])].double().mean())
 
 
-def _candidate(gamma: float, steps: int, radii: tuple[float, ...], clean: _Seen, attacked: _Seen) -> Candidate:
+def _candidate(
+    gamma: float, steps: int, radii: tuple[float, ...], clean: _GridResult, attacked: _GridResult
+) -> Candidate:
     curve = attacked.losses.mean(1).tolist()
     bend = elbow(radii, curve)
-    grid = tuple(radius for radius in radii if radius <= ROOM * bend * (1 + 1e-9))
+    grid = tuple(radius for radius in radii if radius <= GRID_END_IN_ELBOWS * bend * (1 + 1e-9))
     return Candidate(
         step_size=gamma,
         steps=steps,

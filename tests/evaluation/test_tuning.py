@@ -173,8 +173,8 @@ def test_files(tmp_path):
         ({"steps": (0,)}, "steps .T. is 0"),
         ({"limit": 0}, "limit is 0"),
         ({"batch": 0}, "batch is 0"),
-        ({"gammas": ()}, "no gamma"),
-        ({"steps": ()}, "no gamma"),
+        ({"gammas": ()}, "expected at least one"),
+        ({"steps": ()}, "expected at least one"),
     ],
 )
 def test_bad_input(changes, words):
