@@ -1,7 +1,7 @@
 # Two commands for a newcomer: `make demo` and `make test`. They need Python 3.11 or newer and a package index.
 # Paths are relative, so a clone under a folder with spaces works too.
 
-.PHONY: help demo test docs browser chaos fuzz stress audit lock
+.PHONY: help demo test docs render browser chaos fuzz stress audit lock
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
 TORCH := $(shell sed -n '/^torch==/p' requirements.lock)
@@ -29,6 +29,10 @@ test: $(INSTALLED) ## ruff, mypy --strict, pytest with warnings as errors
 
 docs: $(INSTALLED) ## the documentation as a site, in site/index.html
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+render: $(INSTALLED) ## render the numbers in docs/ and README.md from the committed result rows
+	$(PY) -m soap.paper.render
+	@for tool in tools/render_*.py; do $(PY) "$$tool" || exit 1; done
 
 browser: $(INSTALLED) ## fetch onnxruntime-web by npm, so that the page can run networks in the browser alone (21 MB)
 	OMP_NUM_THREADS=1 $(PY) tools/vendor_onnxruntime.py

@@ -3,12 +3,12 @@
 from migrate_rows import training_of
 
 from soap import recipes
-from soap.paper import Wanted
+from soap.paper.row_queries import CellQuery
 from soap.results import Provenance, Row
 
 
 def row_for(
-    wanted: Wanted,
+    wanted: CellQuery,
     correct: int,
     *,
     n: int | None = None,

@@ -1,9 +1,9 @@
-"""Keep what the pages are rendered from of finished runs of the suite, without their images.
+"""Copy finished runs of the suite to results/, without their images; docs/ are rendered from these files.
 
     python tools/keep_run.py runs/cifar10-resnet18-rp runs/cifar10-resnet18-lc-hedge
 
-A run on SOAP or on a bare model goes whole, with its report, to results/adaptive; of one on another purifier the rows,
-findings, command and commits go to results/purifiers. What an earlier run of that name left there is replaced.
+A run on SOAP or on a bare model goes to results/adaptive with all facts; of a run on another purifier the rows,
+findings, command and commits go to results/purifiers. An earlier run of the same name is replaced.
 """
 
 import argparse
@@ -11,30 +11,37 @@ import shutil
 import sys
 from pathlib import Path
 
-from render_purifiers import RESULTS, room_of
-
 from soap.errors import FileError, SoapError
-from soap.evaluation.run_folder import CONTINUED, FINGERPRINTS, PLAN, ROWS, open_run
-from soap.evaluation.suite import FINDINGS
+from soap.evaluation.adaptive.evaluate import FINDINGS
+from soap.evaluation.adaptive.folder import CONTINUED, PLAN, ROWS
+from soap.evaluation.adaptive.opened import opened
+from soap.evaluation.adaptive.seal import SEAL
+from soap.paper.pages.purifiers import runs_folder
 from soap.recipes.purifiers import SOAP_NAME
 
-WHOLE = (PLAN, ROWS, FINDINGS, FINGERPRINTS, "facts", "report.html")
-PART = (ROWS, FINDINGS, "facts/asked.json")
-WENT_ON = f"facts/{CONTINUED}.json"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+ADAPTIVE_FILES = (PLAN, ROWS, FINDINGS, SEAL, "facts")
+PURIFIER_FILES = (ROWS, FINDINGS, "facts/asked.json")
+RESUMED_BY = f"facts/{CONTINUED}.json"
 
 
 def keep(run: Path, results: Path = RESULTS) -> Path:
-    """The folder under `results` that the run now lies in, by its own name."""
-    asked = open_run(run).read_fact("asked")
+    """Copy the run; returns its folder under `results`."""
+    asked = opened(run).fact("asked")
     purifier = SOAP_NAME if asked is None else asked["purifier"]
-    wanted = WHOLE if purifier == SOAP_NAME else (*PART, WENT_ON) if (run / WENT_ON).exists() else PART
-    for name in (*PART, FINGERPRINTS, *wanted):
+    wanted = (
+        ADAPTIVE_FILES
+        if purifier == SOAP_NAME
+        else (*PURIFIER_FILES, RESUMED_BY)
+        if (run / RESUMED_BY).exists()
+        else PURIFIER_FILES
+    )
+    for name in (*PURIFIER_FILES, SEAL, *wanted):
         if not (run / name).exists():
             raise FileError(
-                f"{run} has no {name}, so it is not kept; let its `soap evaluate` run to the end, "
-                "then make its page by `soap report`."
+                f"{run} has no {name}; expected a finished run. Run its `soap evaluate` command to the end first."
             )
-    kept = room_of(results, purifier) / run.name
+    kept = runs_folder(results, purifier) / run.name
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     for name in wanted:

@@ -1,9 +1,9 @@
-"""Make what the page of `soap serve` shows from data: its gallery, its example digits, and the worst cases it tells.
+"""Make the data files of the page of `soap serve`: its gallery, example digits and worst cases.
 
     python tools/make_gallery.py [OUT]
 
 Writes OUT/gallery/ (small PNGs and gallery.json) from the bundled digits and models, and OUT/adaptive.json from the
-runs under results/adaptive; OUT is soap/serve/static of this clone unless given. The same files come out each time.
+runs under results/adaptive; OUT is soap/serve/static of this clone unless given. The output is deterministic.
 """
 
 import json
@@ -15,22 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from render_adaptive import runs
 
 import soap
-from soap.data.pictures import encode_png
-from soap.serve.operations import AttackClassifier, Predict, Purify, Trajectory, run_operation
-from soap.serve.served_model import ServedModel, load_served_model
+from soap.paper.pages.adaptive import committed_runs
+from soap.serve.operations import Mislead, Predict, Purify, Walk, perform
+from soap.serve.pictures import encode_png
+from soap.serve.subject import Subject, load
 
 STATIC = Path(__file__).resolve().parents[1] / "soap" / "serve" / "static"
+RUNS = Path(__file__).resolve().parents[1] / "results" / "adaptive"
 DATA, AT_ONCE = "mnist-mini", 200
-SURE = 0.8
-"""Probability of the class at each stage that an entry needs, so that rounding elsewhere does not turn it."""
+MIN_PROBABILITY = 0.8
+"""Probability that an entry needs for its class at each stage, so that rounding elsewhere does not change it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """What became of one digit: its class, and what the network sees before, under the attack, and purified."""
+    """The class of a digit, and its predictions clean, attacked and purified."""
 
     label: int
     seen: int
@@ -39,8 +40,8 @@ class Stages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """An entry to look for: the first digit of class `label` (None: any) whose stages are as `holds` says."""
+class GalleryEntry:
+    """A gallery entry to find: the first digit of class `label` (None: any) for which `holds` is true."""
 
     model: str
     outcome: str
@@ -52,12 +53,12 @@ class Wanted:
 
 
 def back(it: Stages) -> bool:
-    """The attack works, and purification undoes it."""
+    """The attack succeeds, and purification restores the prediction."""
     return it.seen == it.label != it.attacked and it.purified == it.label
 
 
 def stuck(it: Stages) -> bool:
-    """The attack works, and purification does not."""
+    """The attack succeeds, and purification does not help."""
     return it.seen == it.label != it.attacked == it.purified
 
 
@@ -67,12 +68,12 @@ def elsewhere(it: Stages) -> bool:
 
 
 def spoilt(it: Stages) -> bool:
-    """A right answer becomes wrong by purification alone."""
+    """A correct prediction becomes wrong by purification."""
     return it.seen == it.label != it.purified
 
 
 def helpless(it: Stages) -> bool:
-    """The attack works, and there is no purifier."""
+    """The attack succeeds, and there is no purifier."""
     return it.seen == it.label != it.attacked
 
 
@@ -85,24 +86,24 @@ BACK = "{attack} turns {label} into {attacked}; purification brings {label} back
 STUCK = "{attack} turns {label} into {attacked}, and purification leaves it there: the wrong answer is plausible, too."
 ELSEWHERE = "{attack} turns {label} into {attacked}; purification walks on to {purified}, which is no better."
 WANTED = (
-    Wanted(model="mnist-cnn-dr", outcome="works", said=BACK, holds=back, label=4),
-    Wanted(model="mnist-cnn-dr", outcome="works", said=BACK, holds=back, attack="fgsm", label=5),
-    Wanted(model="mnist-cnn-dr", outcome="works", said=BACK, holds=back, eps=0.4, label=2),
-    Wanted(model="mnist-fcn-dr", outcome="works", said=BACK, holds=back, label=3),
-    Wanted(model="mnist-fcn-dr", outcome="works", said=BACK, holds=back, eps=0.2, label=8),
-    Wanted(
+    GalleryEntry(model="mnist-cnn-dr", outcome="works", said=BACK, holds=back, label=4),
+    GalleryEntry(model="mnist-cnn-dr", outcome="works", said=BACK, holds=back, attack="fgsm", label=5),
+    GalleryEntry(model="mnist-cnn-dr", outcome="works", said=BACK, holds=back, eps=0.4, label=2),
+    GalleryEntry(model="mnist-fcn-dr", outcome="works", said=BACK, holds=back, label=3),
+    GalleryEntry(model="mnist-fcn-dr", outcome="works", said=BACK, holds=back, eps=0.2, label=8),
+    GalleryEntry(
         model="mnist-cnn-pgd-at", outcome="works", holds=unmoved, label=6,
         said="{attack} fails: this network was trained on attacked digits, and has no purifier to be circumvented.",
     ),
-    Wanted(model="mnist-cnn-dr", outcome="fails", said=STUCK, holds=stuck, label=9),
-    Wanted(model="mnist-cnn-dr", outcome="fails", said=ELSEWHERE, holds=elsewhere, label=8),
-    Wanted(model="mnist-fcn-dr", outcome="fails", said=STUCK, holds=stuck, label=7),
-    Wanted(model="mnist-fcn-dr", outcome="fails", said=ELSEWHERE, holds=elsewhere, label=0),
-    Wanted(
+    GalleryEntry(model="mnist-cnn-dr", outcome="fails", said=STUCK, holds=stuck, label=9),
+    GalleryEntry(model="mnist-cnn-dr", outcome="fails", said=ELSEWHERE, holds=elsewhere, label=8),
+    GalleryEntry(model="mnist-fcn-dr", outcome="fails", said=STUCK, holds=stuck, label=7),
+    GalleryEntry(model="mnist-fcn-dr", outcome="fails", said=ELSEWHERE, holds=elsewhere, label=0),
+    GalleryEntry(
         model="mnist-fcn-dr", outcome="fails", holds=spoilt, attack=None, eps=None, label=9,
         said="Nobody attacks, and purification alone turns {label} into {purified}. Press Purify at once to see it.",
     ),
-    Wanted(
+    GalleryEntry(
         model="mnist-fcn-no-def", outcome="fails", holds=helpless, label=1,
         said="{attack} turns {label} into {attacked}, and a network without an auxiliary task has no way back.",
     ),
@@ -110,28 +111,26 @@ WANTED = (
 TITLES = {"fgsm": "FGSM", "pgd": "PGD"}
 
 
-def entry(wanted: Wanted, number: int, digits: soap.data.Dataset, out: Path) -> dict[str, Any]:
-    """The first digit that is as wanted, its pictures written, and what the page needs to know of it."""
-    served = load_served_model(wanted.model, device="cpu")
+def entry(wanted: GalleryEntry, number: int, digits: soap.data.Dataset, out: Path) -> dict[str, Any]:
+    """Find the digit of an entry and write its pictures; returns the entry for gallery.json."""
+    subject = load(wanted.model, device="cpu")
     for x, y in zip(digits.x.split(AT_ONCE), digits.y.split(AT_ONCE), strict=True):
         rows = list(range(len(x))) if wanted.label is None else (y == wanted.label).nonzero()[:, 0].tolist()
         for label, walks in zip(
             y[rows].tolist(), _trajectories(served, wanted, x[rows], y[rows].tolist()), strict=True
         ):
             stages = Stages(label=label, **{name: _seen(walk) for name, walk in walks.items()})
-            sure = all(walk is None or walk.probabilities[-1].max() >= SURE for walk in walks.values())
+            sure = all(walk is None or walk.probabilities[-1].max() >= MIN_PROBABILITY for walk in walks.values())
             if sure and wanted.holds(stages):
                 return _entry(served, wanted, stages, walks, number, out)
     raise SystemExit(f"no digit is as wanted by {wanted}")
 
 
-def _trajectories(
-    served: ServedModel, wanted: Wanted, x: torch.Tensor, labels: list[int]
-) -> list[dict[str, Trajectory | None]]:
-    """As the service does it: the attacked picture is that of 8 bits."""
-    model, images = served.model, list(x)
-    nothing: list[Trajectory | None] = [None] * len(images)
-    seen = run_operation(Predict(), model, images, labels)
+def _walks(subject: Subject, wanted: GalleryEntry, x: torch.Tensor, labels: list[int]) -> list[dict[str, Walk | None]]:
+    """Run the stages as the service does: the attacked picture is rounded to 8 bits."""
+    model, images = subject.model, list(x)
+    nothing: list[Walk | None] = [None] * len(images)
+    seen = perform(Predict(), model, images, labels)
     attacked, purified = nothing, nothing
     if wanted.attack is not None:
         attacked = run_operation(
@@ -149,7 +148,7 @@ def _seen(walk: Trajectory | None) -> int | None:
 
 
 def _entry(
-    served: ServedModel, wanted: Wanted, stages: Stages, walks: dict[str, Trajectory | None], number: int, out: Path
+    subject: Subject, wanted: GalleryEntry, stages: Stages, walks: dict[str, Walk | None], number: int, out: Path
 ) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for stage, name in {"seen": "input", "attacked": "attacked", "purified": "purified"}.items():
@@ -185,9 +184,9 @@ def examples(digits: soap.data.Dataset, out: Path) -> list[dict[str, Any]]:
 
 
 def worst_cases() -> dict[str, dict[str, Any]]:
-    """The full suite's figures for each bundled model as it is served: not those of runs with other settings."""
+    """Results of the full suite for each bundled model with its default settings."""
     found = {}
-    for run in runs():
+    for run in committed_runs(RUNS):
         row = run.rows["worst"]
         if run.name != row.model:
             continue
@@ -205,7 +204,7 @@ def worst_cases() -> dict[str, dict[str, Any]]:
 
 
 def write(path: Path, content: object) -> None:
-    """JSON that is easy to compare."""
+    """Write indented JSON."""
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

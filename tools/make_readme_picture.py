@@ -1,8 +1,8 @@
-"""Draw the README's picture, the paper's Figure 2 for the bundled CNN: the same file comes out each time.
+"""Draw the README's picture, the paper's Figure 2 for the bundled CNN. The output is deterministic.
 
     python tools/make_readme_picture.py [OUT]
 
-OUT is docs/images/purification.png of this clone unless given. It takes the figure code of `soap demo`'s page.
+OUT is docs/images/purification.png of this clone unless given. It uses the figure code of `soap demo`'s page.
 """
 
 import sys
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import soap
 from soap.evaluation import PAPER
-from soap.evaluation.showcase import showcase
-from soap.report.digits import draw_digits
+from soap.evaluation.showcase import make_showcase
+from soap.report.demo_figures import draw_digits
 from soap.report.drawing import LIGHT, png
 
 MODEL, DATA = "mnist-cnn-dr", "mnist-mini"
@@ -22,9 +22,9 @@ if __name__ == "__main__":
     default = Path(__file__).parents[1] / "docs" / "images" / "purification.png"
     out = Path(sys.argv[1]) if len(sys.argv) == 2 else default
     model = soap.load(MODEL)
-    digits = soap.data.load(DATA).take(10)  # classes take turns, so these are the first of each
+    digits = soap.data.load(DATA).take(10)  # classes alternate, so these are the first of each
     x_adv = PAPER[DATA]["pgd"](model, digits.x, digits.y)
-    show = showcase(model, digits, x_adv, soap.SOAP(model))
+    show = make_showcase(model, digits, x_adv, soap.SOAP(model))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(png(draw_digits(show, LIGHT, attack="attacked by PGD")))
     print(out, out.stat().st_size, "bytes")

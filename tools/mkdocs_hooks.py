@@ -1,7 +1,7 @@
-"""What the site needs beyond Markdown: the command line's reference, and files that lie outside docs/.
+"""mkdocs hooks: the command line's reference, the HTML page of results, and linked files outside docs/.
 
-Pages link to files as they lie in the repository, so that links work there. Those outside docs/ come along into the
-site: Python files as pages that show them, others as they are.
+Pages link to files by their paths in the repository, so that links work there. Linked files outside docs/ are copied to
+the site: Python files as pages with their source, others unchanged.
 """
 
 import posixpath
@@ -13,17 +13,18 @@ from typing import Any
 from command_line_reference import reference
 from mkdocs.structure.files import File, Files, InclusionLevel
 
+from soap.paper.render import results_html
+
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 COMMAND_LINE = "<!-- command line -->"
-MOVED = {"results.html": "results-on-one-page.html"}
-"""From docs/ to the site, where results.md becomes results.html."""
+RESULTS_PAGE = "results-on-one-page.html"
+"""Address on the site of the HTML page that `soap.paper.render` makes."""
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add what lies elsewhere: files outside docs/ that pages link to, and what would be in the way of another."""
-    for source, place in MOVED.items():
-        files.append(File.generated(config, place, abs_src_path=str(Path(config.docs_dir, source))))
+    """Add the rendered page of results, and files outside docs/ that pages link to."""
+    files.append(File.generated(config, RESULTS_PAGE, content=results_html()))
     wanted = {target for page in files.documentation_pages() for target in _outside(page)}
     for target in sorted(wanted):
         path = ROOT / target
@@ -38,21 +39,21 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """Point links at where their files lie in the site; write the command line's reference where it is asked for."""
+    """Change links to the files' places on the site, and insert the command line's reference at its marker."""
     here = posixpath.dirname(page.file.src_uri)
 
-    def moved(link: re.Match[str]) -> str:
+    def on_site(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(here, link[0]))
-        place = MOVED.get(target, target)
+        place = target
         if target.startswith("../"):
             place = _place(target.removeprefix("../"))
         return link[0] if place == target else posixpath.relpath(place, here or ".")
 
-    return LINK.sub(moved, markdown).replace(COMMAND_LINE, reference() if COMMAND_LINE in markdown else "")
+    return LINK.sub(on_site, markdown).replace(COMMAND_LINE, reference() if COMMAND_LINE in markdown else "")
 
 
 def _outside(page: File) -> Iterator[str]:
-    """Files of the repository, but not of docs/, that a page links to, by their paths in the repository."""
+    """Files outside docs/ that a page links to, by their paths in the repository."""
     here = posixpath.dirname(page.src_uri)
     for link in LINK.findall(page.content_string):
         target = posixpath.normpath(posixpath.join(here, link))
@@ -61,5 +62,5 @@ def _outside(page: File) -> Iterator[str]:
 
 
 def _place(target: str) -> str:
-    """Where a file of the repository lies in the site."""
+    """Path on the site of a file of the repository."""
     return re.sub(r"\.py$", ".md", target)

@@ -18,7 +18,7 @@ COMMANDS = {
     "evaluate": "soap.cli.evaluate",
     "report": "soap.cli.report",
     "verify": "soap.cli.verify",
-    "reproduce": "soap.cli.reproduce",
+    "reproduce": "soap.paper.command",
     "train": "soap.cli.train",
     "tune": "soap.cli.tune",
     "bench": "soap.bench.command",

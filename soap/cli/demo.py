@@ -19,7 +19,7 @@ from soap.cli.tables import table
 from soap.defence import Defence
 from soap.errors import FileError
 from soap.evaluation import PAPER, Threat, evaluate_suite, evaluate_transfer
-from soap.evaluation.showcase import decoding, showcase
+from soap.evaluation.showcase import decoding, make_showcase
 from soap.purifiers import SOAP
 from soap.report import UPPER_BOUND, percent, under_attack
 from soap.report.run_words import knowing_words
@@ -59,7 +59,7 @@ def demo_command(
     The attacks (FGSM and PGD) have the paper's settings and do not know the purifier. Those of --adaptive do: they are
     the quick suite of `soap evaluate`. The page is one HTML file.
     """
-    from soap.report.page import demo_page  # imported here because matplotlib is slow to import
+    from soap.report.demo_page import render_demo  # imported here because matplotlib is slow to import
 
     began = time.monotonic()
     if out.is_dir():
@@ -75,7 +75,7 @@ def demo_command(
     report = None
     with console.progress() as watch:
         rows = evaluate_transfer(network, digits, attacks, [purifier], attacked_images=attacked, watch=watch, **options)
-        shown = showcase(network, digits, attacked[SHOWN_ATTACK], purifier, batch=console.batch, watch=watch)
+        shown = make_showcase(network, digits, attacked[SHOWN_ATTACK], purifier, batch=console.batch, watch=watch)
         if adaptive:
             threat = Threat(eps=PAPER[DATA][SHOWN_ATTACK].eps)  # type: ignore[attr-defined]
             target, few = Defence(network, purifier), digits.take(min(ADAPTIVE_LIMIT, limit))
@@ -86,7 +86,7 @@ def demo_command(
     again = ["soap", "demo", "--model", model, "--limit", str(limit), "--batch", str(console.batch)]
     again += ["--adaptive"] if adaptive else []
     seconds = time.monotonic() - began
-    page = demo_page(rows, shown, attack=SHOWN_ATTACK, command=shlex.join(again), seconds=seconds, knowing=report)
+    page = render_demo(rows, shown, attack=SHOWN_ATTACK, command=shlex.join(again), seconds=seconds, knowing=report)
     atomic.write_text(out, page)
 
     view = table("attack", "network alone, %", "purified first, %", "seconds: attack + purify")

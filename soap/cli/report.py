@@ -1,4 +1,4 @@
-"""`soap report`: a run of the adaptive suite as one page."""
+"""`soap report`: the HTML page of a run of the adaptive suite."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,18 +21,16 @@ def report(
     run: RunName,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="Where to write the page. [dim]\\[default: report.html in the run][/dim]"
-        ),
+        typer.Option("--out", metavar="FILE", help="File of the page. [dim]\\[default: report.html in the run][/dim]"),
     ] = None,
     data: DataName = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Make one HTML page of a run: headline and verdict, figures, checks, images that broke it, provenance.
+    """Write one HTML page of a run: verdict, accuracies, plots, checks, images that broke it, provenance.
 
-    The model is not needed, the run's folder and its data set are enough. The page asks nothing of the network.
+    It needs the run's folder and its data set, not the model. The page makes no network requests.
     """
-    from soap.report.run_page import run_page  # not above: matplotlib takes its time
+    from soap.report.run_page import render_run  # here, because importing matplotlib takes long
 
     page = out or run / "report.html"
     if page.is_dir():
@@ -42,7 +40,7 @@ def report(
     check_writable(page.parent)
     images = wanted.images(data_root, folder.plan()["classes"])
     found = read_report(run, images)
-    atomic.write_text(page, run_page(found, images, command=wanted.command))
+    atomic.write_text(page, render_run(found, images, command=wanted.command))
     content = {"run": run, "page": page.absolute(), "verdict": found.verdict.name}
     console.result(content, f"The page: {page.absolute()}")
 

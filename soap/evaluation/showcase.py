@@ -1,6 +1,6 @@
-"""What purification looks like: a few examples and the auxiliary losses of all, as data for a page.
+"""Data of the demo's figures: examples with reconstructions, and auxiliary losses by step and by radius.
 
-The paper's Figure 2 (inputs and what the decoder sees) and Figure 3a (auxiliary loss against the radius).
+The paper's Figure 2 (inputs and decoder outputs) and Figure 3a (auxiliary loss against the radius).
 """
 
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from soap.purifiers.grid import descend_grid
 from soap.shapes import Float, Int, Tensor
 
 STAGES = ("clean", "adversarial", "purified")
-"""What the first dimension of a `Showcase`'s tensors runs over."""
+"""The first dimension of a `Showcase`'s tensors."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Showcase:
     """The first example of each class at every stage, and mean auxiliary losses over all `n` examples.
 
-    places: where the shown examples stand in the data. labels: what the bare classifier says at every stage.
-    eps_adv: the largest change the attack made to any pixel.
+    places: indices of the shown examples in the data. labels: predictions of the bare classifier at every stage.
+    eps_adv: the largest change of a pixel by the attack.
     loss_by_step: along the purifier's steps t = 0 (adversarial) ... T, each example at its own radius.
     loss_by_radius: after all T steps, every example at the same radius, for the radii of the purifier's grid.
     """
@@ -45,22 +45,22 @@ class Showcase:
 
 
 def decoding(model: JointModel) -> Reconstruction:
-    """The model's auxiliary task, or a clear error where it has no decoder."""
+    """The model's auxiliary task; InputError if it has no decoder."""
     task = model.auxiliary
     if not isinstance(task, Reconstruction):
         raise InputError(
-            f"{model.name} has the auxiliary task {type(task).__name__}, want Reconstruction: what is shown is what "
-            "the decoder sees. Use a model whose name ends in -dr."
+            f"{model.name} has the auxiliary task {type(task).__name__}, expected Reconstruction, whose "
+            "decoder output is shown; use a model whose name ends in -dr."
         )
     return task
 
 
 def first_of_each_class(y: Int[Tensor, "n"]) -> tuple[int, ...]:
-    """Where each class that occurs is met first, in the order of the classes."""
+    """Index of the first example of each class, in the order of the classes."""
     return tuple(int((y == label).nonzero()[0]) for label in sorted({*y.tolist()}))
 
 
-def showcase(
+def make_showcase(
     model: JointModel,
     data: Dataset,
     x_adv: Float[Tensor, "n *shape"],
@@ -69,14 +69,16 @@ def showcase(
     batch: int = 500,
     watch: Watch = lambda what, done, total: None,
 ) -> Showcase:
-    """Purify `x_adv`, the attacked images of `data`, and keep what is worth seeing.
+    """Purify `x_adv`, the attacked images of `data`, and collect examples and mean losses.
 
-    The examples are chosen by their labels alone, so that nobody can pick the successes.
+    The examples are chosen by their labels, so that no selection of successful cases is possible.
     """
     validate.at_least("batch", batch, 1)
     task = decoding(model)
     if x_adv.shape != data.x.shape:
-        raise InputError(f"got {list(x_adv.shape)} attacked and {list(data.x.shape)} clean images, want the same ones.")
+        raise InputError(
+            f"got attacked images {list(x_adv.shape)} and clean images {list(data.x.shape)}; expected equal shapes."
+        )
     places = first_of_each_class(data.y)
     inputs = torch.stack([data.x[[*places]]] * len(STAGES))
     by_step = torch.zeros(purifier.steps + 1, dtype=torch.float64)

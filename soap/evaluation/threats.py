@@ -8,10 +8,10 @@ from soap.shapes import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Clean(Attack):
-    """No attack: the images as they are."""
+    """No attack: returns the images unchanged."""
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """The same images."""
+        """A copy of the images."""
         return x.clone()
 
 
@@ -37,3 +37,4 @@ PAPER: dict[str, dict[str, Attack]] = {
     "cifar10": _COLOUR,
     "cifar100": _COLOUR,
 }
+"""Attacks by data set, then by the name in the paper's tables."""

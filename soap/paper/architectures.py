@@ -1,4 +1,4 @@
-"""Tables 5 to 7 of the paper, written from the networks that the code builds: modules, blocks, architectures."""
+"""Tables 5 to 7 of the paper, generated from the networks that the code builds: modules, blocks, architectures."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ from soap._runtime.isolation import preserved_random_state
 from soap.models.architecture import Normalise
 from soap.models.batch_norm import Norm
 from soap.models.residual_networks import Block, WideBlock
+from soap.paper.model_names import NETWORK_NAMES
 
-NETWORKS = {"fcn": "FCN", "cnn": "CNN", "resnet18": "ResNet-18", "wide-resnet28": "Wide-ResNet-28"}
-WIDEN = 10
+WIDEN_FACTOR = 10
 
 SPECIFICS = {
     "Conv": ("Conv(m, kxk, s)", "2-D convolution with m feature maps, a kxk kernel, and stride s in both directions"),
@@ -28,15 +28,15 @@ SPECIFICS = {
     "Pool": ("Pool", "mean over all places of a feature map; not printed"),
     "Normalise": ("Normalise", "subtract each channel's mean and divide by its deviation; not printed"),
 }
-"""What each module of the paper's notation is. The paper also lists Maxpool(s), which none of its networks has."""
+"""Notation and meaning of each module. The paper also lists Maxpool(s), which none of its networks has."""
 
-Line = tuple[str, int]
-"""A layer in the paper's notation, and how many parameters it has."""
+LayerLine = tuple[str, int]
+"""A layer in the paper's notation, and its number of parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
-    """A table of words: `head` over `rows`, remarks below."""
+class TextTable:
+    """A table of text: `head` above `rows`, notes below."""
 
     name: str
     title: str
@@ -50,23 +50,23 @@ class Listing:
 
     @property
     def head(self) -> tuple[str, ...]:
-        """What the columns hold."""
+        """Column titles."""
         return self._content[0]
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """The lines below the head, one text a column."""
+        """The rows below the head, one text a column."""
         return self._content[1]
 
 
-def count(module: nn.Module) -> int:
-    """Its parameters."""
+def parameter_count(module: nn.Module) -> int:
+    """Number of parameters."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def layers(module: nn.Module) -> Iterator[Line]:
-    """A module in the paper's notation, part by part; blocks are one line."""
-    own = count(module)
+def layers(module: nn.Module) -> Iterator[LayerLine]:
+    """Layers of a module in the paper's notation; a residual block is one line."""
+    own = parameter_count(module)
     match module:
         case nn.Sequential():
             for part in module:
@@ -77,7 +77,7 @@ def layers(module: nn.Module) -> Iterator[Line]:
         case WideBlock():
             _, last = _convolutions(module.residual)
             (dropout,) = (part.p for part in module.residual if isinstance(part, nn.Dropout))
-            settings = f"{last.out_channels // WIDEN}, {_kernel(last)}, {last.stride[0]}, {dropout:g}"
+            settings = f"{last.out_channels // WIDEN_FACTOR}, {_kernel(last)}, {last.stride[0]}, {dropout:g}"
             yield f"Wide-Block({settings})", own
         case Norm():
             yield "BN", own
@@ -103,11 +103,11 @@ def layers(module: nn.Module) -> Iterator[Line]:
             raise NotImplementedError(f"the paper has no notation for {type(module).__name__}")
 
 
-def inside(block: Block | WideBlock) -> Iterator[Line]:
-    """The layers of a block, with its shortcut where it is added."""
+def inside(block: Block | WideBlock) -> Iterator[LayerLine]:
+    """Layers of a residual block, with the shortcut at the point of its addition."""
     yield from layers(block.residual)
-    short = ("ShortCut", count(block.shortcut))
-    if isinstance(block, Block):  # the last norm takes the shortcut in, then rectifies
+    short = ("ShortCut", parameter_count(block.shortcut))
+    if isinstance(block, Block):  # the last norm adds the shortcut, then applies ReLU
         norm, relu = layers(block.join)
         yield from (norm, short, relu)
     else:
@@ -115,7 +115,7 @@ def inside(block: Block | WideBlock) -> Iterator[Line]:
 
 
 def network(name: str) -> nn.Sequential:
-    """Encoder and classifier of an architecture, as shapes alone: nothing is drawn and no memory is taken."""
+    """Encoder and classifier of an architecture on the meta device: no random draw, no memory."""
     with preserved_random_state(), torch.device("meta"):
         built = models.build(name)
     return nn.Sequential(built.encoder, built.classifier)
@@ -129,28 +129,28 @@ def _kernel(convolution: nn.Conv2d) -> str:
     return "x".join(map(str, convolution.kernel_size))
 
 
-def _shown(line: Line) -> str:
+def _line_text(line: LayerLine) -> str:
     return f"{line[0]}: {line[1]:,}" if line[1] else line[0]
 
 
-def _runs(lines: Iterator[Line]) -> list[Line]:
-    """Equal lines that follow one another as one."""
+def _runs(lines: Iterator[LayerLine]) -> list[LayerLine]:
+    """Consecutive equal lines joined into one."""
     runs = [(line, len([*equal])) for line, equal in groupby(lines)]
     return [(f"{text} x {times}" if times > 1 else text, times * own) for (text, own), times in runs]
 
 
-def _side_by_side(columns: list[list[Line]]) -> list[tuple[str, ...]]:
-    return [tuple(map(_shown, line)) for line in zip_longest(*columns, fillvalue=("", 0))]
+def _side_by_side(columns: list[list[LayerLine]]) -> list[tuple[str, ...]]:
+    return [tuple(map(_line_text, line)) for line in zip_longest(*columns, fillvalue=("", 0))]
 
 
 def _modules() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    used = {name: Counter(text.partition("(")[0] for text, _ in _all_layers(network(name))) for name in NETWORKS}
-    head = ("Module", "Specifics", *(f"in {label}" for label in NETWORKS.values()))
-    return head, [(*said, *(str(used[name][key]) for name in NETWORKS)) for key, said in SPECIFICS.items()]
+    used = {name: Counter(text.partition("(")[0] for text, _ in _all_layers(network(name))) for name in NETWORK_NAMES}
+    head = ("Module", "Specifics", *(f"in {label}" for label in NETWORK_NAMES.values()))
+    return head, [(*words, *(str(used[name][key]) for name in NETWORK_NAMES)) for key, words in SPECIFICS.items()]
 
 
-def _all_layers(whole: nn.Module) -> Iterator[Line]:
-    """The layers with those inside blocks; the convolution of a shortcut counts as a part of the shortcut."""
+def _all_layers(whole: nn.Module) -> Iterator[LayerLine]:
+    """All layers, also those inside blocks; the convolution of a shortcut counts as part of the shortcut."""
     for part in whole.children():
         if isinstance(part, nn.Sequential):
             yield from _all_layers(part)
@@ -160,26 +160,26 @@ def _all_layers(whole: nn.Module) -> Iterator[Line]:
 
 def _blocks() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     with preserved_random_state(), torch.device("meta"):
-        small, wide = Block(16, 32, 2), WideBlock(16 * WIDEN, 32 * WIDEN, 2, 0.3)
-    shown = [next(layers(block)) for block in (small, wide)]
-    return tuple(map(_shown, shown)), _side_by_side([[*inside(small)], [*inside(wide)]])
+        small, wide = Block(16, 32, 2), WideBlock(16 * WIDEN_FACTOR, 32 * WIDEN_FACTOR, 2, 0.3)
+    blocks = [next(layers(block)) for block in (small, wide)]
+    return tuple(map(_line_text, blocks)), _side_by_side([[*inside(small)], [*inside(wide)]])
 
 
 def _architectures() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    columns = [_runs(layers(network(name))) for name in NETWORKS]
-    total = tuple(f"in all: {count(network(name)):,}" for name in NETWORKS)
-    return tuple(NETWORKS.values()), [*_side_by_side(columns), total]
+    columns = [_runs(layers(network(name))) for name in NETWORK_NAMES]
+    total = tuple(f"in all: {parameter_count(network(name)):,}" for name in NETWORK_NAMES)
+    return tuple(NETWORK_NAMES.values()), [*_side_by_side(columns), total]
 
 
-LISTINGS = {
-    "table-5": Listing(
+TEXT_TABLES = {
+    "table-5": TextTable(
         name="table-5",
         title="Basic modules",
         caption="The modules that the networks are made of, and how many of them each network of the code has.",
         make=_modules,
         notes=("The paper also lists Maxpool(s); none of its networks has one.",),
     ),
-    "table-6": Listing(
+    "table-6": TextTable(
         name="table-6",
         title="Residual blocks",
         caption="The blocks at their first width that changes the shape, layer by layer with parameters.",
@@ -189,7 +189,7 @@ LISTINGS = {
             "paper prints them at the end of the block before, which is the same chain cut elsewhere.",
         ),
     ),
-    "table-7": Listing(
+    "table-7": TextTable(
         name="table-7",
         title="Architectures",
         caption="Encoder and classifier of each network, layer by layer with parameters.",

@@ -1,112 +1,171 @@
-"""Run what the paper's cells want: train what is missing, evaluate, keep every row at once; stop and go on anywhere."""
+"""Jobs that fill empty cells of the paper's tables: which models to train, which attacks to run, and their cost."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import torch
+from soap import recipes, validate
+from soap.errors import InputError, unknown
+from soap.paper.row_queries import CellQuery, training_seed
+from soap.recipes import Recipe, generative
+from soap.recipes.generative import GenerativeRecipe
+from soap.results import Row
+from soap.specs import DefenceSpec
 
-from soap.paper.planning import Evaluation, Job, Training, plan
-from soap.paper.time_left import TimeLeft, about
-from soap.paper.wanted import Wanted
-from soap.paper.workshop import MissingError, Workshop
-from soap.results import Ledger, Row, Store
+ATTACK_PASSES = {
+    "none": 1,
+    "fgsm": 3,
+    "substitute-fcn": 60,
+    "substitute-cnn": 60,
+    "pgd": 120,
+    "df": 600,
+    "cw": 7_500,
+}
+"""Approximate network passes of an attack for an image (a gradient counts as three), the cheapest first."""
+
+PURIFIER_PASSES = 40
+"""The same for a SOAP purifier with its grid of radii."""
+
+MACS = {"fcn": 1e6, "cnn": 1e7, "resnet18": 4e7, "wide-resnet28": 5e9, "wgan": 5e6, "pixelcnn": 8e9}
+"""Approximate multiplications in a pass; the smallest networks are bound by memory and count as larger."""
+
+PRIOR_PASSES = {"wgan": 6_000, "pixelcnn": 4}
+"""Passes through a generative model for the purification of an image."""
+
+TRAINING_IMAGES = 50_000
+
+PurifierChoice = tuple[str, str | None]
+"""How a purifier chooses its radius, and its gradient if that is not the recipe's."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
-    """Where a run stands: the job under way, what of it is being done, and how long all jobs will take."""
+class TrainingJob:
+    """Train the recipe's model from `seed` for `epochs`."""
 
-    job: Job
-    number: int
-    jobs: int
-    what: str
-    done: int
-    total: int
-    seconds_left: float
+    recipe: str
+    seed: int
+    epochs: int
 
-    def __str__(self) -> str:
-        return f"{self.number}/{self.jobs} {self.job.title}; {about(self.seconds_left)} left"
+    @property
+    def kind(self) -> str:
+        """Jobs of one kind take about the same time for the same work."""
+        return "train"
+
+    @property
+    def title(self) -> str:
+        """The job in words."""
+        return f"{_model_text(self.recipe, self.seed)}: train for {self.epochs} epochs"
+
+    @property
+    def work(self) -> float:
+        """Approximate number of multiplications."""
+        recipe = recipes.find(self.recipe)
+        if isinstance(recipe, GenerativeRecipe):
+            return 3.0 * TRAINING_IMAGES * self.epochs * MACS[recipe.kind]
+        views = {"rotation": 4, "consistency": 2}.get(recipe.task or "", 1)
+        attacked = 0 if recipe.adversarial is None else getattr(recipe.adversarial, "steps", 1)
+        return 3.0 * (views + attacked) * TRAINING_IMAGES * self.epochs * _macs(recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
-    """A job that could not be done, and why: what is missing and the command that fetches it."""
+class EvaluationJob:
+    """Run one attack on one trained model for `n` images; evaluate the bare classifier and every purifier.
 
-    job: Job
-    reason: str
+    priors: recipes of generative models whose purifiers are evaluated as well.
+    """
+
+    recipe: str
+    seed: int
+    attack: str
+    purifiers: tuple[PurifierChoice, ...]
+    n: int
+    priors: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Jobs of one kind take about the same time for the same work."""
+        return self.attack
+
+    @property
+    def title(self) -> str:
+        """The job in words."""
+        choices = [choice if gradient is None else f"{choice} ({gradient})" for choice, gradient in self.purifiers]
+        behind = ", ".join(["bare", *choices, *self.priors])
+        return f"{_model_text(self.recipe, self.seed)}: {self.attack} on {self.n:,} images, {behind}"
+
+    @property
+    def work(self) -> float:
+        """Approximate number of multiplications."""
+        passes = ATTACK_PASSES[self.attack] + PURIFIER_PASSES * len(self.purifiers)
+        kinds = [generative.read(name).kind for name in self.priors]
+        by_priors = sum(PRIOR_PASSES[kind] * MACS[kind] for kind in kinds)
+        return self.n * (passes * _macs(recipes.read(self.recipe)) + by_priors)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Done:
-    """What a run did; `rows` are the new ones. `finished` is false when it was asked to stop before the end."""
-
-    finished: bool
-    jobs: int
-    done: int
-    skipped: tuple[Skipped, ...]
-    rows: list[Row]
+Job = TrainingJob | EvaluationJob
 
 
-def run(
-    wanted: Iterable[Wanted],
-    *,
+def plan_jobs(
+    queries: Iterable[CellQuery],
     rows: Iterable[Row],
-    results: Path,
-    runs: Path,
-    device: torch.device,
-    data_root: Path | None = None,
-    batch: int = 500,
-    precision: str = "fp32",
-    compiled: bool = False,
+    *,
+    weights: Callable[[str, int], Path | None],
     epochs: int | None = None,
     seeds: Sequence[int] = (0,),
     limit: Mapping[str, int] | None = None,
-    watch: Callable[[Progress], None] = lambda progress: None,
-    stop: Callable[[], bool] = lambda: False,
-    clock: Callable[[], float] = time.monotonic,
-) -> Done:
-    """Fill the cells that neither `rows` nor the store `results` fills yet, one job at a time.
+) -> list[Job]:
+    """Jobs for the cells that no row fills: model by model, trained if needed, cheap attacks first.
 
-    Weights are the bundled ones (seed 0), else `runs`/RECIPE[-seed-N]/last.safetensors, which are trained where they
-    are missing; a training that was cut off goes on from its checkpoint. precision, compiled and epochs (so many at
-    most; the rows tell) are for training alone: weights that are there are taken as they are. seeds, limit: see `plan`.
-    Jobs whose data set is not at hand are skipped. stop: asked between batches and steps; what is done is kept, and
-    the same call goes on.
+    weights: file of a recipe and seed, or None if they must be trained. epochs: largest number to train for. seeds: a
+    row is needed for each of these trainings. limit: largest number of images by attack.
     """
-    store = Ledger(results, list(rows))
-    before = {row.key for row in store.read()}
-    workshop = Workshop(store, runs, device, data_root, batch, precision, compiled, stop)
-    jobs = plan(wanted, store.read(), weights=workshop.weights, epochs=epochs, seeds=seeds, limit=limit)
-    left = TimeLeft([(job.kind, job.work) for job in jobs], device=device.type, clock=clock)
-    skipped: list[Skipped] = []
-    done = 0
-
-    def report(number: int, job: Job, what: str, part: int, total: int, own: float | None = None) -> None:
-        seconds = left.seconds(own)
-        watch(Progress(job=job, number=number, jobs=len(jobs), what=what, done=part, total=total, seconds_left=seconds))
-
-    for number, job in enumerate(jobs, 1):
-        if stop():
-            break
-        left.begin()
-        show = partial(report, number, job)
-        show(job.kind, 0, 1)
-        try:
-            whole = workshop.do(job, show)
-        except MissingError as problem:
-            skipped.append(Skipped(job=job, reason=str(problem)))
-            left.end(counts=False)
-            continue
-        if not whole:
-            break
-        left.end()
-        done += 1
-    new = [row for row in Store(results).read() if row.key not in before]
-    finished = done + len(skipped) == len(jobs)
-    return Done(finished=finished, jobs=len(jobs), done=done, skipped=tuple(skipped), rows=new)
+    limits = _checked(epochs, seeds, limit or {})
+    cells, known = list(queries), list(rows)
+    groups: dict[tuple[int, str], dict[tuple[str, int], dict[DefenceSpec, CellQuery]]] = {}
+    for seed in seeds:
+        trained = [row for row in known if training_seed(row) == seed]
+        for cell in cells:
+            if cell.attack not in ATTACK_PASSES:
+                raise unknown("attack", cell.attack, ATTACK_PASSES)
+            n = min(cell.n, limits.get(cell.attack, cell.n))
+            if cell.filled_by(trained, n):
+                continue
+            defences = groups.setdefault((seed, cell.recipe), {}).setdefault((cell.attack, n), {})
+            defences[cell.defence] = cell
+    jobs: list[Job] = []
+    for (seed, recipe), attacks in groups.items():
+        priors = [cell.prior for defences in attacks.values() for cell in defences.values() if cell.prior is not None]
+        # All trainings of a classifier are measured behind the same training of a prior: seed 0.
+        for name, own_seed in dict.fromkeys([(recipe, seed), *((prior, 0) for prior in priors)]):
+            own = recipes.find(name).training.epochs
+            training = TrainingJob(recipe=name, seed=own_seed, epochs=min(own, epochs or own))
+            if weights(name, own_seed) is None and training not in jobs:
+                jobs.append(training)
+        for (attack, n), defences in sorted(attacks.items(), key=lambda item: list(ATTACK_PASSES).index(item[0][0])):
+            behind = [cell for defence, cell in defences.items() if defence.purifies]
+            purifiers = tuple((cell.eps_pfy, cell.gradient) for cell in behind if cell.prior is None)
+            names = tuple(cell.prior for cell in behind if cell.prior is not None)
+            jobs.append(EvaluationJob(recipe=recipe, seed=seed, attack=attack, purifiers=purifiers, n=n, priors=names))
+    return jobs
 
 
-__all__ = ["Done", "Evaluation", "Job", "Progress", "Skipped", "Training", "plan", "run"]
+def _checked(epochs: int | None, seeds: Sequence[int], limit: Mapping[str, int]) -> Mapping[str, int]:
+    if epochs is not None:
+        validate.at_least("epochs", epochs, 1)
+    if not seeds:
+        raise InputError("got no seed; expected at least one, e.g. seeds=(0,).")
+    for seed in seeds:
+        validate.at_least("seed", seed, 0)
+    for attack, images in limit.items():
+        if attack not in ATTACK_PASSES:
+            raise unknown("attack", attack, ATTACK_PASSES)
+        validate.at_least(f"limit of {attack}", images, 1)
+    return limit
+
+
+def _model_text(recipe: str, seed: int) -> str:
+    return f"{recipe}, seed {seed}" if seed else recipe
+
+
+def _macs(recipe: Recipe) -> float:
+    return MACS.get(recipe.architecture, MACS["resnet18"])

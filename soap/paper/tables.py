@@ -1,4 +1,4 @@
-"""The tables of the paper as data: printed numbers from `printed/*.toml`, and what would fill each cell with ours."""
+"""The paper's tables as data: printed numbers from `printed/*.toml`, and the result row that fills each cell."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
 
-from soap.paper.architectures import LISTINGS, Listing
-from soap.paper.black_box import PREFIX, BlackBox
-from soap.paper.wanted import Wanted
+from soap.paper.architectures import TEXT_TABLES, TextTable
+from soap.paper.row_queries import SUBSTITUTE_PREFIX, BlackBoxQuery, CellQuery
 from soap.specs import UNDEFENDED
 
 Mark = Literal["", "best", "second"]
-Rule = Literal["close", "close or better", "any"]
+Tolerance = Literal["close", "close or better", "any"]
+Place = tuple[str, str, str]
+"""Names of a cell's row, group and column."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heading:
-    """A row, a column, or a group of columns. section: the heading that rows of one method share."""
+    """A row, a column, or a group of columns. section: a heading shared by the rows of one method."""
 
     name: str
     label: str
@@ -26,11 +27,11 @@ class Heading:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One number of a table. printed: the paper's, in per cent. mark: how the paper marks it.
+    """One number of a table. printed: the paper's number, in per cent. mark: how the paper marks it.
 
-    wanted: what fills it with ours; None for a method that is not part of this project. oracle: chosen with the
-    label, so never the best. rule: how near ours is to be to the printed number; adversarial training with FGSM leaks
-    labels, which makes its figures accidents: "any".
+    query: the result row that fills it; None for a method that is not part of this project. oracle: the radius was
+    chosen with the label, so the number is never marked as best. rule: how close our number must be to the printed
+    one. FGSM adversarial training leaks labels and its accuracy varies at random: "any".
     """
 
     row: str
@@ -38,21 +39,21 @@ class Cell:
     column: str
     printed: float | None
     mark: Mark
-    wanted: Wanted | None
+    query: CellQuery | None
     oracle: bool
-    rule: Rule
+    rule: Tolerance
 
     @property
-    def place(self) -> tuple[str, str, str]:
+    def place(self) -> Place:
         """Names of row, group and column."""
         return self.row, self.group, self.column
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table of figures in per cent: rows are methods, columns attacks, in one group of columns for each network.
+class PaperTable:
+    """A table of numbers in per cent: rows are methods, columns are attacks, with one group of columns a network.
 
-    stub: what the rows are. measure: "accuracy", or "success" of the attack.
+    stub: title of the first column. measure: "accuracy", or "success" of the attack.
     """
 
     name: str
@@ -63,19 +64,26 @@ class Table:
     groups: tuple[Heading, ...]
     columns: tuple[Heading, ...]
     rows: tuple[Heading, ...]
-    cells: Mapping[tuple[str, str, str], Cell]
+    cells: Mapping[Place, Cell]
 
     @property
-    def wanted(self) -> list[Wanted]:
-        """What is to be measured for it, in the order of reading."""
-        return [cell.wanted for cell in self.cells.values() if cell.wanted is not None]
+    def queries(self) -> list[CellQuery]:
+        """The queries of all cells, in reading order."""
+        return [cell.query for cell in self.cells.values() if cell.query is not None]
+
+    def headings(self, place: Place) -> tuple[Heading, Heading, Heading]:
+        """Row, group and column of a cell."""
+        row, group, column = (
+            next(heading for heading in headings if heading.name == name)
+            for name, headings in zip(place, (self.rows, self.groups, self.columns), strict=True)
+        )
+        return row, group, column
 
 
-def read(name: str) -> Table:
-    """The table whose numbers lie in `printed/NAME.toml`."""
-    file = resources.files(__package__) / "printed" / f"{name}.toml"
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
-    return Table(
+def read(name: str) -> PaperTable:
+    """The table of `printed/NAME.toml`."""
+    content = _toml(f"printed/{name}.toml")
+    return PaperTable(
         name=content["name"],
         title=content["title"],
         caption=content["caption"],
@@ -86,6 +94,17 @@ def read(name: str) -> Table:
         rows=tuple(map(_heading, content["rows"])),
         cells={cell.place: cell for cell in _cells(content)},
     )
+
+
+def explanation(table: str, place: Place) -> str | None:
+    """Why our number differs from the printed one, from `footnotes.toml`: the text of the most specific key."""
+    row, group, column = place
+    keys = (f"{table}/{row}/{group}/{column}", f"{table}/{row}/{group}", f"{row}/{group}")
+    return next((FOOTNOTES[key] for key in keys if key in FOOTNOTES), None)
+
+
+def _toml(path: str) -> dict[str, Any]:
+    return tomllib.loads((resources.files(__package__) / path).read_text(encoding="utf-8"))
 
 
 def _heading(entry: Mapping[str, Any]) -> Heading:
@@ -105,52 +124,38 @@ def _cells(content: Mapping[str, Any]) -> Iterator[Cell]:
                 column=column["name"],
                 printed=printed,
                 mark="best" if place in row.get("best", ()) else "second" if place in row.get("second", ()) else "",
-                wanted=_wanted(content, settings),
+                query=_query(content, settings),
                 oracle=row.get("oracle", False),
                 rule=_rule(settings, content["measure"]),
             )
 
 
-def _wanted(content: Mapping[str, Any], settings: Mapping[str, str]) -> Wanted | None:
+def _query(content: Mapping[str, Any], settings: Mapping[str, str]) -> CellQuery | None:
     if "method" not in settings:
         return None
     recipe = f"{content['data']}-{settings['network']}-{settings['method']}"
     eps_pfy, gradient, prior = settings.get("eps_pfy", UNDEFENDED), settings.get("gradient"), settings.get("prior")
     if "substitute" in settings:
-        attack = f"{PREFIX}{settings['substitute']}"
-        return BlackBox(recipe=recipe, attack=attack, eps_pfy=eps_pfy, gradient=gradient)
+        attack = f"{SUBSTITUTE_PREFIX}{settings['substitute']}"
+        return BlackBoxQuery(recipe=recipe, attack=attack, eps_pfy=eps_pfy, gradient=gradient)
     attack, measure = settings["attack"], content["measure"]
-    return Wanted(recipe=recipe, attack=attack, eps_pfy=eps_pfy, gradient=gradient, prior=prior, measure=measure)
+    return CellQuery(recipe=recipe, attack=attack, eps_pfy=eps_pfy, gradient=gradient, prior=prior, measure=measure)
 
 
-def _rule(settings: Mapping[str, str], measure: str) -> Rule:
+def _rule(settings: Mapping[str, str], measure: str) -> Tolerance:
     method = settings.get("method", "")
     if method == "fgsm-at":
         return "any"
     purifies = method in ("dr", "rp", "lc") or "prior" in settings
-    # A success rate is the attack's: neither side of it is the better one.
+    # A success rate describes the attack: neither a higher nor a lower one is better.
     return "close or better" if purifies and measure == "accuracy" else "close"
 
 
-def _footnotes() -> dict[str, str]:
-    file = resources.files(__package__) / "footnotes.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8"))
-
-
-def explanation(table: str, place: tuple[str, str, str]) -> str | None:
-    """Why ours differs from the printed number, from `footnotes.toml`: the most particular of the keys that fit.
-
-    place: names of row, group and column.
-    """
-    row, group, column = place
-    keys = (f"{table}/{row}/{group}/{column}", f"{table}/{row}/{group}", f"{row}/{group}")
-    return next((FOOTNOTES[key] for key in keys if key in FOOTNOTES), None)
-
-
-TABLES: dict[str, Table | Listing] = {
-    name: LISTINGS[name] if name in LISTINGS else read(name) for name in (f"table-{number}" for number in range(1, 10))
+TABLES: dict[str, PaperTable | TextTable] = {
+    name: TEXT_TABLES[name] if name in TEXT_TABLES else read(name)
+    for name in (f"table-{number}" for number in range(1, 10))
 }
-"""Every table of the paper by its name, in the paper's order."""
+"""Every table of the paper by name, in the paper's order."""
 
-FOOTNOTES = _footnotes()
+FOOTNOTES: dict[str, str] = _toml("footnotes.toml")
 """Texts by "table/row/group/column", "table/row/group" or "row/group"."""

@@ -1,9 +1,9 @@
-"""Rows and tensors in, tables, figures and pages out; nothing here trains or attacks.
+"""Tables, plots and pages made from result rows; nothing here trains or attacks.
 
-Text comes from here; figures and pages from their own modules, which import matplotlib and jinja2.
+This module has the text functions. Plots and pages are in submodules, which import matplotlib and jinja2.
 """
 
-from soap.report.accuracy import UPPER_BOUND, Line, percent, under_attack
+from soap.report.accuracy import UPPER_BOUND, AttackLine, percent, under_attack
 from soap.report.markdown import markdown_table, models_table, with_section
 
-__all__ = ["UPPER_BOUND", "Line", "markdown_table", "models_table", "percent", "under_attack", "with_section"]
+__all__ = ["UPPER_BOUND", "AttackLine", "markdown_table", "models_table", "percent", "under_attack", "with_section"]

@@ -1,4 +1,4 @@
-"""Rows of the `transfer` protocol as a table, one line an attack, bare beside purified; and rows in words."""
+"""Accuracy under each attack, bare beside purified, from rows of the `transfer` protocol; and rows as text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ UPPER_BOUND = (
     "an attacker who knows it does better."
 )
 
-TITLES = {"none": "no attack", "fgsm": "FGSM", "pgd": "PGD", "cw": "Carlini-Wagner", "df": "DeepFool"}
+ATTACK_TITLES = {"none": "no attack", "fgsm": "FGSM", "pgd": "PGD", "cw": "Carlini-Wagner", "df": "DeepFool"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """One attack: how many images are right without the purifier, and with it."""
+class AttackLine:
+    """The rows of one attack: bare classifier and purified."""
 
     bare: Row
     purified: Row
 
     @property
     def title(self) -> str:
-        """What people call the attack."""
-        return TITLES.get(self.bare.attack.name, self.bare.attack.name)
+        """Display name of the attack."""
+        return ATTACK_TITLES.get(self.bare.attack.name, self.bare.attack.name)
 
     @property
     def seconds(self) -> str:
-        """Time of the attack and of the purifier."""
+        """Seconds of the attack and of the purifier."""
         return f"{self.bare.seconds:.1f} + {self.purified.seconds:.1f}"
 
 
-def under_attack(rows: Sequence[Row]) -> list[Line]:
-    """A line for each attack, in the order of the rows; each attack has one bare row and one purified."""
+def under_attack(rows: Sequence[Row]) -> list[AttackLine]:
+    """One line an attack, in the order of the rows; each attack needs one bare and one purified row."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.attack.name, []).append(row)
@@ -42,16 +42,16 @@ def under_attack(rows: Sequence[Row]) -> list[Line]:
         bare, purified = ([row for row in own if row.defence.purifies != wanted] for wanted in (True, False))
         if len(bare) != 1 or len(purified) != 1:
             raise InputError(
-                f"attack {attack!r} has {len(bare)} bare and {len(purified)} purified rows, want one of each; "
-                "choose the rows of one model, data set and purifier."
+                f"attack {attack!r} has {len(bare)} bare and {len(purified)} purified rows; expected one of each. "
+                "Choose the rows of one model, data set and purifier."
             )
-        lines.append(Line(bare=bare[0], purified=purified[0]))
+        lines.append(AttackLine(bare=bare[0], purified=purified[0]))
     if not lines:
-        raise InputError("there are no rows to show, want at least one attack's; evaluate something first.")
+        raise InputError("got no rows; expected those of at least one attack. Run an evaluation first.")
     return lines
 
 
 def percent(row: Row) -> str:
-    """Accuracy and its 95 % interval, in per cent: '80.7 [78.1, 83.0]'."""
+    """Accuracy and its 95 % interval in per cent: '80.7 [78.1, 83.0]'."""
     low, high = row.interval
     return f"{100 * row.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

@@ -1,9 +1,9 @@
-"""Rows as Markdown tables, and the part of a document that is rendered from rows."""
+"""Markdown tables of rows, and sections of a document that are rendered from rows."""
 
 from collections.abc import Iterable, Sequence
 
 from soap.errors import InputError
-from soap.report.accuracy import TITLES, percent
+from soap.report.accuracy import ATTACK_TITLES, percent
 from soap.report.row_text import eps_text, gradient_text
 from soap.results import Row
 
@@ -13,7 +13,7 @@ def models_table(rows: Sequence[Row]) -> str:
     attacks = list(dict.fromkeys(row.attack.name for row in rows))
     lines = list(dict.fromkeys((row.model, row.defence) for row in rows))
     found = {(row.model, row.defence, row.attack.name): row for row in rows}
-    head = ["model", "purified", *(TITLES.get(attack, attack) for attack in attacks)]
+    head = ["model", "purified", *(ATTACK_TITLES.get(attack, attack) for attack in attacks)]
     table = []
     for model, defence in lines:
         cells = [found.get((model, defence, attack)) for attack in attacks]
@@ -23,7 +23,7 @@ def models_table(rows: Sequence[Row]) -> str:
 
 
 def markdown_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Cells as a table."""
+    """A Markdown table of text cells."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
@@ -33,5 +33,5 @@ def with_section(document: str, name: str, content: str) -> str:
     before, found, rest = document.partition(opening)
     _, closed, after = rest.partition(closing)
     if not (found and closed):
-        raise InputError(f"the document has no section {opening} ... {closing} to render into.")
+        raise InputError(f"the document has no section {opening} ... {closing}; add both markers to it.")
     return f"{before}{opening}\n{content}\n{closing}{after}"

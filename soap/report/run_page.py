@@ -1,40 +1,39 @@
-"""The page of a run of the adaptive suite: one HTML file that asks nothing of the network."""
+"""The HTML page of a run of the adaptive suite: one file without network requests."""
 
 from soap.data import Dataset
 from soap.evaluation.checks import FAIL, NOT_RUN, PASS, WARN
 from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import broken_images
 from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER, headline
-from soap.report.drawing import DARK, LIGHT, picture
+from soap.report.drawing import DARK, LIGHT
+from soap.report.html import environment, picture
 from soap.report.row_text import defence_text, step_text, training_text
 from soap.report.run_figures.bars import draw_bars
-from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
-from soap.report.run_figures.gallery import gallery
+from soap.report.run_figures.broken_images import gallery
+from soap.report.run_figures.curves import accuracy_by_radius, draw_losses, draw_radii, loss_by_step
 from soap.report.run_words import alone, gain, right, shown_lines, subject, threat_words
-from soap.report.templating import environment
 from soap.results import defence_from_json, provenance_from_json
 from soap.specs import AttackStep
 
-GALLERY = 12
-"""Images shown of those that broke it."""
+MAX_GALLERY_IMAGES = 12
 
 MEANING = {
-    TRUSTED: "Every check passes and the adaptive suite is complete. It remains a bound: what these attackers, who "
-    "know the defence, did not break. No measurement proves that no better attacker exists.",
-    UPPER: "True robustness may be lower, perhaps much lower: a check was in doubt, or an attack that matters was "
-    "left out. Do not quote the figure without these words.",
-    NOTHING: "A check failed, so whatever the attacks left standing says nothing about robustness.",
+    TRUSTED: "Every check passes and the adaptive suite is complete. It remains an upper bound, over these "
+    "attacks, which know the defence. No measurement proves that no better attack exists.",
+    UPPER: "True robustness may be lower, perhaps much lower: a check warns, or a relevant attack was left out. Do not "
+    "quote the number without this sentence.",
+    NOTHING: "A check failed, so the accuracy under these attacks does not measure robustness.",
 }
 SIGNS = {PASS: "✓", WARN: "!", FAIL: "✗", NOT_RUN: "·"}
 
 
-def run_page(report: SuiteReport, data: Dataset, *, command: str) -> str:
+def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
     """The page as text. data: the images of the run. command: how it was made; may be empty."""
     summary, plan = report.summary, report.summary.plan
-    radii, losses = radius_curve(report.folder), loss_curve(report.folder)
-    shown = gallery(broken_images(report.folder, summary, data, GALLERY), plan["classes"])
+    radii, losses = accuracy_by_radius(report.folder), loss_by_step(report.folder)
+    shown = gallery(broken_images(report.folder, summary, data, MAX_GALLERY_IMAGES), plan["classes"])
     lines = shown_lines(report)
-    said = ", ".join(f"{line.protocol} {right(line)}, classifier alone {alone(line)}" for line in lines)
+    bars_text = ", ".join(f"{line.protocol} {right(line)}, classifier alone {alone(line)}" for line in lines)
     return (
         environment()
         .get_template("run.html")
@@ -53,12 +52,12 @@ def run_page(report: SuiteReport, data: Dataset, *, command: str) -> str:
             findings=report.findings,
             signs=SIGNS,
             counts={state: sum(one.state == state for one in report.findings) for state in SIGNS},
-            bars=picture(draw_bars(report, LIGHT), f"Images right in per cent: {said}."),
+            bars=picture(draw_bars(report, LIGHT), f"Correctly classified images in per cent: {bars_text}."),
             radii=radii and picture(draw_radii(radii, LIGHT), radii.words),
             losses=losses and picture(draw_losses(losses, LIGHT), losses.words),
             curves=(radii, losses),
             gallery=shown,
-            fallen=int((summary.clean.defended & ~summary.worst.defended).sum()),
+            broken=int((summary.clean.defended & ~summary.worst.defended).sum()),
             provenance=provenance_from_json(plan["provenance"]),
             training_text=training_text,
             defence=defence_text(defence_from_json(plan["target"]["defence"])),

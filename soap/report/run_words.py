@@ -1,4 +1,4 @@
-"""What a run of the adaptive suite says in words and figures, for pages and the command line alike."""
+"""The result of a run of the adaptive suite as text, for pages and the command line."""
 
 from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import ProtocolResult, Summary
@@ -10,23 +10,23 @@ NORMS = {"linf": "Linf", "l2": "L2"}
 
 
 def shown_lines(report: SuiteReport) -> tuple[ProtocolResult, ...]:
-    """Clean, each protocol, and the worst case where the verdict leaves it a meaning."""
+    """Clean, each protocol, and the worst case unless the verdict makes it void."""
     summary = report.summary
     return (summary.clean, *summary.protocols, *(() if report.verdict.name == NOTHING else (summary.worst,)))
 
 
 def right(line: ProtocolResult) -> str:
-    """What the defence gets right in per cent, with its 95 % interval: '80.7 [78.1, 83.0]'."""
+    """Accuracy of the defence in per cent with its 95 % interval: '80.7 [78.1, 83.0]'."""
     return _share(line.correct, line.n)
 
 
 def alone(line: ProtocolResult) -> str:
-    """The same of the classifier alone on the same points; a dash where it cannot be told apart."""
+    """The same for the bare classifier on the same points; a dash if it is not known."""
     return "-" if line.bare is None else _share(int(line.bare.sum()), line.n)
 
 
 def gain(line: ProtocolResult) -> str:
-    """What the defence adds to the classifier on the same points, in points: '+3.1 [+1.0, +5.2]'."""
+    """Accuracy of the defence minus that of the bare classifier, in points: '+3.1 [+1.0, +5.2]'."""
     if line.gain is None:
         return "-"
     difference, low, high = (100 * part for part in line.gain)
@@ -34,7 +34,7 @@ def gain(line: ProtocolResult) -> str:
 
 
 def subject(summary: Summary) -> str:
-    """What was attacked: 'cifar10-resnet18-lc behind SOAP, gradient stop'."""
+    """The attacked model and purifier: 'cifar10-resnet18-lc behind SOAP, gradient stop'."""
     target = summary.plan["target"]
     if not summary.plan["purifies"]:
         return str(target["name"])
@@ -43,7 +43,7 @@ def subject(summary: Summary) -> str:
 
 
 def threat_words(summary: Summary) -> str:
-    """Who attacked what, where."""
+    """Model, purifier, suite, radius and images of the run."""
     plan = summary.plan
     radius = f"{NORMS.get(plan['threat']['norm'], plan['threat']['norm'])} radius {plan['threat']['eps']:.4g}"
     behind = f" behind {defence_text(defence_from_json(plan['target']['defence']))}" if plan["purifies"] else ""
@@ -52,7 +52,7 @@ def threat_words(summary: Summary) -> str:
 
 
 def knowing_words(report: SuiteReport) -> list[str]:
-    """What an attacker who knows the purifier leaves, beside what one who does not leaves of the same images."""
+    """Accuracy under attacks that know the purifier, beside that under attacks that do not, on the same images."""
     summary, transfer = report.summary, report.summary.protocol("transfer")
     unknowing = [] if transfer is None else [f"not knowing it {right(transfer).replace(' ', ' % ', 1)}"]
     void = report.verdict.name == NOTHING

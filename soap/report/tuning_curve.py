@@ -1,22 +1,21 @@
-"""Figure 3 of the paper for a model of one's own: auxiliary loss against the radius, clean and attacked."""
+"""The plot of `soap tune`: auxiliary loss against the radius, clean and attacked (Figure 3 for the user's model)."""
 
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from soap._files import atomic
 from soap.evaluation.tuning import Tuning
-from soap.report.drawing import LIGHT, Palette, png, show_zero, svg
-from soap.report.paper_figures import panels
+from soap.report import panels
+from soap.report.drawing import LIGHT, Palette, save_figure, show_zero
 
 NAME = "tune"
 
 
 def draw(tuning: Tuning, palette: Palette = LIGHT) -> Figure:
-    """The curves of the chosen gamma and T, the attack's radius and the elbow."""
-    figure, (axes,) = panels.side_by_side(1, palette, width=6.4, height=4.2)
+    """Curves for the chosen gamma and T, with the attack's radius and the elbow."""
+    figure, (axes,) = panels.panel_row(1, palette, width=6.4, height=4.2)
     best = tuning.best
-    scale = 1 if tuning.eps_adv > 0.1 else 255  # small radii are counted in grey levels, as the paper does
+    scale = 1 if tuning.eps_adv > 0.1 else 255  # small radii are in grey levels, as in the paper
     radii = [radius * scale for radius in tuning.radii]
     lines = (
         ("attacked, purified", best.attacked, palette.adversarial, "-", "o"),
@@ -33,22 +32,15 @@ def draw(tuning: Tuning, palette: Palette = LIGHT) -> Figure:
     )  # fmt: skip
     show_zero(axes)
     unit = "" if scale == 1 else ", in 255ths"
-    name = tuning.model.replace("$", r"\$")  # else mathematics would begin there
+    name = tuning.model.replace("$", r"\$")  # $ starts mathematics in matplotlib
     title = f"{name}: $\\gamma$ = {best.step_size * scale:.3g}, T = {best.steps}"
     x_label = f"purification radius $\\epsilon_{{pfy}}${unit}"
-    panels.head(axes, palette, title, x_label, "mean auxiliary loss", f"{tuning.n:,} images")
-    panels.legend(axes, palette)
+    panels.set_titles(axes, palette, title, x_label, "mean auxiliary loss", f"{tuning.n:,} images")
+    panels.add_legend(axes, palette)
     return figure
 
 
 def save(tuning: Tuning, out: Path) -> list[Path]:
     """Write `out`/tune.json, tune.png and tune.svg; the same tuning gives the same bytes."""
-    figure = draw(tuning)
-    contents = {"png": png(figure), "svg": svg(figure)}
-    paths = [out / f"{NAME}.json"]
-    tuning.save(paths[0])
-    for kind, content in contents.items():
-        paths.append(out / f"{NAME}.{kind}")
-        with atomic.replace_file(paths[-1]) as temporary:
-            temporary.write_bytes(content)
-    return paths
+    tuning.save(out / f"{NAME}.json")
+    return [out / f"{NAME}.json", *save_figure(draw(tuning), out, NAME)]

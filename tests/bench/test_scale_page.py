@@ -4,17 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-import render_scale as render
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from soap.bench import scale_page
+
 ROOT = Path(__file__).parents[2]
-
-
-def test_the_page_is_rendered_from_the_committed_rows():
-    page = render.PAGE.read_text(encoding="utf-8")
-    assert render.rendered(page, render.committed_rows()) == page
 
 
 class Bottleneck(nn.Module):
@@ -50,7 +46,7 @@ def test_the_size_of_resnet_50_is_that_of_one():
                 module.register_forward_hook(lambda _, given, out: values.append(given[0].numel() + out.numel()))
         with FlopCounterMode(display=False) as counted:
             network(torch.empty(1, 3, 224, 224))
-    size = render.resnet50()
+    size = scale_page.resnet50()
     assert size.parameters == sum(parameter.numel() for parameter in network.parameters()) == 25_557_032
     assert size.operations == counted.get_total_flops()
     assert size.values == sum(values)
@@ -62,22 +58,24 @@ def test_a_ring_sends_what_every_process_passes_on():
     sent = 0
     for _ in ("adding up", "handing round"):
         sent += sum(4 * 1000 // parts for _ in range(parts - 1))
-    assert render.exchanged(1000, parts) == sent
-    assert render.exchanged(1000, 1) == 0
+    assert scale_page.exchanged(1000, parts) == sent
+    assert scale_page.exchanged(1000, 1) == 0
 
 
 def test_figures_follow_from_the_rows():
-    rows = render.committed_rows()
+    rows = scale_page.gpu_rows(ROOT / "results")
     assert all("cpu" not in row["provenance"]["device"] for row in rows)
-    row = dict(render.trainings(rows)[0])
+    row = dict(scale_page.trainings(rows)[0])
     ours = row["paths"]["ours"]
     slow = {**row, "paths": {**row["paths"], "ours": {**ours, "images_per_second": 1234.0}}}
-    assert "| 1,234 |" in render.measured([row, slow])  # the later of two that measured the same
-    assert f"| {ours['images_per_second']:,.0f} |" not in render.measured([row, slow])
-    assert render.rate(row) == pytest.approx(render.operations(row) * ours["images_per_second"])
+    assert "| 1,234 |" in scale_page.measured([row, slow])  # the later of two that measured the same
+    assert f"| {ours['images_per_second']:,.0f} |" not in scale_page.measured([row, slow])
+    assert scale_page.rate(row) == pytest.approx(scale_page.operations(row) * ours["images_per_second"])
 
 
 def test_the_estimate_halves_with_every_doubling_of_passes():
-    found = re.findall(r"^\| [^|]+ \| ([\d,]+) \|", render.imagenet(render.committed_rows()), re.MULTILINE)
+    found = re.findall(
+        r"^\| [^|]+ \| ([\d,]+) \|", scale_page.imagenet(scale_page.gpu_rows(ROOT / "results")), re.MULTILINE
+    )
     speeds = [int(cell.replace(",", "")) for cell in found]
-    assert [round(speeds[0] / speed) for speed in speeds] == list(render.VIEWS.values())
+    assert [round(speeds[0] / speed) for speed in speeds] == list(scale_page.PASSES_BY_TRAINING.values())

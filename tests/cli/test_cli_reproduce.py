@@ -8,22 +8,22 @@ import pytest
 from paper_rows import row_for
 
 import soap
-from soap import paper
-from soap.paper import TABLES, Table, jobs, rows
-from soap.paper.claims import CLAIMS
-from soap.paper.figures import FIGURES
-from soap.paper.verdicts import OF_FIGURES, OF_TABLES
-from soap.report.row_text import eps_text
+from soap.paper import rows
+from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
+from soap.paper.claims.texts import CLAIMS
+from soap.paper.figure_list import FIGURES
+from soap.paper.job_runner import JobsResult
+from soap.paper.tables import TABLES, PaperTable
 from soap.results import Store
 
-WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].wanted
+WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].query
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
     """As from an installed package: no rows but the zoo's."""
     monkeypatch.setattr(rows, "results_folder", lambda: None)
-    monkeypatch.setattr("soap.cli.paper_figures.results_folder", lambda: None)
+    monkeypatch.setattr("soap.paper.command.results_folder", lambda: None)
 
 
 def test_the_list_has_every_table_and_figure_and_the_claims(run):
@@ -40,7 +40,7 @@ def test_the_list_has_every_table_and_figure_and_the_claims(run):
     assert f"{first['done']} of 80" in text
     counts = done.json["claims"]
     assert list(counts) == ["did_not_hold", "held", "not_decided"]
-    assert sum(counts.values()) == len(OF_TABLES | OF_FIGURES)
+    assert sum(counts.values()) == len(TABLE_CHECKS | FIGURE_CHECKS)
     assert f"{counts['did_not_hold']} did not hold, {counts['held']} held, " in text
 
 
@@ -59,8 +59,8 @@ def test_a_table_from_the_bundled_rows(run):
 
 
 def test_rows_of_the_users_own_file_are_shown_too(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(paper, "committed_rows", list)  # whether the recipe has bundled rows or not
-    wanted = TABLES["table-1"].cells["pgd-at", "fcn", "pgd"].wanted
+    monkeypatch.setattr("soap.paper.command.committed_rows", list)  # whether the recipe has bundled rows or not
+    wanted = TABLES["table-1"].cells["pgd-at", "fcn", "pgd"].query
     Store(tmp_path / "mine.jsonl").append(row_for(wanted, 5000, training="7 epochs, seed 0, fp32"))
     done = run("reproduce", "table-1", "--results", "mine.jsonl")
     lines = done.out.splitlines()
@@ -97,9 +97,9 @@ def test_tables_from_the_code(run, name):
         (("--only", "cifar11"), "unknown recipe 'cifar11'; did you mean"),
         (("table-2", "--only", "mnist-fcn"), "table-2 has no cell of a recipe that starts with 'mnist-fcn'"),
         (("table-5", "--only", "mnist-fcn"), "leave out --only"),
-        (("claims", "--only", "mnist-fcn"), "claims are judged by all rows there are: leave out --only"),
-        (("claims", "--run"), "claims are judged by all rows there are: leave out --only, and --run the tables"),
-        (("--limit", "cw"), "--limit is 'cw', want a number of images, for one attack e.g. cw=1000."),
+        (("claims", "--only", "mnist-fcn"), "claims are judged by all rows; leave out --only"),
+        (("claims", "--run"), "claims are judged by all rows; leave out --only, and use --run"),
+        (("--limit", "cw"), "--limit is 'cw'; expected a number of images"),
         (("--limit", "cw=0"), "--limit is 'cw=0'"),
         (("--limit", "cv=10"), "unknown attack 'cv'; did you mean cw"),
         (("--precision", "fp8"), "precision is 'fp8'"),
@@ -149,13 +149,13 @@ def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
     cells = TABLES["table-1"].cells
     numbers = {"dr-min-aux": 6500, "fgsm-at": 8000, "pgd-at": 5000}
     for method, correct in numbers.items():
-        wanted = cells[method, "fcn", "fgsm"].wanted
+        wanted = cells[method, "fcn", "fgsm"].query
         row = row_for(wanted, correct, date="2099-01-01T00:00:00+00:00", weights="f", training="1000 epochs, seed 0")
         Store(tmp_path / "mine.jsonl").append(row)
     done = run("reproduce", "claims", "--results", "mine.jsonl", "--json")
     assert done.code == 0
     claims = {claim["name"]: claim for claim in done.json["claims"]}
-    assert list(claims) == [name for name in CLAIMS if name in OF_TABLES | OF_FIGURES]
+    assert list(claims) == [name for name in CLAIMS if name in TABLE_CHECKS | FIGURE_CHECKS]
     fcn = claims["fcn-above-adversarial-training"]
     assert (fcn["held"], fcn["printed_held"], fcn["about"], fcn["section"]) == (False, False, ["table-1"], "4.1")
     assert fcn["evidence"].startswith("Against it: FCN, SOAP-DR: FGSM 65.00 against FGSM AT 80.00.")
@@ -177,11 +177,11 @@ def by_batch(defence):
 
 
 def test_run_measures_what_is_missing_once(run, monkeypatch, tmp_path):
-    known = [row for row in paper.committed_rows() if (row.model, row.attack.name) != ("mnist-fcn-dr", "fgsm")]
+    known = [row for row in rows.committed_rows() if (row.model, row.attack.name) != ("mnist-fcn-dr", "fgsm")]
     known += [  # whether they are measured yet or not
         replace(row, defence=by_batch(row.defence)) for row in known if row.defence.eps == "min-aux"
     ]
-    monkeypatch.setattr(paper, "committed_rows", lambda: known)
+    monkeypatch.setattr("soap.paper.command.committed_rows", lambda: known)
     mini = soap.data.load("mnist-mini")
     monkeypatch.setattr(soap.data, "load", lambda name, split, root=None: replace(mini, name=name))
     arguments = ("reproduce", "table-1", "--only", "mnist-fcn-dr", "--run", "--limit", "1000", "--device", "cpu")
@@ -225,9 +225,9 @@ def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
 
     def fake(wanted, **options):
         seen.update(options, wanted=list(wanted))
-        return jobs.Done(finished=False, jobs=4, done=1, skipped=(), rows=[])
+        return JobsResult(finished=False, jobs=4, done=1, skipped=(), rows=[])
 
-    monkeypatch.setattr(jobs, "run", fake)
+    monkeypatch.setattr("soap.paper.command.run_jobs", fake)
     done = run("reproduce", "--run", "--only", "cifar10-resnet18-lc", "--epochs", "30", "--trainings", "2",
                "--seed", "1", "--limit", "cw=1000", "--limit", "5000", "--precision", "bf16", "--compile",
                "--batch", "77", "--runs", "elsewhere", "--data-root", "data")  # fmt: skip
@@ -237,8 +237,8 @@ def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
     assert (seen["limit"]["cw"], seen["limit"]["pgd"], seen["batch"]) == (1000, 5000, 77)
     assert (str(seen["runs"]), str(seen["data_root"])) == ("elsewhere", "data")
     assert str(seen["results"]) == "runs/reproduce.jsonl"
-    tables = [table for table in TABLES.values() if isinstance(table, Table)]
-    wanted = {w for table in tables for w in table.wanted if w.recipe == "cifar10-resnet18-lc"}
+    tables = [table for table in TABLES.values() if isinstance(table, PaperTable)]
+    wanted = {w for table in tables for w in table.queries if w.recipe == "cifar10-resnet18-lc"}
     assert set(seen["wanted"]) == wanted
     assert len(seen["wanted"]) == len(wanted) == 32  # 30 of Table 2, 2 of Table 9
 
@@ -247,11 +247,11 @@ def test_run_gathers_a_figure_from_the_weights_at_hand(run, monkeypatch):
     seen = {}
     loaded = soap.load("mnist-fcn-dr")
 
-    def fake(self, models, **options):
-        seen.update(options, models=models)
+    def fake(self, models, options):
+        seen.update(vars(options), models=models)
         return ["rows of something"]
 
-    monkeypatch.setattr(type(FIGURES["figure-5"]), "gather", fake)
+    monkeypatch.setattr(type(FIGURES["figure-5"]), "make_inputs", fake)
     monkeypatch.setattr(soap.zoo, "names", lambda: ["mnist-fcn-dr"])
     done = run("reproduce", "figure-5", "--run", "--limit", "50", "--out", "drawn", "--device", "cpu")
     assert done.code == 0

@@ -67,7 +67,7 @@ def depth_ties(x, losses):
 
 @pytest.mark.parametrize(
     ("x", "y", "words"),
-    [([0.0], [1.0], "two at least"), ([0, 1], [1.0], "as many"), ([0.0, 0.0], [1.0, 0.0], "ascending order")],
+    [([0.0], [1.0], "at least two"), ([0, 1], [1.0], "equal numbers"), ([0.0, 0.0], [1.0, 0.0], "ascending order")],
 )
 def test_bad_curves(x, y, words):
     with pytest.raises(InputError, match=words):

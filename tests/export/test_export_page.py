@@ -2,19 +2,20 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
-import render_export as tool
 import typer.main
 
+from soap.errors import FileError
+from soap.export import docs_page as tool
 
-def test_the_page_is_rendered_from_the_committed_rows():
-    page = tool.PAGE.read_text(encoding="utf-8")
-    assert tool.rendered(page, tool.committed_rows()) == page
+ROOT = Path(__file__).parents[2]
+ROWS = ROOT / "results" / "export.jsonl"
 
 
 def test_a_share_that_is_too_low_is_marked_and_named():
-    row = tool.committed_rows()[0]
+    row = tool.committed_rows(ROWS)[0]
     assert set(row["parts"]) == {"classifier", "loss", "step", "whole"}
     low = json.loads(json.dumps(row))
     low["parts"]["step"]["agree"] = 0.998
@@ -30,12 +31,12 @@ def test_a_share_that_is_too_low_is_marked_and_named():
 
 def test_a_row_of_another_kind_is_refused(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"schema": "soap-bench/1"}) + "\n")
-    with pytest.raises(SystemExit, match="line 1: not a row of schema soap-export/1"):
+    with pytest.raises(FileError, match=r"line 1.*schema soap-export/1"):
         tool.committed_rows(tmp_path / "rows.jsonl")
 
 
 def test_of_two_rows_of_one_model_the_later_counts(tmp_path):
-    first = tool.committed_rows()[0]
+    first = tool.committed_rows(ROWS)[0]
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({**first, "images": n}) for n in (1, 2)))
     assert [row["images"] for row in tool.committed_rows(tmp_path / "rows.jsonl")] == [2]
 
@@ -43,7 +44,7 @@ def test_of_two_rows_of_one_model_the_later_counts(tmp_path):
 def test_the_commands_of_the_page_are_understood():
     from soap.cli import app
 
-    page = tool.PAGE.read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("soap export ")]
     command = typer.main.get_command(app).commands["export"]
     assert lines

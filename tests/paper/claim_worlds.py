@@ -8,17 +8,18 @@ from paper_rows import row_for
 
 from soap import recipes
 from soap.attacks import PGD
-from soap.evaluation import PAPER, curves, examples, gathered
-from soap.evaluation.curves import RadiusCurve
-from soap.evaluation.examples import Examples
-from soap.evaluation.gathered import Material
-from soap.evaluation.sweeps import AUXILIARY_AWARE, BETAS, CROSS_ENTROPY
-from soap.paper import TABLES, Table, Wanted
-from soap.paper.figures import TASKS
-from soap.paper.verdicts import Findings
-from soap.paper.verdicts.numbers import Printed
-from soap.purifiers.soap import soap_spec
-from soap.specs import AttackSpec, AttackStep
+from soap.evaluation import PAPER
+from soap.paper import attacked_examples, figure_data, radius_curve
+from soap.paper.attacked_examples import Examples
+from soap.paper.claims.checks import ClaimEvidence
+from soap.paper.comparison import ComparedCell
+from soap.paper.figure_data import FigureData
+from soap.paper.figure_list import TASKS
+from soap.paper.radius_curve import RadiusCurve
+from soap.paper.row_queries import CellQuery
+from soap.paper.sweeps import AUXILIARY_AWARE, BETAS, CROSS_ENTROPY
+from soap.paper.tables import TABLES, PaperTable
+from soap.purifiers.soap import label
 
 ACCURACY = {
     "no-def": {"none": 99.0, "fgsm": 2.0, "pgd": 1.0, "cw": 1.0, "df": 1.0},
@@ -44,7 +45,7 @@ def _value(table, cell):
 
 def world():
     """Numbers by (table, row, group, column)."""
-    filled = (table for table in TABLES.values() if isinstance(table, Table))
+    filled = (table for table in TABLES.values() if isinstance(table, PaperTable))
     return {(table.name, *cell.place): _value(table, cell) for table in filled for cell in table.cells.values()}
 
 
@@ -52,7 +53,7 @@ def as_tables(numbers):
     """What checks of tables take."""
     tables = {}
     for (table, *place), value in numbers.items():
-        tables.setdefault(table, {})[tuple(place)] = Printed(ours=value)
+        tables.setdefault(table, {})[tuple(place)] = ComparedCell(cell=TABLES[table].cells[tuple(place)], ours=value)
     return tables
 
 
@@ -60,7 +61,7 @@ def as_rows(numbers):
     """Result rows that fill those cells which ours is wanted for."""
     rows = {}
     for (table, *place), value in numbers.items():
-        wanted = TABLES[table].cells[tuple(place)].wanted
+        wanted = TABLES[table].cells[tuple(place)].query
         if wanted is None or value is None:
             continue
         if wanted.measure == "accuracy":
@@ -85,7 +86,7 @@ SECONDS = {
 
 
 def beta_row(model, beta, purified, percent):
-    wanted = Wanted(recipe=model, attack="pgd", eps_pfy="min-aux" if purified else "none")
+    wanted = CellQuery(recipe=model, attack="pgd", eps_pfy="min-aux" if purified else "none")
     step = AttackStep(name="AuxiliaryAwarePGD", settings={"beta": beta})
     fields = {"protocol": AUXILIARY_AWARE, "attack": AttackSpec(name=f"beta={beta:g}", steps=(step,))}
     return row_for(wanted, round(10 * percent), n=1000, **fields)
@@ -94,7 +95,7 @@ def beta_row(model, beta, purified, percent):
 def purified_row(model, percent, *, eps="min-aux", gamma=1.0, steps=5, task=None, **others):
     """Under PGD; gamma and a number as eps are in units of the model's own gamma."""
     own = recipes.read(model).purifier
-    wanted = Wanted(recipe=model, attack="pgd", eps_pfy="min-aux")
+    wanted = CellQuery(recipe=model, attack="pgd", eps_pfy="min-aux")
     grid = tuple(own.grid) if eps == "min-aux" else ()
     eps = eps if eps == "min-aux" else eps * own.step_size
     defence = soap_spec(eps, grid, own.step_size * gamma, steps, **(task or {}))
@@ -151,7 +152,7 @@ def digits(back=range(10)):
     truth = tuple(range(10))
     return Examples(
         model=TASKS[0], data="d", classes=tuple("0123456789"), places=truth, truth=truth,
-        columns=("clean", "pgd", "pgd, purified"), answers=(truth, (9,) * 10, truth), images=images, decoded=images,
+        columns=("clean", "pgd", "pgd, purified"), predictions=(truth, (9,) * 10, truth), images=images, decoded=images,
         provenance={},
     )  # fmt: skip
 
@@ -159,12 +160,12 @@ def digits(back=range(10)):
 def findings(folder, *, numbers=None, rows=None, seconds=SECONDS, curves_of=None, pictures=None):
     """All of the made-up world, or what is given in its place."""
     for made in [curve(model) for model in TASKS] if curves_of is None else curves_of:
-        gathered.save(folder / curves.file_name(made.model), made)
+        figure_data.save(folder / radius_curve.file_name(made.model), made)
     for made in [digits()] if pictures is None else pictures:
-        gathered.save(folder / examples.file_name(made.model), made)
+        figure_data.save(folder / attacked_examples.file_name(made.model), made)
     rows = sweep_rows() if rows is None else rows
-    return Findings(
+    return ClaimEvidence(
         tables=as_tables(world() if numbers is None else numbers),
         seconds=seconds,
-        material=Material(folder=folder, rows=list(rows.values())),
+        figure_data=FigureData(folder=folder, rows=list(rows.values())),
     )

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soap.paper import TABLES
-from soap.paper.claims import CLAIMS, claims_about
-from soap.paper.figures import FIGURES
-from soap.paper.verdicts import OF_FIGURES, OF_TABLES
-from soap.paper.verdicts.numbers import Number, above
-from soap.paper.verdicts.parts import Part, Verdict, mostly
+from soap.paper.claims.checks import ClaimPart, ClaimVerdict, mostly
+from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
+from soap.paper.claims.table_numbers import TableNumber, above
+from soap.paper.claims.texts import CLAIMS, claims_about
+from soap.paper.figure_list import FIGURES
+from soap.paper.tables import TABLES
 
 DESCRIPTIONS = {
     "shared-encoder", "decoder-is-no-defence", "examples-of-table-2", "tasks-illustrated", "examples-of-attacks",
@@ -23,8 +23,8 @@ OURS = {"ablation-gradients"}
 
 
 def test_every_claim_has_a_check_and_every_check_a_claim():
-    assert not set(OF_TABLES) & set(OF_FIGURES)
-    assert set(OF_TABLES) | set(OF_FIGURES) == set(CLAIMS) - DESCRIPTIONS
+    assert not set(TABLE_CHECKS) & set(FIGURE_CHECKS)
+    assert set(TABLE_CHECKS) | set(FIGURE_CHECKS) == set(CLAIMS) - DESCRIPTIONS
     assert set(CLAIMS) >= DESCRIPTIONS
 
 
@@ -34,10 +34,10 @@ def test_a_claim_has_its_words_its_section_and_what_it_is_about(claim):
     assert re.fullmatch(r"section [\dA](\.\d)?|sections [\dA](\.\d)? and [\dA]\.\d", claim.place)
     assert claim.about
     assert set(claim.about) <= set(TABLES) | set(FIGURES)
-    if claim.name in OF_TABLES:
+    if claim.name in TABLE_CHECKS:
         assert any(name.startswith("table") for name in claim.about)
-    if claim.name in OF_TABLES | OF_FIGURES:
-        rule = (OF_TABLES | OF_FIGURES)[claim.name].rule
+    if claim.name in TABLE_CHECKS | FIGURE_CHECKS:
+        rule = (TABLE_CHECKS | FIGURE_CHECKS)[claim.name].rule
         assert rule
         assert not rule.endswith(".")
 
@@ -62,17 +62,17 @@ def test_claims_are_found_by_what_they_are_about():
 
 def test_evidence_tells_what_is_against_it_first_and_groups_by_subject():
     parts = (
-        Part(held=True, subject="FCN", words="a"),
-        Part(held=False, subject="CNN", words="b", lacks=(("model", "CW"),)),
-        Part(held=True, subject="FCN", words="c"),
-        Part(held=None, words="d", lacks=(("model", "DF"), ("model", "CW"), ("curve", ""))),
+        ClaimPart(held=True, subject="FCN", words="a"),
+        ClaimPart(held=False, subject="CNN", words="b", missing=(("model", "CW"),)),
+        ClaimPart(held=True, subject="FCN", words="c"),
+        ClaimPart(held=None, words="d", missing=(("model", "DF"), ("model", "CW"), ("curve", ""))),
     )
-    made = Verdict(parts=parts)
+    made = ClaimVerdict(parts=parts)
     assert made.held is False
     assert made.against == "CNN: b"
     assert made.evidence == "Against it: CNN: b. For it: FCN: a, c. So far: d. Missing: model (CW, DF), curve."
-    assert Verdict(parts=parts[:1]).evidence == "For it: FCN: a."
-    assert list(made.told) == ["Against it", "For it", "So far", "Missing"]
+    assert ClaimVerdict(parts=parts[:1]).evidence == "For it: FCN: a."
+    assert list(made.evidence_by_kind) == ["Against it", "For it", "So far", "Missing"]
 
 
 HELD = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=6)
@@ -81,7 +81,7 @@ HELD = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=6)
 @given(HELD)
 @settings(max_examples=50, deadline=None)
 def test_a_claim_holds_where_all_of_it_holds(held):
-    verdict = Verdict(parts=tuple(Part(held=one) for one in held)).held
+    verdict = ClaimVerdict(parts=tuple(ClaimPart(held=one) for one in held)).held
     possible = {None not in held or rest for rest in (True, False)} if False not in held else {False}
     assert verdict is (possible.pop() if len(possible) == 1 else None)
 
@@ -89,14 +89,16 @@ def test_a_claim_holds_where_all_of_it_holds(held):
 @given(HELD, st.sampled_from([0.25, 0.5, 0.75, 1.0]))
 @settings(max_examples=50, deadline=None)
 def test_what_is_typical_is_decided_once_the_rest_cannot_change_it(held, share):
-    made = mostly([Part(held=one, words="w") for one in held], share)
+    made = mostly([ClaimPart(held=one, words="w") for one in held], share)
     counts = {sum(one is True for one in held) + rest for rest in range(held.count(None) + 1)}
     possible = {count >= share * len(held) for count in counts}
     assert made.held is (possible.pop() if len(possible) == 1 else None)
 
 
 def number(value, method="A"):
-    return Number(value=value, signs="†", short=False, method=method, network="FCN", attack="CW", lack=(method, "CW"))
+    return TableNumber(
+        value=value, signs="†", short=False, method=method, network="FCN", attack="CW", missing=(method, "CW")
+    )
 
 
 @given(st.floats(0, 100), st.lists(st.floats(0, 100) | st.none(), min_size=1, max_size=3), st.sampled_from([-3, 0, 10]))
@@ -107,11 +109,11 @@ def test_above_is_decided_by_the_best_rival(ours, rivals, by):
     close = [rival for rival in rivals if rival is not None and abs(ours - rival - by) <= 1e-6]
     if not close:
         assert part.held is (False if fails else None if None in rivals else True)
-    assert len(part.lacks) == rivals.count(None)
+    assert len(part.missing) == rivals.count(None)
 
 
 def test_the_words_of_a_comparison():
     part = above(number(61.494), [number(57.07, "B"), number(2.0, "C"), number(None, "D")], 0.0)
     assert (part.held, part.subject, part.words) == (None, "FCN, A", "CW 61.49† against B 57.07†")
-    assert part.lacks == (("D", "CW"),)
-    assert above(number(None), [number(1.0)], 0.0) == Part(held=None, lacks=(("A", "CW"),))
+    assert part.missing == (("D", "CW"),)
+    assert above(number(None), [number(1.0)], 0.0) == ClaimPart(held=None, missing=(("A", "CW"),))

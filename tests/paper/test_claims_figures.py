@@ -14,10 +14,10 @@ from claim_worlds import (
     sweep_rows,
 )
 
-from soap.paper.claims import CLAIMS
-from soap.paper.figures import TASKS
-from soap.paper.verdicts import OF_FIGURES, OF_TABLES, judge, judge_all
-from soap.report.measured import epoch_seconds
+from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS, judge, judge_all
+from soap.paper.claims.texts import CLAIMS
+from soap.paper.epoch_times import epoch_seconds
+from soap.paper.figure_list import TASKS
 
 DR, RP, LC = TASKS
 ALL = sweep_rows()
@@ -71,23 +71,23 @@ FIGURE_CASES = {
 
 
 def test_the_table_of_cases_has_every_claim_of_figures():
-    assert set(FIGURE_CASES) == set(OF_FIGURES)
+    assert set(FIGURE_CASES) == set(FIGURE_CHECKS)
 
 
-@pytest.mark.parametrize("name", OF_FIGURES)
+@pytest.mark.parametrize("name", FIGURE_CHECKS)
 def test_claims_of_figures_both_ways_and_open(name, tmp_path):
-    check, cases = OF_FIGURES[name], zip(("spoilt", "open"), FIGURE_CASES[name], strict=True)
+    check, cases = FIGURE_CHECKS[name], zip(("spoilt", "open"), FIGURE_CASES[name], strict=True)
     folders = {case: tmp_path / case for case in ("good", "spoilt", "open")}
     for folder in folders.values():
         folder.mkdir()
     good = check.judge(findings(folders["good"]))
     assert good.held is True, good.evidence
-    assert set(good.told) == {"For it"}
+    assert set(good.evidence_by_kind) == {"For it"}
     spoilt, lacking = (check.judge(findings(folders[case], **changes)) for case, changes in cases)
     assert spoilt.held is False, spoilt.evidence
     assert spoilt.against
     assert lacking.held is None, lacking.evidence
-    assert "Missing" in lacking.told
+    assert "Missing" in lacking.evidence_by_kind
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_claims_of_figures_both_ways_and_open(name, tmp_path):
     [
         ("loss-tells-attack", "SOAP-DR: clean 0.2, attacked 1, purified 0.2 (1,000 images)"),
         ("elbow-at-attack-radius", "SOAP-LC: elbow at 8/255, attack's radius 8/255 (1,000 images)"),
-        ("decoder-sees-class-again", "again: 0 1 2 3 4 5 6 7 8 9; then classified rightly: 0 1 2 3 4 5 6 7 8 9."),
+        ("decoder-sees-class-again", "again: 0 1 2 3 4 5 6 7 8 9; then correctly classified: 0 1 2 3 4 5 6 7 8 9."),
         ("over-estimation-helps", "SOAP-DR: 55.00 at 0.3, at best 58.00 slightly above, at 0.35 (1,000 images)"),
         ("squared-error-for-rotation", "cross entropy chooses 4/255 on average, the attack 8/255; under PGD 60.00 by"),
         ("few-large-steps", "SOAP-RP: 60.00 with 5 steps, 50.00 with 10 steps of 1/2 the size (1,000 images)"),
@@ -109,11 +109,11 @@ def test_claims_of_figures_both_ways_and_open(name, tmp_path):
     ],
 )
 def test_evidence_of_figures_in_words(name, words, tmp_path):
-    assert words in OF_FIGURES[name].judge(findings(tmp_path)).evidence
+    assert words in FIGURE_CHECKS[name].judge(findings(tmp_path)).evidence
 
 
 def test_a_fall_in_between_is_told(tmp_path):
-    verdict = OF_FIGURES["positive-beta-rises"].judge(findings(tmp_path, **beta(DR, 10.0, True, 63.9)))
+    verdict = FIGURE_CHECKS["positive-beta-rises"].judge(findings(tmp_path, **beta(DR, 10.0, True, 63.9)))
     told = "Against it: SOAP-DR: from 50.00 to 75.00 after purification, falling by 1.10 in between (1,000 images)."
     assert verdict.evidence.startswith(told)
 
@@ -121,9 +121,9 @@ def test_a_fall_in_between_is_told(tmp_path):
 def test_claims_are_judged_in_the_papers_order_and_descriptions_are_not(tmp_path):
     known = findings(tmp_path)
     judged = judge_all(known)
-    assert [one.claim.name for one in judged] == [name for name in CLAIMS if name in OF_TABLES | OF_FIGURES]
+    assert [one.claim.name for one in judged] == [name for name in CLAIMS if name in TABLE_CHECKS | FIGURE_CHECKS]
     assert all(one.ours.held for one in judged)
-    assert {one.claim.name for one in judged if one.printed is not None} == set(OF_TABLES)
+    assert {one.claim.name for one in judged if one.printed is not None} == set(TABLE_CHECKS)
     assert judge(CLAIMS["tasks-illustrated"], known) is None
     leaking = judge(CLAIMS["labels-leak"], known)
     assert (leaking.ours.held, leaking.printed.held) == (True, True)

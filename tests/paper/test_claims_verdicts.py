@@ -9,13 +9,11 @@ from claim_worlds import (
     world,
 )
 
-from soap.paper import TABLES, Table
-from soap.paper.figures import TASKS
-from soap.paper.verdicts import OF_TABLES
-from soap.paper.verdicts.numbers import PRINTED, number
-from soap.report.comparison import compare
-from soap.report.measured import numbers
-from soap.specs import TrainingSpec
+from soap.paper.claims.judging import TABLE_CHECKS
+from soap.paper.claims.table_numbers import PRINTED, number
+from soap.paper.comparison import SHORTER, compare
+from soap.paper.figure_list import TASKS
+from soap.paper.tables import TABLES, PaperTable
 
 DR, RP, LC = TASKS
 T1, T2, T3, T4, T8, T9 = (f"table-{k}" for k in (1, 2, 3, 4, 8, 9))
@@ -60,12 +58,12 @@ LACKING = {name: [next(iter(places))] for name, places in SPOILT.items()} | {
 """By claim: how the places of numbers begin without which it is open."""
 
 
-@pytest.mark.parametrize("name", OF_TABLES)
+@pytest.mark.parametrize("name", TABLE_CHECKS)
 def test_claims_of_tables_both_ways_and_open(name):
-    check, whole = OF_TABLES[name], world()
+    check, whole = TABLE_CHECKS[name], world()
     good = check.judge(as_tables(whole))
     assert good.held is True, good.evidence
-    assert set(good.told) == {"For it"}
+    assert set(good.evidence_by_kind) == {"For it"}
     bad = check.judge(as_tables(whole | SPOILT[name]))
     assert bad.held is False, bad.evidence
     assert bad.against
@@ -74,31 +72,34 @@ def test_claims_of_tables_both_ways_and_open(name):
     }
     lacking = check.judge(as_tables(left))
     assert lacking.held is None, lacking.evidence
-    assert "Missing" in lacking.told
+    assert "Missing" in lacking.evidence_by_kind
     nothing = check.judge({})
     assert nothing.held is None
-    assert set(nothing.told) == {"Missing"}
+    assert set(nothing.evidence_by_kind) == {"Missing"}
 
 
 @pytest.mark.parametrize("name", sorted(set(SPOILT) - {"pgd-training-resists-l2", "easy-before-purification"}))
 def test_what_fails_after_a_short_training_is_told_and_decides_nothing(name):
     """The two left out count cases, of which a few may fail anyway."""
     tables = as_tables(world() | SPOILT[name])
-    short = {table: {place: replace(cell, short=True) for place, cell in own.items()} for table, own in tables.items()}
-    verdict = OF_TABLES[name].judge(short)
+    short = {
+        table: {place: replace(cell, signs=(SHORTER,)) for place, cell in own.items()} for table, own in tables.items()
+    }
+    verdict = TABLE_CHECKS[name].judge(short)
     assert verdict.held is None, verdict.evidence
     assert not verdict.against
-    assert verdict.told["Against it after a short training"] == OF_TABLES[name].judge(tables).against
+    shown = verdict.evidence_by_kind["Against it after a short training"]
+    assert shown.replace(SHORTER, "") == TABLE_CHECKS[name].judge(tables).against
 
 
 def test_the_table_of_cases_has_every_claim_of_tables():
-    assert set(SPOILT) == set(LACKING) == set(OF_TABLES)
+    assert set(SPOILT) == set(LACKING) == set(TABLE_CHECKS)
 
 
 def test_the_rest_of_a_claim_may_be_missing_once_part_of_it_fails():
     only = {place: value for place, value in world().items() if place[:3] in {(T1, "dr-min-aux", "fcn")}}
     numbers = only | {(T1, "fgsm-at", "fcn", "fgsm"): 80.57, (T1, "dr-min-aux", "fcn", "fgsm"): 66.85}
-    verdict = OF_TABLES["fcn-above-adversarial-training"].judge(as_tables(numbers))
+    verdict = TABLE_CHECKS["fcn-above-adversarial-training"].judge(as_tables(numbers))
     assert verdict.held is False
     assert verdict.evidence == (
         "Against it: FCN, SOAP-DR: FGSM 66.85 against FGSM AT 80.57. "
@@ -107,17 +108,17 @@ def test_the_rest_of_a_claim_may_be_missing_once_part_of_it_fails():
 
 
 def test_a_figure_behind_a_prior_is_missed_by_both_names():
-    verdict = OF_TABLES["cnn-near-defense-gan"].judge({})
+    verdict = TABLE_CHECKS["cnn-near-defense-gan"].judge({})
     lacking = "mnist-cnn-dr (FGSM, PGD), mnist-cnn-no-def behind defense-gan-mnist (FGSM, PGD)"
     assert f"Missing: {lacking}." in verdict.evidence
 
 
 def test_other_evidence_in_words():
     tables = as_tables(world())
-    assert "CNN: 62.00 under FGSM against 60.00 without an attack" in OF_TABLES["labels-leak"].judge(tables).evidence
-    kept = OF_TABLES["l2-by-purification-alone"].judge(tables).evidence
+    assert "CNN: 62.00 under FGSM against 60.00 without an attack" in TABLE_CHECKS["labels-leak"].judge(tables).evidence
+    kept = TABLE_CHECKS["l2-by-purification-alone"].judge(tables).evidence
     assert "CNN: SOAP-DR 80.00 under CW and 80.00 under DF, of 95.00, PGD AT 60.00 under CW" in kept
-    typical = OF_TABLES["easy-before-purification"].judge(tables).evidence
+    typical = TABLE_CHECKS["easy-before-purification"].judge(tables).evidence
     assert typical == "For it: 11 of 12 cases, but not DF on Wide-ResNet-28 (SOAP-LC 20.00)."
 
 
@@ -149,7 +150,7 @@ PRINTED_HOLDS = {
 
 def test_verdicts_by_the_papers_own_numbers():
     """Looked up by hand in the paper's tables."""
-    assert {name: check.judge(PRINTED).held for name, check in OF_TABLES.items()} == PRINTED_HOLDS
+    assert {name: check.judge(PRINTED).held for name, check in TABLE_CHECKS.items()} == PRINTED_HOLDS
     assert number(PRINTED, T1, "dr-min-aux", "fcn", "pgd").value == 61.88
 
 
@@ -161,9 +162,9 @@ def test_rows_reach_the_verdicts_through_the_tables_cells():
         replace(row, provenance=shorter) if (row.model, row.attack.name) == ("mnist-fcn-pgd-at", "pgd") else row
         for row in rows
     ]
-    tables = [table for table in TABLES.values() if isinstance(table, Table)]
-    found = numbers([compare(table, rows, lambda table, place: None) for table in tables])
-    for name, check in OF_TABLES.items():
+    tables = [table for table in TABLES.values() if isinstance(table, PaperTable)]
+    found = {table.name: compare(table, rows).cells for table in tables}
+    for name, check in TABLE_CHECKS.items():
         verdict = check.judge(found)
         assert verdict.held is True, (name, verdict.evidence)
-    assert "PGD 65.00 against PGD AT 45.00†" in OF_TABLES["fcn-above-adversarial-training"].judge(found).evidence
+    assert "PGD 65.00 against PGD AT 45.00†" in TABLE_CHECKS["fcn-above-adversarial-training"].judge(found).evidence

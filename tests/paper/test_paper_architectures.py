@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from soap import models
-from soap.paper import TABLES
-from soap.paper.architectures import NETWORKS, layers, network
+from soap.paper.architectures import layers, network
+from soap.paper.model_names import NETWORK_NAMES
+from soap.paper.tables import TABLES
 
 # As printed, but for Pool and Normalise, which the paper leaves out, and the third group of the Wide-ResNet.
 PRINTED = {
@@ -24,7 +25,7 @@ PRINTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", NETWORK_NAMES)
 def test_the_networks_are_built_as_printed(name):
     got = list(layers(network(name)))
     assert [text for text, _ in got if text not in ("Pool", "Normalise")] == PRINTED[name]
@@ -36,7 +37,7 @@ def test_the_networks_are_built_as_printed(name):
 
 def test_listings_add_up():
     table = TABLES["table-7"]
-    assert table.head == tuple(NETWORKS.values())
+    assert table.head == tuple(NETWORK_NAMES.values())
     for column, total in enumerate(table.rows[-1]):
         lines = [row[column] for row in table.rows[:-1]]
         own = sum(int(line.partition(": ")[2].replace(",", "")) for line in lines if ": " in line)

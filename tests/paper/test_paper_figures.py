@@ -11,16 +11,16 @@ from matplotlib.text import Text
 
 import soap
 from soap import recipes, zoo
-from soap.evaluation import curves, examples, fingerprint, gathered
-from soap.evaluation.curves import RadiusCurve
-from soap.evaluation.examples import Examples
-from soap.evaluation.gathered import Material
-from soap.evaluation.sweeps import fixed_radii
-from soap.paper import pieces
-from soap.paper.figures import FIGURES
-from soap.paper.pieces import SWEEPS, Swept, Timing, Views
+from soap.evaluation import fingerprint
+from soap.paper import attacked_examples, figure_data, figure_inputs, radius_curve
+from soap.paper.attacked_examples import Examples
+from soap.paper.figure_data import FigureData
+from soap.paper.figure_inputs import SWEEPS, InputOptions, SweepInput, TimingInput, ViewsInput
+from soap.paper.figure_list import FIGURES
+from soap.paper.figures import DRAWINGS
+from soap.paper.radius_curve import RadiusCurve
+from soap.paper.sweeps import fixed_radii
 from soap.report.drawing import LIGHT
-from soap.report.paper_figures import DRAWINGS
 from soap.results import Store
 
 KEPT = Path(__file__).parents[2] / "results" / "figures"
@@ -49,7 +49,11 @@ def model():
 @pytest.fixture(scope="module")
 def quick():
     """The attacks of the figures of examples, but for the slow one."""
-    return {name: attack for name, attack in pieces.PAPER["mnist"].items() if name != "cw"}
+    return {name: attack for name, attack in figure_inputs.PAPER["mnist"].items() if name != "cw"}
+
+
+def options(folder, **others):
+    return InputOptions(folder=folder, store=Store(folder / "rows.jsonl"), **others)
 
 
 def test_the_names_are_those_of_the_drawings_and_of_the_words():
@@ -67,31 +71,29 @@ def test_every_figure_has_words(figure):
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
 def test_what_the_data_lack_the_drawing_lacks_too(figure, tmp_path):
-    """The two rooms name the same models, though neither imports the other."""
-    material = Material(folder=tmp_path)
+    material = FigureData(folder=tmp_path)
     missing = figure.missing(material)
-    assert len(missing) == len(figure.needs) == len(figure.pieces)
+    assert len(missing) == len(figure.inputs)
     drawn = DRAWINGS[figure.name](material, LIGHT)
     said = " ".join(text.get_text().replace("\n", " ") for text in drawn.findobj(Text))
-    for piece in figure.pieces:
-        name = piece.data if isinstance(piece, Views) else piece.model
+    for piece in figure.inputs:
+        name = piece.data if isinstance(piece, ViewsInput) else piece.model
         assert re.search(rf"no [\w ]+ {name}\b", said), name
         assert any(name in words for words in missing)
-        assert isinstance(piece, Views) or name in recipes.names()
+        assert isinstance(piece, ViewsInput) or name in recipes.names()
 
 
 def test_models_are_those_whose_weights_help():
     assert FIGURES["figure-8"].models == ("mnist-fcn-dr", "mnist-cnn-dr")
     assert FIGURES["figure-7"].models == FIGURES["figure-1"].models == FIGURES["figure-6"].models == ()
-    assert len(FIGURES["figure-7"].pieces) == 18
+    assert len(FIGURES["figure-7"].inputs) == 18
 
 
 def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, quick, monkeypatch):
-    monkeypatch.setitem(pieces.PAPER, "mnist", quick)
-    store = Store(tmp_path / "rows.jsonl")
+    monkeypatch.setitem(figure_inputs.PAPER, "mnist", quick)
     root = tmp_path / "root"
     made = {
-        name: FIGURES[name].gather({MODEL: model}, folder=tmp_path, store=store, data_root=root, limit=20)
+        name: FIGURES[name].make_inputs({MODEL: model}, options(tmp_path, data_root=root, limit=20))
         for name in ("figure-2", "figure-3", "figure-8")
     }
     assert made == {
@@ -100,40 +102,40 @@ def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, q
         "figure-8": [],  # the same images; those of the CNN are not to be had
     }
     assert digits == [("mnist", "test", root)] * 2
-    shown = gathered.read(tmp_path / examples.file_name(MODEL), Examples)
+    shown = figure_data.read(tmp_path / attacked_examples.file_name(MODEL), Examples)
     assert shown.attacks == tuple(name for name in quick if name != "none")
     assert len(shown.truth) == 10
-    curve = gathered.read(tmp_path / curves.file_name(MODEL), RadiusCurve)
+    curve = figure_data.read(tmp_path / radius_curve.file_name(MODEL), RadiusCurve)
     assert (curve.n, curve.eps_adv) == (20, pytest.approx(0.3, abs=1e-6))
-    material = Material(folder=tmp_path)
+    material = FigureData(folder=tmp_path)
     assert FIGURES["figure-2"].missing(material) == []
     assert FIGURES["figure-8"].missing(material) == ["no images of mnist-cnn-dr yet"]
 
     other = soap.load(MODEL)
     with soap._runtime.isolation.preserved_random_state():
         next(other.parameters()).data.mul_(1.01)
-    again = FIGURES["figure-3"].gather({MODEL: other}, folder=tmp_path, store=store, limit=20)
+    again = FIGURES["figure-3"].make_inputs({MODEL: other}, options(tmp_path, limit=20))
     assert again == ["auxiliary losses of mnist-fcn-dr against the radius"]
-    assert gathered.read(tmp_path / curves.file_name(MODEL), RadiusCurve).provenance["weights_sha256"] == fingerprint(
-        other
-    )
+    assert figure_data.read(tmp_path / radius_curve.file_name(MODEL), RadiusCurve).provenance[
+        "weights_sha256"
+    ] == fingerprint(other)
 
 
 @pytest.mark.parametrize("name", ["figure-5", "ablation-radius"])
 def test_rows_are_measured_once_and_then_nothing_of_the_model_is_missing(tmp_path, digits, model, name):
     store = Store(tmp_path / "rows.jsonl")
-    figure, (piece, *_) = FIGURES[name], FIGURES[name].pieces
-    before = figure.missing(Material(folder=tmp_path))
-    assert figure.gather({MODEL: model}, folder=tmp_path, store=store, limit=3) == [piece.need]
-    after = figure.missing(Material(folder=tmp_path, rows=store.read()))
+    figure, (piece, *_) = FIGURES[name], FIGURES[name].inputs
+    before = figure.missing(FigureData(folder=tmp_path))
+    assert figure.make_inputs({MODEL: model}, options(tmp_path, limit=3)) == [piece.need]
+    after = figure.missing(FigureData(folder=tmp_path, rows=store.read()))
     assert after == before[1:]
     assert len(SWEEPS[piece.sweep].find(store.read(), MODEL)) == SWEEPS[piece.sweep].cells
-    assert figure.gather({MODEL: model}, folder=tmp_path, store=store, limit=3) == []
+    assert figure.make_inputs({MODEL: model}, options(tmp_path, limit=3)) == []
 
 
 def test_a_sweep_cut_off_tells_how_far_it_came(tmp_path, digits, model):
     rows = fixed_radii(model, soap.data.load("mnist", "test", root=None).take(3), (0.0, 0.1))
-    words = FIGURES["ablation-radius"].missing(Material(folder=tmp_path, rows=rows))
+    words = FIGURES["ablation-radius"].missing(FigureData(folder=tmp_path, rows=rows))
     assert words[0] == "only 3 of 12 rows of mnist-fcn-dr with one radius for all images yet"
 
 
@@ -141,16 +143,13 @@ def test_views_need_no_model(tmp_path, monkeypatch):
     seen = soap.data.load("mnist-mini").take(20)
     classes = (*seen.classes[:7], "horse", *seen.classes[8:])
     monkeypatch.setattr(soap.data, "load", lambda name, *_, **__: dataclasses.replace(seen, name=name, classes=classes))
-    store = Store(tmp_path / "rows.jsonl")
-    assert FIGURES["figure-6"].gather({}, folder=tmp_path, store=store) == ["an image of cifar10 as the tasks see it"]
-    assert FIGURES["figure-6"].missing(Material(folder=tmp_path)) == []
-    assert FIGURES["figure-6"].gather({}, folder=tmp_path, store=store) == []
+    assert FIGURES["figure-6"].make_inputs({}, options(tmp_path)) == ["an image of cifar10 as the tasks see it"]
+    assert FIGURES["figure-6"].missing(FigureData(folder=tmp_path)) == []
+    assert FIGURES["figure-6"].make_inputs({}, options(tmp_path)) == []
 
 
 def test_a_stop_is_asked_before_every_piece(tmp_path, digits, model):
-    done = FIGURES["figure-3"].gather(
-        {MODEL: model}, folder=tmp_path, store=Store(tmp_path / "rows.jsonl"), limit=5, stop=lambda: True
-    )
+    done = FIGURES["figure-3"].make_inputs({MODEL: model}, options(tmp_path, limit=5, stop=lambda: True))
     assert (done, digits) == ([], [])
 
 
@@ -161,13 +160,13 @@ def test_timings_are_found_by_what_and_model_and_their_mean(tmp_path):
             {"what": what, "model": model, "paths": {"ours": {"seconds": seconds}}}
             for what, model in (row.split() for row in rows if row != "mean")
         ]
-        return Timing("mnist-fcn-dr").missing(Material(folder=tmp_path, timings=timings))
+        return TimingInput("mnist-fcn-dr").missing(FigureData(folder=tmp_path, timings=timings))
 
     command = "(soap bench train --alone --epochs 30 --model mnist-fcn-dr)"
     assert missing("purify mnist-fcn-dr", "train mnist-cnn-dr", "mean") == f"no timing of mnist-fcn-dr yet {command}"
     assert missing("train mnist-fcn-dr") == f"no mean over the epochs of mnist-fcn-dr yet {command}"
     assert missing("purify mnist-fcn-dr", "train mnist-fcn-dr", "mean") is None
-    made = FIGURES["figure-7"].gather({}, folder=tmp_path, store=Store(tmp_path / "rows.jsonl"))
+    made = FIGURES["figure-7"].make_inputs({}, options(tmp_path))
     assert made == []  # `soap bench` alone times
 
 
@@ -178,11 +177,11 @@ def test_what_is_kept_was_made_with_the_bundled_weights_and_is_small():
     assert sum(path.stat().st_size for path in kept.values()) < 3_000_000
     for name in zoo.names():
         weights = fingerprint(zoo.load(name))
-        for file, kind in ((curves.file_name(name), RadiusCurve), (examples.file_name(name), Examples)):
+        for file, kind in ((radius_curve.file_name(name), RadiusCurve), (attacked_examples.file_name(name), Examples)):
             if file in kept:
-                assert gathered.read(kept[file], kind).provenance["weights_sha256"] == weights, file
+                assert figure_data.read(kept[file], kind).provenance["weights_sha256"] == weights, file
 
 
 def test_pieces_of_sweeps_name_sweeps():
-    named = {piece.sweep for figure in FIGURES.values() for piece in figure.pieces if isinstance(piece, Swept)}
+    named = {piece.sweep for figure in FIGURES.values() for piece in figure.inputs if isinstance(piece, SweepInput)}
     assert named == set(SWEEPS)

@@ -13,16 +13,16 @@ from soap._files import tensor_files
 from soap.defence import Defence
 from soap.errors import InputError
 from soap.evaluation import PAPER, fingerprint
-from soap.paper.jobs import Evaluation, Training, plan, run
-from soap.paper.wanted import Wanted
-from soap.paper.workshop import WEIGHTS
+from soap.paper.job_runner import WEIGHTS, run_jobs
+from soap.paper.jobs import EvaluationJob, TrainingJob, plan_jobs
+from soap.paper.row_queries import CellQuery
 from soap.purifiers import DefenseGAN
 from soap.report.row_text import training_text
 from soap.specs import DefenceSpec
 
 pytestmark = pytest.mark.usefixtures("own_recipes", "few_digits")
 BARE = cells("fgsm", recipe="tiny-no-def", choices=("none",))
-BEHIND = Wanted(recipe="tiny-no-def", attack="fgsm", prior="tiny-prior", n=30)
+BEHIND = CellQuery(recipe="tiny-no-def", attack="fgsm", prior="tiny-prior", n=30)
 SETTINGS = {"generator": "tiny-prior", "steps": 3, "starts": 2, "step_size": 10.0, "momentum": 0.7, "seed": 0}
 DEFENCE = DefenceSpec(name="DefenseGAN", settings=SETTINGS, eps="free")
 
@@ -41,25 +41,25 @@ def few_digits(monkeypatch):
 
 def go(folder: Path, wanted, **options):
     given = {"rows": [], "results": folder / "rows.jsonl", "runs": folder / "runs", "device": torch.device("cpu")}
-    return run(wanted, **{**given, "batch": 10, "epochs": 1, **options})
+    return run_jobs(wanted, **{**given, "batch": 10, "epochs": 1, **options})
 
 
 def test_the_prior_is_trained_once_whatever_trainings_stand_behind_it():
-    jobs = plan([*BARE, BEHIND], [], weights=nowhere, seeds=(0, 1))
+    jobs = plan_jobs([*BARE, BEHIND], [], weights=nowhere, seeds=(0, 1))
     attack = {"attack": "fgsm", "purifiers": (), "n": 30, "priors": ("tiny-prior",)}
     assert jobs == [
-        Training(recipe="tiny-no-def", seed=0, epochs=2),
-        Training(recipe="tiny-prior", seed=0, epochs=2),
-        Evaluation(recipe="tiny-no-def", seed=0, **attack),
-        Training(recipe="tiny-no-def", seed=1, epochs=2),
-        Evaluation(recipe="tiny-no-def", seed=1, **attack),
+        TrainingJob(recipe="tiny-no-def", seed=0, epochs=2),
+        TrainingJob(recipe="tiny-prior", seed=0, epochs=2),
+        EvaluationJob(recipe="tiny-no-def", seed=0, **attack),
+        TrainingJob(recipe="tiny-no-def", seed=1, epochs=2),
+        EvaluationJob(recipe="tiny-no-def", seed=1, **attack),
     ]
     assert jobs[2].title == "tiny-no-def: fgsm on 30 images, bare, tiny-prior"
-    assert jobs[2].work > Evaluation(recipe="tiny-no-def", seed=0, attack="fgsm", purifiers=(), n=30).work
+    assert jobs[2].work > EvaluationJob(recipe="tiny-no-def", seed=0, attack="fgsm", purifiers=(), n=30).work
     assert jobs[1].work > 0
-    assert plan([BEHIND], [row_for(BEHIND)], weights=nowhere) == []
+    assert plan_jobs([BEHIND], [row_for(BEHIND)], weights=nowhere) == []
     other = replace(DEFENCE, settings={**DEFENCE.settings, "steps": 4})
-    assert len(plan([BEHIND], [row_for(BEHIND, defence=other)], weights=nowhere)) == 3
+    assert len(plan_jobs([BEHIND], [row_for(BEHIND, defence=other)], weights=nowhere)) == 3
 
 
 def test_rows_are_a_plain_count_and_tell_of_both_networks(tmp_path):
@@ -106,7 +106,7 @@ def test_bundled_weights_are_taken_and_those_of_a_trial_refused(tmp_path, monkey
     (tmp_path / "zoo/tiny-prior.safetensors").unlink()
     text = metadata["recipe"].replace("lr = 0.001", "lr = 0.01")
     tensor_files.save_tensors(folder / WEIGHTS, tensors, {**metadata, "recipe": text})
-    with pytest.raises(InputError, match=r"was not trained by the recipe tiny-prior .* move its folder away"):
+    with pytest.raises(InputError, match=r"was not trained by the recipe tiny-prior .* move its folder"):
         go(tmp_path, [BEHIND], results=tmp_path / "third.jsonl")
 
 

@@ -4,11 +4,14 @@ import pytest
 
 from soap import recipes
 from soap.evaluation import PAPER
-from soap.paper import TABLES, BlackBox, Listing, Table, explanation, tables
+from soap.paper import tables
+from soap.paper.architectures import TextTable
+from soap.paper.row_queries import BlackBoxQuery
+from soap.paper.tables import TABLES, PaperTable, explanation
 from soap.recipes import generative
 from soap.specs import BARE, defence_spec
 
-FIGURES = {name: table for name, table in TABLES.items() if isinstance(table, Table)}
+FIGURES = {name: table for name, table in TABLES.items() if isinstance(table, PaperTable)}
 MARKED = ("table-1", "table-2", "table-3", "table-4")
 CASES = pytest.mark.parametrize("name", FIGURES)
 
@@ -23,7 +26,7 @@ SLIPS = {
 
 def test_the_tables_are_there_in_the_papers_order():
     assert list(TABLES) == [f"table-{number}" for number in range(1, 10)]
-    assert {name for name, table in TABLES.items() if isinstance(table, Listing)} == {"table-5", "table-6", "table-7"}
+    assert {name for name, table in TABLES.items() if isinstance(table, TextTable)} == {"table-5", "table-6", "table-7"}
     assert all(table.name == name and table.title and table.caption for name, table in TABLES.items())
 
 
@@ -43,8 +46,8 @@ def test_shapes(name, groups, columns, rows, printed, wanted):
     assert (len(table.groups), len(table.columns), len(table.rows)) == (groups, columns, rows)
     assert len(table.cells) == groups * columns * rows
     assert sum(cell.printed is not None for cell in table.cells.values()) == printed
-    assert len(table.wanted) == wanted
-    assert len(set(table.wanted)) == wanted  # no figure fills two cells of a table
+    assert len(table.queries) == wanted
+    assert len(set(table.queries)) == wanted  # no figure fills two cells of a table
 
 
 @CASES
@@ -77,7 +80,7 @@ def test_table_4_repeats_the_clean_figures_of_table_1():
         for group in fourth.groups:
             place = (row.name, group.name, "none")
             assert fourth.cells[place].printed == first.cells[place].printed
-            assert fourth.cells[place].wanted == first.cells[place].wanted
+            assert fourth.cells[place].query == first.cells[place].query
 
 
 @pytest.mark.parametrize("name", MARKED)
@@ -105,12 +108,12 @@ def test_the_oracle_reaches_at_least_what_min_aux_does_in_print(name):
 
 @CASES
 def test_every_wanted_names_what_exists(name):
-    for wanted in FIGURES[name].wanted:
+    for wanted in FIGURES[name].queries:
         plan = recipes.read(wanted.recipe)
         assert wanted.epochs == plan.training.epochs
         assert not wanted.defence.purifies or plan.purifier is not None or wanted.prior in generative.names()
         assert wanted.prior is None or generative.read(wanted.prior).data == plan.data
-        if isinstance(wanted, BlackBox):
+        if isinstance(wanted, BlackBoxQuery):
             assert wanted.attack in ("substitute-fcn", "substitute-cnn")
             assert wanted.n == 9850
         else:
@@ -130,12 +133,12 @@ def test_purifiers_of_others_stand_before_the_undefended_classifier(name, row, p
     own = [cell for cell in FIGURES[name].cells.values() if cell.row == row]
     assert len(own) == 10
     for cell in own:
-        recipe = FIGURES[name].cells["no-def", cell.group, cell.column].wanted.recipe
-        assert (cell.wanted.recipe, cell.wanted.prior, cell.wanted.needs) == (recipe, prior, (recipe, prior))
-        assert defence.items() <= cell.wanted.defence.settings.items()
+        recipe = FIGURES[name].cells["no-def", cell.group, cell.column].query.recipe
+        assert (cell.query.recipe, cell.query.prior, cell.query.needs) == (recipe, prior, (recipe, prior))
+        assert defence.items() <= cell.query.defence.settings.items()
         assert (cell.printed is None, cell.rule) == (False, "close or better")
     model = generative.build(generative.read(prior))
-    assert defence_spec(generative.purifier(generative.read(prior), model)) == own[0].wanted.defence
+    assert defence_spec(generative.purifier(generative.read(prior), model)) == own[0].query.defence
 
 
 @pytest.mark.parametrize("name", ["table-2", "table-3"])
@@ -147,10 +150,10 @@ def test_rows_of_our_own_gradients(name):
         ("lc-exact-min-aux", "exact", "min-aux"),
     ):
         cell = cells[row, "resnet18", "pgd"]
-        assert (cell.printed, cell.wanted.gradient, cell.wanted.eps_pfy) == (None, gradient, eps_pfy)
-        assert cell.wanted.defence.settings["task"] == {"gradient": gradient}
-    assert cells["lc-min-aux", "resnet18", "pgd"].wanted.defence.settings["task"] == {"gradient": "paper"}
-    assert cells["lc-0", "resnet18", "pgd"].wanted.defence == BARE
+        assert (cell.printed, cell.query.gradient, cell.query.eps_pfy) == (None, gradient, eps_pfy)
+        assert cell.query.defence.settings["task"] == {"gradient": gradient}
+    assert cells["lc-min-aux", "resnet18", "pgd"].query.defence.settings["task"] == {"gradient": "paper"}
+    assert cells["lc-0", "resnet18", "pgd"].query.defence == BARE
 
 
 # --- What fills a cell --------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 import pytest
 
-from soap.paper.planning import Evaluation, Training
-from soap.paper.time_left import PER_SECOND, TimeLeft, about
+from soap.paper.jobs import EvaluationJob, TrainingJob
+from soap.paper.time_left import MULTIPLICATIONS_PER_SECOND, TimeLeft, duration_text
 
 
 class Clock:
@@ -15,8 +15,12 @@ class Clock:
 
 def test_the_first_guess_is_the_work_at_the_devices_speed():
     jobs = [("train", 6e12), ("pgd", 2e12)]
-    assert TimeLeft(jobs, device="cuda", clock=Clock()).seconds() == pytest.approx(8e12 / PER_SECOND["cuda"])
-    assert TimeLeft(jobs, device="mps", clock=Clock()).seconds() == pytest.approx(8e12 / PER_SECOND["cpu"])
+    assert TimeLeft(jobs, device="cuda", clock=Clock()).seconds() == pytest.approx(
+        8e12 / MULTIPLICATIONS_PER_SECOND["cuda"]
+    )
+    assert TimeLeft(jobs, device="mps", clock=Clock()).seconds() == pytest.approx(
+        8e12 / MULTIPLICATIONS_PER_SECOND["cpu"]
+    )
     assert TimeLeft([], device="cpu", clock=Clock()).seconds() == 0
 
 
@@ -46,7 +50,7 @@ def test_jobs_done_set_the_pace_of_their_kind_and_of_kinds_not_met_yet():
 def test_the_work_of_jobs_is_in_a_sensible_order():
     def evaluation(attack: str, recipe: str = "cifar10-resnet18-lc", **changed: object) -> float:
         given = {"seed": 0, "attack": attack, "purifiers": (), "n": 10_000, **changed}
-        return Evaluation(recipe=recipe, **given).work
+        return EvaluationJob(recipe=recipe, **given).work
 
     attacks = [evaluation(attack) for attack in ("none", "fgsm", "pgd", "df", "cw")]
     assert attacks == sorted(attacks)
@@ -55,9 +59,9 @@ def test_the_work_of_jobs_is_in_a_sensible_order():
     sizes = ("mnist-fcn-dr", "mnist-cnn-dr", "cifar10-resnet18-rp", "cifar10-wide-resnet28-rp")
     assert [evaluation("pgd", recipe) for recipe in sizes] == sorted(evaluation("pgd", recipe) for recipe in sizes)
     methods = ("no-def", "fgsm-at", "pgd-at")
-    lengths = [Training(recipe=f"cifar10-resnet18-{name}", seed=0, epochs=200).work for name in methods]
+    lengths = [TrainingJob(recipe=f"cifar10-resnet18-{name}", seed=0, epochs=200).work for name in methods]
     assert lengths == sorted(lengths)
-    assert Training(recipe="cifar10-resnet18-no-def", seed=0, epochs=20).work == pytest.approx(lengths[0] / 10)
+    assert TrainingJob(recipe="cifar10-resnet18-no-def", seed=0, epochs=20).work == pytest.approx(lengths[0] / 10)
 
 
 @pytest.mark.parametrize(
@@ -68,4 +72,4 @@ def test_the_work_of_jobs_is_in_a_sensible_order():
     ],
 )  # fmt: skip
 def test_in_words(seconds, words):
-    assert about(seconds) == words
+    assert duration_text(seconds) == words

@@ -7,7 +7,7 @@ import pytest
 from migrate_rows import training_of
 
 from soap import recipes
-from soap.paper.wanted import Wanted
+from soap.paper.row_queries import CellQuery
 from soap.recipes import generative
 from soap.results import Provenance, Row
 
@@ -72,6 +72,8 @@ def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         recipes, "read", lambda name: recipes.parse(OWN[name], name) if str(name) in OWN else read(name)
     )
+    own_names = recipes.names
+    monkeypatch.setattr(recipes, "names", lambda: [*own_names(), *OWN])
     read_prior, names = generative.read, generative.names
     monkeypatch.setattr(generative, "names", lambda: [*names(), *PRIORS])
     monkeypatch.setattr(
@@ -81,14 +83,14 @@ def own_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cells(*attacks: str, recipe: str = "tiny-dr", choices: tuple[str, ...] = ("none", "min-aux"), n: int = 30):
-    return [Wanted(recipe=recipe, attack=attack, eps_pfy=each, n=n) for attack in attacks for each in choices]
+    return [CellQuery(recipe=recipe, attack=attack, eps_pfy=each, n=n) for attack in attacks for each in choices]
 
 
 def nowhere(recipe: str, seed: int) -> Path | None:
     return None
 
 
-def row_for(cell: Wanted, *, training: str = "2 epochs, seed 0, fp32", weights: str = "a" * 64, **changed) -> Row:
+def row_for(cell: CellQuery, *, training: str = "2 epochs, seed 0, fp32", weights: str = "a" * 64, **changed) -> Row:
     """A row that fills the cell."""
     provenance = Provenance(
         weights_sha256=weights, data_sha256="b" * 64, images=f"0..{cell.n - 1} of test", seed=0, batch=10,

@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from report_samples import sample_showcase
 
-from soap.report.digits import draw_digits
+from soap.report.demo_figures import draw_digits, draw_radii, draw_steps
 from soap.report.drawing import DARK, LIGHT, png, show_zero, svg
-from soap.report.losses import draw_radii, draw_steps
 
 
 @pytest.mark.parametrize(("blocks", "panels"), [(("inputs",), 12), (("decoded",), 12), (("inputs", "decoded"), 24)])

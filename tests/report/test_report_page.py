@@ -9,10 +9,10 @@ from report_samples import CORRECT, sample_rows, sample_showcase
 
 from soap.errors import InputError
 from soap.report import UPPER_BOUND, percent
-from soap.report.digits import draw_digits
-from soap.report.drawing import LIGHT, picture
-from soap.report.losses import draw_radii, draw_steps
-from soap.report.page import demo_page
+from soap.report.demo_figures import draw_digits, draw_radii, draw_steps
+from soap.report.demo_page import render_demo
+from soap.report.drawing import LIGHT
+from soap.report.html import picture
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -50,7 +50,7 @@ class Walk(HTMLParser):
 
 def page(rows=None, show=None, **changes) -> str:
     settings = {"attack": "pgd", "command": "soap demo --limit 1000", "seconds": 12.34} | changes
-    return demo_page(sample_rows() if rows is None else rows, show or sample_showcase(2), **settings)
+    return render_demo(sample_rows() if rows is None else rows, show or sample_showcase(2), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,8 @@ def test_the_table_has_a_line_an_attack(walk):
 
 def test_the_head_line_follows_the_rows():
     text = Walk(page(sample_rows({**CORRECT, "pgd": (111, 222)}))).text
-    assert "Under PGD the network alone gets 11.1 % of 1,000 test digits right" in text
-    assert "it gets 22.2 %" in text
+    assert "Under PGD the network alone classifies 11.1 % of 1,000 test digits correctly" in text
+    assert "it classifies 22.2 %" in text
 
 
 def test_it_says_what_is_not_promised_and_where_it_comes_from(walk):

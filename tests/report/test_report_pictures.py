@@ -13,11 +13,11 @@ from PIL import Image
 from report_samples import sample_showcase
 from run_samples import sample_images, sample_run
 
-from soap.report import losses
-from soap.report.digits import draw_digits
-from soap.report.drawing import DARK, LIGHT, Palette, picture, svg
+from soap.report import demo_figures
+from soap.report.drawing import DARK, LIGHT, Palette, svg
+from soap.report.html import picture
 from soap.report.run_figures import bars, curves
-from soap.report.run_page import run_page
+from soap.report.run_page import render_run
 
 NAMES = ["digits", "steps", "radii", "bars", "run radii", "run losses"]
 STYLE = re.compile(r"<style.*?</style>")
@@ -33,12 +33,12 @@ def draw(run):
     """Every figure of the demo's page and of a run's, by its name and a palette."""
     show, folder = sample_showcase(4), run.folder
     by_name = {
-        "digits": lambda palette: draw_digits(show, palette),
-        "steps": lambda palette: losses.draw_steps(show, palette),
-        "radii": lambda palette: losses.draw_radii(show, palette),
+        "digits": lambda palette: demo_figures.draw_digits(show, palette),
+        "steps": lambda palette: demo_figures.draw_steps(show, palette),
+        "radii": lambda palette: demo_figures.draw_radii(show, palette),
         "bars": lambda palette: bars.draw_bars(run, palette),
-        "run radii": lambda palette: curves.draw_radii(curves.radius_curve(folder), palette),
-        "run losses": lambda palette: curves.draw_losses(curves.loss_curve(folder), palette),
+        "run radii": lambda palette: curves.draw_radii(curves.accuracy_by_radius(folder), palette),
+        "run losses": lambda palette: curves.draw_losses(curves.loss_by_step(folder), palette),
     }
     assert list(by_name) == NAMES
     return lambda name, palette: by_name[name](palette)
@@ -115,7 +115,7 @@ def browser(monkeypatch):
 
 def test_a_browser_shows_each_scheme_its_colours(browser, run, tmp_path):
     path = tmp_path / "page.html"
-    path.write_text(run_page(run, sample_images(), command=""), encoding="utf-8")
+    path.write_text(render_run(run, sample_images(), command=""), encoding="utf-8")
     for scheme, palette in (("light", LIGHT), ("dark", DARK)):
         page = browser.new_page(color_scheme=scheme)
         page.goto(path.as_uri())

@@ -6,7 +6,7 @@ from tiny import noise_images, state_of, tiny_model
 
 from soap.data import Dataset
 from soap.errors import InputError
-from soap.evaluation.showcase import STAGES, first_of_each_class, showcase
+from soap.evaluation.showcase import STAGES, first_of_each_class, make_showcase
 from soap.purifiers import SOAP
 
 N = 11
@@ -31,7 +31,7 @@ def test_against_a_plain_loop(sample, batch):
     model, data, x_adv = sample
     purifier = SOAP(model)
     seen: list[tuple[str, int, int]] = []
-    show = showcase(model, data, x_adv, purifier, batch=batch, watch=lambda *call: seen.append(call))
+    show = make_showcase(model, data, x_adv, purifier, batch=batch, watch=lambda *call: seen.append(call))
     loss = lambda x: model.auxiliary.loss(model, x).detach()  # noqa: E731
     purified = [purifier(x[None]) for x in x_adv]
 
@@ -61,7 +61,7 @@ def test_everything_is_left_as_it_was(sample):
     _, data, x_adv = sample
     model = tiny_model().train()
     before, inputs = state_of(model), (data.x.clone(), x_adv.clone())
-    showcase(model, data, x_adv, SOAP(model), batch=4)
+    make_showcase(model, data, x_adv, SOAP(model), batch=4)
     assert state_of(model) == before
     assert torch.equal(data.x, inputs[0])
     assert torch.equal(x_adv, inputs[1])
@@ -70,11 +70,11 @@ def test_everything_is_left_as_it_was(sample):
 def test_bad_input(sample, unchecked_shapes):
     model, data, x_adv = sample
     rotation = tiny_model("rotation")
-    with pytest.raises(InputError, match="Rotation, want Reconstruction"):
-        showcase(rotation, data, x_adv, SOAP(rotation))
-    with pytest.raises(InputError, match="want the same ones"):
-        showcase(model, data, x_adv[:5], SOAP(model))
+    with pytest.raises(InputError, match="Rotation, expected Reconstruction"):
+        make_showcase(rotation, data, x_adv, SOAP(rotation))
+    with pytest.raises(InputError, match="expected equal shapes"):
+        make_showcase(model, data, x_adv[:5], SOAP(model))
     with pytest.raises(InputError, match="batch is 0"):
-        showcase(model, data, x_adv, SOAP(model), batch=0)
+        make_showcase(model, data, x_adv, SOAP(model), batch=0)
     with pytest.raises(InputError, match="NaN"):
-        showcase(model, data, x_adv * torch.nan, SOAP(model))
+        make_showcase(model, data, x_adv * torch.nan, SOAP(model))

@@ -14,12 +14,14 @@ from run_samples import LOSSES, RADII, sample_images, sample_run
 from test_report_page import Walk
 
 from soap.errors import FileError
-from soap.evaluation.verdict import NOTHING
-from soap.report.drawing import LIGHT, picture
+from soap.evaluation.adaptive.broken import broken
+from soap.evaluation.adaptive.verdict import NOTHING, Verdict
+from soap.report.drawing import LIGHT
+from soap.report.html import picture
 from soap.report.run_figures.bars import draw_bars
-from soap.report.run_figures.curves import draw_losses, draw_radii, loss_curve, radius_curve
-from soap.report.run_figures.gallery import gallery
-from soap.report.run_page import MEANING, run_page
+from soap.report.run_figures.broken_images import gallery
+from soap.report.run_figures.curves import accuracy_by_radius, draw_losses, draw_radii, loss_by_step
+from soap.report.run_page import MEANING, render_run
 from soap.report.run_words import alone, gain, knowing_words, right, subject
 from soap.results import wilson
 
@@ -36,7 +38,7 @@ def report(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(report, data):
-    return run_page(report, data, command="soap evaluate some-model --suite full")
+    return render_run(report, data, command="soap evaluate some-model --suite full")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_it_asks_nothing_of_the_network(text, walk):
 
 def test_headline_and_verdict_come_first(report, walk):
     low, high = wilson(5, 20)
-    wanted = f"25.0 % [{100 * low:.1f}, {100 * high:.1f}] of 20 images stand against the worst of all attacks"
+    wanted = f"25.0 % [{100 * low:.1f}, {100 * high:.1f}] of 20 images survive the worst case over all attacks"
     assert wanted in walk.text
     assert walk.text.index(report.verdict.name) < walk.text.index("Protocol by protocol")
     assert MEANING[report.verdict.name] in walk.text
@@ -86,13 +88,13 @@ def test_every_check_is_there_with_its_words(report, walk):
 
 
 def test_the_pictures_are_those_of_the_run(report, walk):
-    radii, losses = radius_curve(report.folder), loss_curve(report.folder)
+    radii, losses = accuracy_by_radius(report.folder), loss_by_step(report.folder)
     figures = draw_bars(report, LIGHT), draw_radii(radii, LIGHT), draw_losses(losses, LIGHT)
     drawn = [a["src"] for tag, a in walk.elements if tag == "img" and "svg" in a["src"]]
     assert drawn == [picture(figure, "").src for figure in figures]
     spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
     assert "0.05: 75.0 %" in spoken
-    assert "Mean loss from 0.5 to 2 and images standing from 100.0 % to 25.0 % in 2 steps" in spoken
+    assert "Mean loss from 0.5 to 2 and images not broken from 100.0 % to 25.0 % in 2 steps" in spoken
     assert "At radius 1: 0.0 %" in walk.text
 
 
@@ -101,7 +103,7 @@ def decoded(address):
 
 
 def test_the_gallery_shows_what_broke_it(report, data, walk):
-    assert "15 images were right when clean and fell" in walk.text
+    assert "15 images were correctly classified when clean and were broken" in walk.text
     found = broken_images(report.folder, report.summary, data, 12)
     assert [one.row for one in found] == [*range(5, 17)]
     assert {one.row: one.attempt for one in found} == {
@@ -113,7 +115,7 @@ def test_the_gallery_shows_what_broke_it(report, data, walk):
         assert np.array_equal(clean, (data.x[one.row] * 255).round().byte().permute(1, 2, 0).numpy())
         assert np.abs(attacked.astype(int) - clean - 0.05 * 255).max() <= 1
         assert (difference == 255).all()  # every value went up by the largest change
-        assert f"Image {one.row}, cat , is answered dog" in walk.text
+        assert f"Image {one.row}, cat , is classified as dog" in walk.text
 
 
 def test_grey_images_and_others(data, tmp_path):
@@ -123,14 +125,14 @@ def test_grey_images_and_others(data, tmp_path):
     assert decoded(shown[0].clean).shape == (6, 6)
     odd = sample_images(channels=2)
     report = sample_run(tmp_path / "odd", odd)
-    assert "they are not pictures" in run_page(report, odd, command="")
+    assert "they are not images" in render_run(report, odd, command="")
 
 
 def test_nothing_broken_and_no_curves(data, tmp_path):
     report = sample_run(tmp_path / "run", data, facts={}, standing={"transfer": 20})
-    walk = Walk(run_page(report, data, command=""))
+    walk = Walk(render_run(report, data, command=""))
     assert walk.faults == []
-    assert "no image that was right when clean fell" in walk.text
+    assert "no image that was correctly classified when clean was broken" in walk.text
     assert "Along the attack" not in walk.text
     assert "Command" not in walk.text
 
@@ -138,23 +140,23 @@ def test_nothing_broken_and_no_curves(data, tmp_path):
 def test_a_probe_that_could_not_be_made_draws_nothing(data, tmp_path):
     problem = {"problem": "no", "impossible": True}
     report = sample_run(tmp_path / "run", data, facts={"radii": problem, "loss-curve": problem})
-    assert (radius_curve(report.folder), loss_curve(report.folder)) == (None, None)
+    assert (accuracy_by_radius(report.folder), loss_by_step(report.folder)) == (None, None)
 
 
 def test_a_network_alone_has_no_classifier_beside_it(data, tmp_path):
     report = sample_run(tmp_path / "run", data, purifies=False)
-    walk = Walk(run_page(report, data, command=""))
+    walk = Walk(render_run(report, data, command=""))
     assert walk.faults == []
     assert "classifier alone" not in walk.text
 
 
 def test_a_void_run_shows_no_worst_case(report, data):
     void = replace(report, verdict=RobustnessVerdict(name=NOTHING, reasons=("check 16",)))
-    walk = Walk(run_page(void, data, command=""))
+    walk = Walk(render_run(void, data, command=""))
     assert walk.faults == []
-    assert "No figure" in walk.text
+    assert "No number" in walk.text
     assert f"worst {right(report.summary.worst)} {alone(report.summary.worst)}" not in walk.text
-    assert "No worst case is given, since a check failed" in walk.text
+    assert "No worst case is given, because a check failed" in walk.text
     spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
     assert "transfer" in spoken
     assert "worst" not in spoken
@@ -176,7 +178,7 @@ def test_the_title_names_what_was_attacked(report, data, tmp_path):
 )
 def test_hostile_names_are_text(tmp_path, hostile):
     data = sample_images(classes=(hostile, "dog"))
-    page = run_page(sample_run(tmp_path / "run", data, name=hostile), data, command=f"soap evaluate {hostile}")
+    page = render_run(sample_run(tmp_path / "run", data, name=hostile), data, command=f"soap evaluate {hostile}")
     walk = Walk(page)
     assert walk.faults == []
     assert len([tag for tag, _ in walk.elements if tag == "script"]) == 0
@@ -200,14 +202,14 @@ def test_facts_that_no_probe_wrote_are_refused(data, tmp_path, name, change):
     good = {"radii": RADII, "loss-curve": LOSSES}[name]
     (report.folder.path / "facts" / f"{name}.json").write_text(json.dumps({**good, **change}))
     with pytest.raises(FileError, match=f"{name}.json"):
-        run_page(report, data, command="")
+        render_run(report, data, command="")
 
 
 def test_images_of_noise_stay_a_small_page(tmp_path):
     data = sample_images(side=32, n=100)  # noise is what PNG packs worst; of more images no more are shown
-    page = run_page(sample_run(tmp_path / "run", data), data, command="")
+    page = render_run(sample_run(tmp_path / "run", data), data, command="")
     assert len(page.encode()) < 1.5e6
 
 
 def test_the_same_run_gives_the_same_page(report, data, text):
-    assert run_page(report, data, command="soap evaluate some-model --suite full") == text
+    assert render_run(report, data, command="soap evaluate some-model --suite full") == text

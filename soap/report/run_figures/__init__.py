@@ -1,1 +1,1 @@
-"""The figures of a run's page, one idea a file."""
+"""Figures of the page of a run."""

@@ -1,4 +1,4 @@
-"""A bar a protocol: what the defence gets right, and the classifier alone on the same points."""
+"""Bars of accuracy by protocol: the defence, and the bare classifier on the same points."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -7,20 +7,20 @@ from matplotlib.patches import Patch
 from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import ProtocolResult
 from soap.report.drawing import Palette
-from soap.report.run_figures.plain import LETTERS, plain_axes
+from soap.report.panels import PAGE_FONT_SIZE, page_axes
 from soap.report.run_words import shown_lines
 from soap.results import wilson
 
-THICK = 0.36
+BAR_HEIGHT = 0.36
 
 
 def draw_bars(report: SuiteReport, palette: Palette) -> Figure:
-    """Horizontal bars in per cent with 95 % intervals: clean first, the worst case last, where it means anything."""
+    """Horizontal bars in per cent with 95 % intervals: clean first, the worst case last, unless it is void."""
     summary, lines = report.summary, shown_lines(report)
     apart = bool(summary.plan["purifies"]) and summary.worst.bare is not None
-    figure, axes = plain_axes(palette, 6.2, 0.9 + (0.62 if apart else 0.42) * len(lines))
+    figure, axes = page_axes(palette, 6.2, 0.9 + (0.62 if apart else 0.42) * len(lines), "correctly classified, %")
     for place, line in enumerate(lines):
-        shift = THICK / 2 if apart else 0.0
+        shift = BAR_HEIGHT / 2 if apart else 0.0
         pairs = [(line.correct, palette.purified, "", place - shift)]
         if apart and line.bare is not None:
             pairs.append((int(line.bare.sum()), palette.adversarial, "////", place + shift))
@@ -32,13 +32,12 @@ def draw_bars(report: SuiteReport, palette: Palette) -> Figure:
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlim(0, 112)
     axes.set_xticks(range(0, 101, 20))
-    axes.set_xlabel("images right, %", fontsize=LETTERS, color=palette.ink)
     if apart:
         keys = [
             Patch(facecolor=palette.purified, label="with the defence"),
             Patch(facecolor=palette.paper, edgecolor=palette.adversarial, hatch="////", label="classifier alone"),
         ]
-        figure.legend(handles=keys, loc="outside upper center", ncols=2, frameon=False, fontsize=LETTERS,
+        figure.legend(handles=keys, loc="outside upper center", ncols=2, frameon=False, fontsize=PAGE_FONT_SIZE,
                       labelcolor=palette.ink)  # fmt: skip
     return figure
 
@@ -46,7 +45,13 @@ def draw_bars(report: SuiteReport, palette: Palette) -> Figure:
 def _bar(axes: Axes, line: ProtocolResult, correct: int, colour: str, hatch: str, at: float, palette: Palette) -> None:
     share, (low, high) = 100 * correct / line.n, (100 * bound for bound in wilson(correct, line.n))
     axes.barh(
-        at, share, THICK, facecolor=palette.paper if hatch else colour, edgecolor=colour, hatch=hatch, linewidth=1.2
+        at,
+        share,
+        BAR_HEIGHT,
+        facecolor=palette.paper if hatch else colour,
+        edgecolor=colour,
+        hatch=hatch,
+        linewidth=1.2,
     )
     axes.errorbar(share, at, xerr=[[max(0.0, share - low)], [max(0.0, high - share)]], color=palette.ink, capsize=3)
-    axes.text(high + 1.2, at, f"{share:.1f}", va="center", fontsize=LETTERS - 1, color=palette.ink)
+    axes.text(high + 1.2, at, f"{share:.1f}", va="center", fontsize=PAGE_FONT_SIZE - 1, color=palette.ink)

@@ -1,0 +1,271 @@
+"""Run the jobs that fill the paper's cells: train and evaluate one after another, append every row at once, resume."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from soap import data as library
+from soap import recipes, zoo
+from soap._files import tensor_files
+from soap.auxiliary import JointModel
+from soap.data import Dataset
+from soap.data.sources import SOURCES
+from soap.errors import FileError, InputError
+from soap.evaluation import PAPER, evaluate_transfer
+from soap.paper.black_box import SUBSTITUTES, evaluate_black_box
+from soap.paper.jobs import EvaluationJob, Job, TrainingJob, plan_jobs
+from soap.paper.row_queries import CellQuery
+from soap.paper.time_left import TimeLeft, duration_text
+from soap.purifiers import SOAP, Purifier
+from soap.recipes import generative
+from soap.recipes.generative import GenerativeRecipe
+from soap.recipes.purifiers import load_prior
+from soap.results import Ledger, Row, Store
+from soap.training import checkpoint
+
+WEIGHTS = "last.safetensors"
+
+ShowStep = Callable[..., None]
+"""Called with what is being done, how much is done, of how much, and the seconds left if known."""
+
+
+class MissingError(Exception):
+    """Data or weights of a job are missing; the message says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobProgress:
+    """The current job, its step, and the time left for all jobs."""
+
+    job: Job
+    number: int
+    jobs: int
+    what: str
+    done: int
+    total: int
+    seconds_left: float
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.jobs} {self.job.title}; {duration_text(self.seconds_left)} left"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedJob:
+    """A job that could not run. reason: what is missing and the command that fetches it."""
+
+    job: Job
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobsResult:
+    """Result of a run. rows: the new ones. finished: False if it was stopped before the end."""
+
+    finished: bool
+    jobs: int
+    done: int
+    skipped: tuple[SkippedJob, ...]
+    rows: list[Row]
+
+
+def run_jobs(
+    queries: Iterable[CellQuery],
+    *,
+    rows: Iterable[Row],
+    results: Path,
+    runs: Path,
+    device: torch.device,
+    data_root: Path | None = None,
+    batch: int = 500,
+    precision: str = "fp32",
+    compiled: bool = False,
+    epochs: int | None = None,
+    seeds: Sequence[int] = (0,),
+    limit: Mapping[str, int] | None = None,
+    watch: Callable[[JobProgress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+) -> JobsResult:
+    """Fill the cells that neither `rows` nor the store `results` fills, one job after another.
+
+    Weights are the bundled ones (seed 0), else `runs`/RECIPE[-seed-N]/last.safetensors, which are trained if they do
+    not exist; an interrupted training is resumed from its checkpoint. precision, compiled and epochs (a maximum) apply
+    to training only; existing weights are used as they are. seeds, limit: see `plan_jobs`. Jobs without their data set
+    are skipped. stop: is called between batches and steps; finished work is kept, and the same call resumes.
+    """
+    store = Ledger(results, list(rows))
+    before = {row.key for row in store.read()}
+    runner = JobRunner(store, runs, device, data_root, batch, precision, compiled, stop)
+    jobs = plan_jobs(queries, store.read(), weights=runner.weights, epochs=epochs, seeds=seeds, limit=limit)
+    left = TimeLeft([(job.kind, job.work) for job in jobs], device=device.type, clock=clock)
+    skipped: list[SkippedJob] = []
+    done = 0
+
+    def report(number: int, job: Job, what: str, part: int, total: int, own: float | None = None) -> None:
+        seconds = left.seconds(own)
+        watch(
+            JobProgress(job=job, number=number, jobs=len(jobs), what=what, done=part, total=total, seconds_left=seconds)
+        )
+
+    for number, job in enumerate(jobs, 1):
+        if stop():
+            break
+        left.begin()
+        show = partial(report, number, job)
+        show(job.kind, 0, 1)
+        try:
+            complete = runner.run(job, show)
+        except MissingError as problem:
+            skipped.append(SkippedJob(job=job, reason=str(problem)))
+            left.end(counts=False)
+            continue
+        if not complete:
+            break
+        left.end()
+        done += 1
+    new = [row for row in Store(results).read() if row.key not in before]
+    finished = done + len(skipped) == len(jobs)
+    return JobsResult(finished=finished, jobs=len(jobs), done=done, skipped=tuple(skipped), rows=new)
+
+
+@dataclass
+class JobRunner:
+    """Runs single jobs; keeps the data and the model of the last job for the next one."""
+
+    store: Store
+    runs: Path
+    device: torch.device
+    data_root: Path | None
+    batch: int
+    precision: str
+    compiled: bool
+    stop: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self._images: dict[str, Dataset] = {}  # split -> the set loaded last
+        self._models: dict[tuple[Path, str | None], JointModel] = {}
+        self._missing: dict[tuple[str, int], str] = {}  # (recipe, seed) of a skipped training -> reason
+        self._checked: set[Path] = set()
+
+    def run(self, job: Job, show: ShowStep) -> bool:
+        """Run the job; False if it was stopped. Raises MissingError if data or weights are missing."""
+        if isinstance(job, EvaluationJob):
+            return self.evaluate(job, show)
+        try:
+            return self.train(job, show)
+        except MissingError as problem:
+            self._missing[job.recipe, job.seed] = str(problem)
+            raise
+
+    def weights(self, recipe: str, seed: int) -> Path | None:
+        """Weights of a training; None if it is not finished."""
+        if seed == 0 and recipe in (*zoo.names(), *zoo.prior_names()):
+            return zoo.weights_path(recipe)
+        path = run_folder(self.runs, recipe, seed) / WEIGHTS
+        if path.exists() and path not in self._checked:
+            _check_recipe(path, recipe, seed)
+            self._checked.add(path)
+        return path if path.exists() else None
+
+    def train(self, job: TrainingJob, show: ShowStep) -> bool:
+        """Train into the run's folder; False if it was stopped."""
+        recipe = recipes.find(job.recipe)
+        folder = run_folder(self.runs, job.recipe, job.seed)
+        options: dict[str, Any] = {
+            "images": self.images(recipe.data, "train"),
+            "out": folder,
+            "device": self.device,
+            "precision": self.precision,
+            "compiled": self.compiled,
+            "resume": (folder / checkpoint.NAME).exists(),
+            "watch": lambda at: show(job.kind, at.step, at.steps, at.seconds_left),
+            "stop": self.stop,
+        }
+        if isinstance(recipe, GenerativeRecipe):
+            done = generative.make(generative.revised(recipe, epochs=job.epochs, seed=job.seed), **options)
+        else:
+            done = recipes.make(recipes.revised(recipe, epochs=job.epochs, seed=job.seed), **options)
+        if done.finished and not (folder / WEIGHTS).exists():
+            raise MissingError(
+                f"{folder}: the checkpoint is that of the last step, but {WEIGHTS} is missing; remove "
+                f"{checkpoint.NAME} there to train it again."
+            )
+        return done.finished
+
+    def evaluate(self, job: EvaluationJob, show: ShowStep) -> bool:
+        """Append the job's rows to the store; False if it was stopped."""
+        path = self._required_weights(job.recipe, job.seed)
+        name = recipes.read(job.recipe).data
+        model = self.model(path, None)
+        purifiers: list[Purifier] = [
+            *(SOAP(self.model(path, gradient), choice) for choice, gradient in job.purifiers),
+            *(self.prior_purifier(prior) for prior in job.priors),
+        ]
+        images = self.images(name, "test")
+        options: dict[str, Any] = {"store": self.store, "batch": self.batch, "watch": show, "stop": self.stop}
+        if job.attack in SUBSTITUTES:
+            settings = SUBSTITUTES[job.attack]
+            data = images.take(job.n + settings.seeds)
+            rows = evaluate_black_box(model, data, {job.attack: settings}, purifiers, **options)
+        else:
+            attacks = {job.attack: PAPER[name][job.attack]}
+            rows = evaluate_transfer(model, images.take(job.n), attacks, purifiers, **options)
+        return len(rows) == 1 + len(purifiers)
+
+    def model(self, path: Path, gradient: str | None) -> JointModel:
+        """The model with these weights; models of other weights are dropped."""
+        self._models = {key: model for key, model in self._models.items() if key[0] == path}
+        if (path, gradient) not in self._models:
+            self._models[path, gradient] = zoo.load(path, device=self.device, gradient=gradient)
+        return self._models[path, gradient]
+
+    def prior_purifier(self, name: str) -> Purifier:
+        """The purifier that uses a generative model, with the settings of its recipe."""
+        prior = load_prior(self._required_weights(name, 0), device=self.device)
+        return generative.purifier(generative.read(name), prior)
+
+    def images(self, name: str, split: str) -> Dataset:
+        """The data set on the device; another one of the same split is dropped."""
+        kept = self._images.get(split)
+        if kept is None or kept.name != name:
+            self._images.pop(split, None)
+            try:
+                kept = library.load(name, split, root=self.data_root).to(self.device)
+            except FileError as problem:
+                raise MissingError(str(problem)) from problem
+            self._images[split] = kept
+        return kept
+
+    def _required_weights(self, recipe: str, seed: int) -> Path:
+        path = self.weights(recipe, seed)
+        if path is None:
+            raise MissingError(self._missing.get((recipe, seed), f"the weights of {recipe} were removed."))
+        return path
+
+
+def run_folder(runs: Path, recipe: str, seed: int) -> Path:
+    """Folder of the training of a recipe from a seed; for seed 0 the folder that `soap train` uses."""
+    return runs / (f"{recipe}-seed-{seed}" if seed else recipe)
+
+
+def _check_recipe(path: Path, recipe: str, seed: int) -> None:
+    """Raise InputError if the weights were not trained by the recipe, apart from what a short training changes."""
+    expected = recipes.find(recipe)
+    inside = zoo.prior_recipe(path) if isinstance(expected, GenerativeRecipe) else zoo.recipe(path)
+    may_differ = ("epochs",) if isinstance(expected, GenerativeRecipe) else ("epochs", "decay")
+    chosen = {name: getattr(inside.training, name) for name in may_differ}
+    schedule: Any = replace(expected.training, **chosen, seed=seed)  # of a classifier or a generative model
+    model = {**expected.model, **{name: inside.model[name] for name in ("dropout",) if name in inside.model}}
+    same = inside == replace(expected, text=inside.text, training=schedule, model=model)
+    published = SOURCES[expected.data].content.get("train") if expected.data in SOURCES else None
+    used = tensor_files.load_tensors(path)[1].get("data")
+    if not same or (published and used and used != published):
+        raise InputError(
+            f"{path} was not trained by the recipe {recipe} with seed {seed} on all of {expected.data}; move its "
+            "folder to train it again, or choose another folder for runs."
+        )

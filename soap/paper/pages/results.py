@@ -1,0 +1,153 @@
+"""docs/results.md and its HTML page: the paper's claims and tables with our numbers beside the printed ones."""
+
+from collections.abc import Sequence
+
+from soap.errors import InputError
+from soap.paper.claims import judging
+from soap.paper.claims.judging import JudgedClaim, evidence_from, judge_all
+from soap.paper.comparison import (
+    BINS,
+    SIGNS,
+    ComparedCell,
+    Comparison,
+    Entry,
+    compare_all,
+    display_name,
+    heading,
+    number_text,
+    points,
+)
+from soap.paper.figure_data import FigureData
+from soap.paper.rows import committed_rows, committed_timings, results_folder
+from soap.paper.tables import TABLES, Heading
+from soap.report import UPPER_BOUND, markdown_table
+
+SOURCE = "C. Shi, C. Holtz, G. Mishne: Online Adversarial Purification based on Self-Supervised Learning, ICLR 2021"
+READING = (
+    "Each cell has ours, the paper's number, and the difference ours - paper in points. Ours is the share of test "
+    "images in one training of the recipe, or the mean of several. The best figure of a column is bold and "
+    "underlined, the second best bold, for ours and for the paper's apart; ours are marked once every method of the "
+    "column is measured."
+)
+
+
+def committed_results() -> tuple[list[Entry], list[JudgedClaim]]:
+    """Every table filled from the committed rows, and every claim judged by what is committed."""
+    folder = results_folder()
+    if folder is None:
+        raise InputError("results/ was not found; pages are rendered in a source checkout only.")
+    rows = committed_rows()
+    entries = compare_all(TABLES.values(), rows)
+    data = FigureData(folder=folder / "figures", rows=rows, timings=committed_timings())
+    return entries, judge_all(evidence_from(entries, data))
+
+
+def results_html(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *, command: str) -> str:
+    """The HTML page as text, in one file without scripts. command: how it was made."""
+    from soap.report.drawing import DARK, LIGHT  # here, because importing matplotlib takes long
+    from soap.report.html import environment
+
+    page = environment("soap.paper")
+    page.filters |= {"number": number_text, "points": points}
+    page.tests["comparison"] = lambda entry: isinstance(entry, Comparison)
+    return page.get_template("results.html").render(
+        entries=entries,
+        judged=judged,
+        judging=judging,
+        command=command,
+        heading=heading,
+        display_name=display_name,
+        reading=READING,
+        upper_bound=UPPER_BOUND,
+        source=SOURCE,
+        bins=BINS,
+        signs=SIGNS,
+        light=LIGHT,
+        dark=DARK,
+    )
+
+
+def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *, command: str) -> str:
+    """The page as Markdown. command: how it was made."""
+    parts = [
+        "# Results: the paper's tables, ours beside them",
+        f"Rendered from result rows by `{command}`; no number but those in footnotes is typed by hand. "
+        f"The paper is {SOURCE}.",
+        f"**{UPPER_BOUND}**",
+        *_claims(judged),
+        "## The tables, and what is missing",
+        f"{READING} A cell reads: ours / paper (difference). `make docs` renders the same as one HTML "
+        "page with colours, and the interval and origin of every number.",
+        markdown_table(["Table", "Cells done", "Missing cells by recipe"], [_state(entry) for entry in entries]),
+    ]
+    for entry in entries:
+        parts += [f"## {heading(entry)}", _caption(entry)]
+        if isinstance(entry, Comparison):
+            for group in entry.groups:
+                parts += [f"### {group.label}", _group(entry, group)]
+            parts += [f"<sup>{number}</sup> {note}" for number, note in enumerate(entry.notes, 1)]
+            parts += entry.remarks
+        else:
+            parts += [markdown_table(entry.head, entry.rows), *entry.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def _claims(judged: Sequence[JudgedClaim]) -> list[str]:
+    """Tables of the claims, those that did not hold first."""
+    parts = [f"## {judging.TITLE}", f"{judging.READING} Of {len(judged)} claims: {judging.count_text(judged)}."]
+    for held, own in judging.grouped_by_verdict(judged).items():
+        lines = [
+            [
+                f"{one.claim.text} ({one.source}) *Rule: {one.rule}.*",
+                one.ours.evidence,
+                one.printed_text,
+            ]
+            for one in own
+        ]
+        if lines:
+            head = f"### {judging.MARKS[held]} {judging.VERDICT_WORDS[held].capitalize()}: {len(own)}"
+            lines = [[text.replace("|", "\\|") for text in line] for line in lines]
+            parts += [head, markdown_table(["Claim", "Our numbers", "By the paper's own numbers"], lines)]
+    signs = judging.signs_text(judged)
+    return [*parts, f"{signs}."] if signs else parts
+
+
+def _state(entry: Entry) -> list[str]:
+    if not isinstance(entry, Comparison):
+        return [heading(entry), "from the code", ""]
+    return [heading(entry), f"{entry.done} of {entry.wanted}", entry.missing_text]
+
+
+def _caption(entry: Entry) -> str:
+    return entry.table.caption if isinstance(entry, Comparison) else entry.caption
+
+
+def _group(entry: Comparison, group: Heading) -> str:
+    """The columns of one group as a table; a method with several rows has a heading line above them."""
+    columns = entry.table.columns
+    lines: list[list[str]] = []
+    section = ""
+    for row in entry.rows:
+        if row.section != section:
+            section = row.section
+            lines.append([f"*{section}*", *[""] * len(columns)])
+        cells = [entry.cells.get((row.name, group.name, column.name)) for column in columns]
+        lines.append(
+            [row.label.replace("*", "\\*"), *("" if compared is None else _cell(compared) for compared in cells)]
+        )
+    return markdown_table([entry.table.stub, *(column.label for column in columns)], lines)
+
+
+def _cell(compared: ComparedCell) -> str:
+    """'61.54 / **61.88** (−0.34)', with signs and the number of its footnote."""
+    note = "" if compared.note is None else f"<sup>{compared.note}</sup>"
+    difference = f" ({points(compared.difference)})" if compared.difference is not None else ""
+    ours, paper = (
+        _marked(number_text(compared.ours), compared.mark),
+        _marked(number_text(compared.cell.printed), compared.cell.mark),
+    )
+    return f"{ours} / {paper}{difference}{''.join(compared.signs)}{note}"
+
+
+def _marked(text: str, mark: str) -> str:
+    return {"best": f"<u>**{text}**</u>", "second": f"**{text}**", "": text}[mark]

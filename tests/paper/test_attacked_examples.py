@@ -1,0 +1,115 @@
+"""The examples of the figures: chosen by label, as attack and purifier leave them; and one image's views."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from tiny import noise_images, state_of, tiny_model
+
+import soap
+from soap import SOAP, FileError, InputError
+from soap.attacks import FGSM, PGD
+from soap.data import Dataset
+from soap.paper import figure_data
+from soap.paper.attacked_examples import Examples, as_uint8, file_name, make_examples
+from soap.paper.task_views import TaskViews, make_views
+
+ATTACKS = {"fgsm": FGSM(eps=0.2), "pgd": PGD(eps=0.3, step_size=0.1, steps=4)}
+
+
+def images() -> Dataset:
+    y = torch.tensor([2, 2, 0, 3, 0, 2, 3, 3, 0, 2, 1])
+    return Dataset(name="noise", split="test", x=noise_images(11), y=y, classes=tuple("abcd"), sha256="e" * 64)
+
+
+@pytest.mark.parametrize("task", ["reconstruction", "rotation"])
+def test_against_the_same_by_hand(task):
+    model, data = tiny_model(task), images()
+    before, calls = state_of(model), []
+    shown = make_examples(model, data, ATTACKS, watch=lambda *call: calls.append(call[1:]))
+    assert state_of(model) == before
+    assert calls == [(1, 2), (2, 2)]
+    assert shown.places == (2, 10, 0, 3)
+    assert shown.truth == (0, 1, 2, 3)
+    assert shown.columns == ("clean", "fgsm", "fgsm, purified", "pgd", "pgd, purified")
+    assert shown.attacks == ("fgsm", "pgd")
+    x, y = data.x[[2, 10, 0, 3]], torch.arange(4)
+    stages = {("clean", False): x}
+    for name, attack in ATTACKS.items():
+        stages[name, False] = attack(model, x, y)
+        stages[name, True] = SOAP(model)(stages[name, False]).x
+    assert len(stages) == len(shown.columns)
+    for (name, purified), stage in stages.items():
+        k = shown.column(name, purified=purified)
+        wanted = np.rint(stage.permute(0, 2, 3, 1).numpy() * 255)
+        assert np.array_equal(shown.images[k], wanted)
+        assert shown.predictions[k] == tuple(model(stage).argmax(1).tolist())
+        if task == "reconstruction":
+            seen = model.auxiliary.reconstruct(model, stage).detach().permute(0, 2, 3, 1).numpy()
+            assert np.abs(shown.decoded[k] - seen * 255).max() <= 0.501
+    assert (shown.decoded.size > 0) == (task == "reconstruction")
+
+
+def test_it_comes_back_from_its_file(tmp_path):
+    shown = make_examples(tiny_model(), images(), ATTACKS)
+    path = tmp_path / file_name(shown.model)
+    figure_data.save(path, shown)
+    back = figure_data.read(path, Examples)
+    for field in dataclasses.fields(Examples):
+        assert np.array_equal(getattr(back, field.name), getattr(shown, field.name)), field.name
+    assert back.images.dtype == np.uint8
+
+
+def test_columns_that_do_not_belong_together_are_refused(tmp_path):
+    shown = make_examples(tiny_model(), images(), ATTACKS)
+    for changes in (
+        {"columns": ("clean",)},
+        {"images": shown.images[:, :2]},
+        {"decoded": shown.decoded[:1]},
+        {"predictions": shown.predictions[:-1]},
+        {"predictions": tuple(column[:1] for column in shown.predictions)},
+    ):
+        with pytest.raises(InputError, match=r"expected"):
+            dataclasses.replace(shown, **changes)
+    wrong = dataclasses.replace(shown)
+    object.__setattr__(wrong, "truth", (0,))
+    figure_data.save(tmp_path / "x.npz", wrong)
+    with pytest.raises(FileError, match="makes it again"):
+        figure_data.read(tmp_path / "x.npz", Examples)
+
+
+def test_bad_input():
+    with pytest.raises(InputError, match="got no attack"):
+        make_examples(tiny_model(), images(), {})
+    with pytest.raises(InputError, match="unknown attack 'cw'"):
+        make_examples(tiny_model(), images(), ATTACKS).column("cw")
+
+
+def test_bytes_of_images_are_the_bytes_they_came_from():
+    data = soap.data.load("mnist-mini").take(3)
+    assert np.array_equal(as_uint8(data.x), (data.x * 255).round().permute(0, 2, 3, 1).numpy())
+
+
+def test_the_views_of_the_first_image_of_a_class():
+    data = images()
+    got = make_views(data, "d", seed=4)
+    assert (got.label, got.place) == ("d", 3)
+    assert np.array_equal(got.image, as_uint8(data.x)[3])
+    for k in range(4):
+        assert np.array_equal(got.turns[k], np.rot90(got.image, k))
+    # The fixed view: flipped, central 7 of 8 pixels, resized back by nearest neighbour.
+    rows = np.arange(8) * 7 // 8
+    assert np.array_equal(got.views[1], got.image[:, ::-1][rows][:, rows])
+    assert np.array_equal(got.views, make_views(data, "d", seed=4).views)
+    assert set(np.unique(got.views[0])) <= set(np.unique(got.image))
+    with pytest.raises(InputError, match="unknown class"):
+        make_views(data, "horse")
+
+
+def test_views_come_back_from_their_file(tmp_path):
+    got = make_views(images(), "a")
+    figure_data.save(tmp_path / "views.npz", got)
+    back = figure_data.read(tmp_path / "views.npz", TaskViews)
+    assert np.array_equal(back.turns, got.turns)
+    assert back.provenance == got.provenance

@@ -1,0 +1,262 @@
+"""The paper's figures show what their material says, say what is missing, and keep their letters apart and inside."""
+
+import dataclasses
+import io
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from matplotlib.container import BarContainer
+from matplotlib.text import Text
+from paper_samples import (
+    TASKS,
+    sample_curve,
+    sample_examples,
+    sample_material,
+    sample_rows,
+    sample_views,
+)
+from PIL import Image
+
+from soap.errors import FileError, InputError
+from soap.paper import attacked_examples
+from soap.paper.figure_data import FigureData
+from soap.paper.figures import DRAWINGS, draw, gradients
+from soap.paper.gradient_variants import ATTACKS, VARIANTS
+from soap.paper.model_names import method_of, network_of
+from soap.paper.sweeps import BETAS
+from soap.report.drawing import DARK, LIGHT
+
+ABLATIONS = ("steps", "rotation", "radius", "leaking", "gradients")
+NAMES = [*(f"figure-{k}" for k in range(1, 11)), *(f"ablation-{k}" for k in ABLATIONS)]
+
+ONE_OF_EACH = [name for name in NAMES if name not in ("figure-8", "figure-9")]
+"""Figures 8 to 10 differ in their models alone, and are slow to draw; 10 has the longest words."""
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    return sample_material(tmp_path_factory.mktemp("figures"))
+
+
+@pytest.fixture
+def nothing(tmp_path):
+    return FigureData(folder=tmp_path / "not there")
+
+
+def words(figure) -> list[str]:
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+
+
+def test_there_is_a_drawing_for_every_figure():
+    assert list(DRAWINGS) == NAMES
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.parametrize("kind", ["full", "nothing"])
+def test_letters_stay_on_the_page_and_apart(name, kind, request, monkeypatch):
+    figure = DRAWINGS[name](request.getfixturevalue(kind), LIGHT)
+    figure.draw_without_rendering()  # gives letters their size and axes their place
+    shown, plain = {}, Text.draw
+    monkeypatch.setattr(Text, "draw", lambda text, *further: (shown.update({id(text): text}), plain(text, *further)))
+    figure.draw_without_rendering()  # ticks beyond an axis have letters, too, but are not drawn
+    boxes = [(text.get_text(), text.get_window_extent()) for text in shown.values() if text.get_text().strip()]
+    assert boxes
+    width, height = figure.bbox.size
+    outside = [
+        text for text, box in boxes if box.x0 < -0.5 or box.y0 < -0.5 or box.x1 > width + 0.5 or box.y1 > height + 0.5
+    ]
+    assert outside == []
+    clashes = [
+        (one, two)
+        for k, (one, a) in enumerate(boxes)
+        for two, b in boxes[:k]
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1
+    ]
+    assert clashes == []
+
+
+@pytest.mark.parametrize("name", ["figure-1", "figure-5"])
+def test_files_are_whole_and_the_same_each_time(name, full, tmp_path):
+    first, again = (draw(name, full, tmp_path / k) for k in ("one", "two"))
+    assert [path.name for path in first] == [f"{name}.png", f"{name}.svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+    assert Image.open(io.BytesIO(first[0].read_bytes())).format == "PNG"
+    tree = ET.parse(first[1])
+    links = [value for node in tree.iter() for key, value in node.attrib.items() if key.endswith("href")]
+    assert all(link.startswith(("data:", "#")) for link in links)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_what_is_missing_is_said_and_nothing_invented(name, nothing):
+    figure = DRAWINGS[name](nothing, LIGHT)
+    assert any(text.startswith("no ") or "(no " in text for text in words(figure))
+    drawn = [axes for axes in figure.axes if axes.lines or axes.patches or axes.images or axes.collections]
+    assert drawn == []
+
+
+@pytest.mark.parametrize("name", [name for name in ONE_OF_EACH if name != "figure-10"])
+def test_nothing_says_that_it_is_missing_where_all_is_there(name, full):
+    assert not [text for text in words(DRAWINGS[name](full, DARK)) if " yet" in text]
+
+
+def test_the_curves_are_the_losses(full):
+    for axes, model in zip(DRAWINGS["figure-3"](full, LIGHT).axes, TASKS, strict=True):
+        curve = sample_curve(model)
+        factor = 1 if model.startswith("mnist") else 255
+        lines = {line.get_label().split(",")[0]: line for line in axes.lines}
+        assert np.allclose(lines["purified"].get_xdata(), np.array(curve.radii) * factor)
+        assert np.allclose(lines["purified"].get_ydata(), curve.purified)
+        assert set(lines["clean"].get_ydata()) == {curve.clean}
+        assert set(lines["adversarial"].get_ydata()) == {curve.adversarial}
+        assert np.allclose(lines["attack's radius"].get_xdata(), curve.eps_adv * factor)
+        assert np.allclose(lines["elbow"].get_xydata(), [[curve.elbow * factor, 0.23]])
+        assert axes.get_ylim()[0] == 0
+        assert len({line.get_linestyle() for line in axes.lines}) >= 2  # told apart without colours, too
+
+
+def test_accuracy_against_beta_with_intervals(full):
+    for axes, model in zip(DRAWINGS["figure-5"](full, LIGHT).axes, TASKS, strict=True):
+        assert axes.get_xscale() == "symlog"
+        own = [row for row in sample_rows() if row.protocol == "auxiliary-aware" and row.model == model]
+        before, after = (container for container in axes.containers)
+        for container, purified in ((before, False), (after, True)):
+            line, _, (bars,) = container
+            rows = [row for row in own if row.defence.purifies == purified]
+            assert line.get_xdata().tolist() == list(BETAS)
+            assert np.allclose(line.get_ydata(), [100 * row.accuracy for row in rows])
+            ends = [segment[:, 1] for segment in bars.get_segments()]
+            assert np.allclose(ends, [[100 * bound for bound in row.interval] for row in rows])
+
+
+def test_thumbnails_are_the_images_and_answers_the_networks(full):
+    figure = DRAWINGS["figure-8"](full, LIGHT)
+    assert len(figure.axes) == 2 * 90
+    shown = sample_examples("mnist-fcn-dr")
+    for place, axes in enumerate(figure.axes[:90]):
+        row, column = divmod(place, 9)
+        assert np.array_equal(axes.images[0].get_array(), shown.images[column, row, :, :, 0])
+        answer = shown.predictions[column][row]
+        assert axes.get_xlabel() == f"{answer} {'✓' if answer == shown.truth[row] else '✗'}"
+        assert (axes.images[0].norm.vmin, axes.images[0].norm.vmax) == (0, 255)
+
+
+def test_inputs_stand_beside_what_is_decoded_from_them(full):
+    figure = DRAWINGS["figure-2"](full, LIGHT)
+    shown = sample_examples("mnist-fcn-dr")
+    pairs = [*zip(figure.axes[::2], figure.axes[1::2], strict=True)]
+    assert len(pairs) == 30
+    for place, (seen, decoded) in enumerate(pairs):
+        column, k = (0, 3, 4)[place // 10], place % 10
+        assert np.array_equal(seen.images[0].get_array(), shown.images[column, k, :, :, 0])
+        assert np.array_equal(decoded.images[0].get_array(), shown.decoded[column, k, :, :, 0])
+        assert decoded.get_xlabel() == ""
+
+
+def test_colour_examples_have_the_names_of_classes(full):
+    axes = DRAWINGS["figure-4"](full, LIGHT).axes
+    assert len(axes) == 2 * 30
+    assert [one.get_xlabel() for one in axes[:3]] == ["airplane ✓", "automobile ✗", "automobile ✗"]
+    shown = sample_examples("cifar10-wide-resnet28-rp")
+    assert np.array_equal(axes[1].images[0].get_array(), shown.images[3, 0])
+
+
+def test_the_small_network_stands_in_for_the_large_and_the_title_says_so(full, tmp_path):
+    name = attacked_examples.file_name("cifar10-resnet18-lc")
+    (tmp_path / name).write_bytes((full.folder / name).read_bytes())
+    figure = DRAWINGS["figure-4"](FigureData(folder=tmp_path), LIGHT)
+    assert "SOAP-RP (no images of cifar10-wide-resnet28-rp yet)" in words(figure)
+    assert "SOAP-LC, ResNet-18 (no images of cifar10-wide-resnet28-lc yet)" in words(figure)
+    assert len(figure.axes) == 30
+
+
+def test_turns_and_views(full):
+    pictures = [axes.images[0].get_array() for axes in DRAWINGS["figure-6"](full, LIGHT).axes]
+    shown = sample_views()
+    for got, wanted in zip(pictures, [shown.image, *shown.turns, shown.image, *shown.views], strict=True):
+        assert np.array_equal(got, wanted)
+
+
+def test_cells_are_accuracies_and_the_stairs_part_those_that_cannot_reach(full):
+    axes = DRAWINGS["ablation-steps"](full, LIGHT).axes[1]
+    table = axes.images[0].get_array()
+    assert table.shape == (5, 5)
+    for k in range(5):
+        for j in range(5):
+            assert table[k, j] == pytest.approx(100 - 9 * abs(k - 2) - 12 * abs(j - 2))
+    assert {text.get_text() for text in axes.texts} == {f"{value:.1f}" for value in table.flatten()}
+    # gamma is 1, 2, 4, 8, 16 of 255 and the attack's radius 8: reached from T = 10, 5, 2, 1, 1 on.
+    upright = {(line.get_xdata()[0], min(line.get_ydata())) for line in axes.lines if len({*line.get_xdata()}) == 1}
+    assert upright == {(2.5, -0.5), (1.5, 0.5), (0.5, 1.5)}
+
+
+def test_one_radius_for_all_is_drawn_beside_the_chosen(full):
+    axes = DRAWINGS["ablation-radius"](full, LIGHT).axes[0]
+    line = axes.containers[0][0]
+    assert np.allclose(line.get_xdata(), [0.05 * k for k in range(11)])
+    assert np.allclose(line.get_ydata(), [6 * min(k, 7) for k in range(11)])
+    told = {text.get_text() for text in axes.get_legend().get_texts()}
+    assert told == {"the same radius for all", "chosen for each, 100.0 %", "attack's radius, 0.3"}
+
+
+def test_label_leaking_shows_pairs(full):
+    (axes,) = DRAWINGS["ablation-leaking"](full, LIGHT).axes
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths == pytest.approx([80, 78, 76, 74, 70, 76, 82, 88])
+    assert len({bar.get_hatch() for bar in axes.patches}) == 2
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["clean images", "under FGSM"]
+
+
+def test_a_missing_bar_says_so_beside_the_one_that_is_there(full):
+    rows = [row for row in sample_rows() if (row.model, row.attack.name) != ("mnist-fcn-fgsm-at", "fgsm")]
+    (axes,) = DRAWINGS["ablation-leaking"](dataclasses.replace(full, rows=rows), LIGHT).axes
+    assert len(axes.patches) == 7
+    assert "no rows of mnist-fcn-fgsm-at clean and under FGSM yet" in [text.get_text() for text in axes.texts]
+
+
+def test_either_loss_with_its_radius(full):
+    accuracy, radius = DRAWINGS["ablation-rotation"](full, LIGHT).axes
+    assert [bar.get_width() for bar in accuracy.patches] == pytest.approx([72, 100, 73, 31])
+    assert [bar.get_width() for bar in radius.patches] == pytest.approx([9, 10, 4, 5])
+
+
+def test_three_bars_a_gradient_and_ours_on_a_band(full):
+    (axes,) = DRAWINGS["ablation-gradients"](full, LIGHT).axes
+    bars = [[bar.get_width() for bar in group] for group in axes.containers if isinstance(group, BarContainer)]
+    assert bars == [[pytest.approx(100 - 13 * k - 8 * j)] for k in range(7) for j in range(3)]
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches if bar.get_hatch()}) == 1
+    bold = [label.get_text() for label in axes.get_yticklabels() if label.get_fontweight() == "bold"]
+    assert [text.split()[0] for text in bold] == ['"stop"']
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["clean images", "under FGSM", "under PGD"]
+    assert tuple(gradients.LABELS) == VARIANTS
+    assert tuple(gradients.ATTACKS) == ATTACKS
+
+
+def gradient(row) -> str:
+    return row.defence.settings.get("task", {}).get("gradient", "")
+
+
+def test_gradients_that_are_not_measured_say_so(full):
+    rows = [row for row in sample_rows() if not gradient(row).startswith("exact")]
+    rows = [row for row in rows if (row.attack.name, gradient(row)) != ("fgsm", "stop")]
+    (axes,) = DRAWINGS["ablation-gradients"](dataclasses.replace(full, rows=rows), LIGHT).axes
+    absent = [text.get_position()[1] for text in axes.texts if text.get_text() == "not measured yet"]
+    assert absent == [1, 2, 3, 5]
+    assert len([group for group in axes.containers if isinstance(group, BarContainer)]) == 21 - 3 * 3 - 1
+
+
+def test_names_of_models():
+    assert network_of("cifar10-wide-resnet28-fgsm-at") == "Wide-ResNet-28"
+    assert method_of("cifar10-wide-resnet28-fgsm-at") == "FGSM AT"
+    assert (network_of("mnist-fcn-dr"), method_of("mnist-fcn-dr")) == ("FCN", "SOAP-DR")
+
+
+def test_bad_input(full, tmp_path):
+    with pytest.raises(InputError, match=r"unknown figure 'figure-11'.*figure-1"):
+        draw("figure-11", full, tmp_path)
+    (tmp_path / attacked_examples.file_name("mnist-fcn-dr")).write_bytes(b"no archive")
+    with pytest.raises(FileError, match="makes it again"):
+        draw("figure-2", FigureData(folder=tmp_path), tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="folder"):
+        draw("figure-1", full, tmp_path / "file")
