@@ -10,7 +10,7 @@ labels = robust(x_adv).argmax(1)
 
 __version__ = "0.1.0"  # before the imports: modules below may read it
 
-from soap import attacks, auxiliary, data, evaluation, models, purifiers, recipes, training, zoo
+from soap import attacks, auxiliary, data, evaluation, gradient_rules, models, purifiers, recipes, training, zoo
 from soap.auxiliary import JointModel, wrap
 from soap.defence import Defence
 from soap.errors import FileError, InputError, SoapError
@@ -33,6 +33,7 @@ __all__ = [
     "evaluate",
     "evaluation",
     "fit",
+    "gradient_rules",
     "load",
     "load_prior",
     "models",

@@ -4,11 +4,14 @@ A specification is a name and the settings behind it. Two specifications are equ
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any
 
 UNDEFENDED = "none"
 """Name of the defence of a bare classifier."""
+
+STATED_IF_CHANGED = ("bounds", "targeted")
+"""Settings that a specification omits at their default: stored results of earlier versions do not have them."""
 
 UNBOUNDED = "free"
 """Radius of a purifier without one: its output may lie anywhere in the input range."""
@@ -100,7 +103,7 @@ def spec_of(method: object) -> Spec:
         made: Spec = own()
         return made
     if is_dataclass(method):
-        settings = {each.name: plain(getattr(method, each.name)) for each in fields(method) if each.repr}
+        settings = {each.name: plain(getattr(method, each.name)) for each in fields(method) if _is_stated(method, each)}
     else:
         found = {name: value for name, value in vars(method).items() if not name.startswith("_")}
         settings = {name: plain(value) for name, value in found.items() if _is_plain(value)}
@@ -159,6 +162,10 @@ def _value(value: Any) -> str:
     if isinstance(value, Mapping) and value.keys() == {"name", "settings"}:
         return _call(value["name"], value["settings"])
     return repr(tuple(value)) if isinstance(value, list) else repr(value)
+
+
+def _is_stated(method: object, each: Field[Any]) -> bool:
+    return each.repr and not (each.name in STATED_IF_CHANGED and getattr(method, each.name) == each.default)
 
 
 def _is_plain(value: Any) -> bool:

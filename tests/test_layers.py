@@ -8,45 +8,43 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "soap"
 
-# (layer, the modules or packages of one room). Below 0 lies what every room stands on: errors and shapes, which
-# import nothing of soap, and the small rooms that import these two alone.
-ROOMS = (
-    (-2, {"errors"}),
-    (-2, {"shapes"}),
-    (-1, {"validate"}),
-    (-1, {"_files"}),
-    (-0.5, {"_runtime"}),
-    (0, {"balls", "descent"}),
-    (-1.5, {"specs"}),
-    (0, {"results"}),
-    (1, {"data"}),
-    (1, {"models"}),
-    (2, {"auxiliary"}),
-    (3, {"purifiers"}),
-    (3.5, {"gradient_rules", "defence"}),
-    (3.6, {"attacks"}),
-    (3.7, {"training"}),
-    (4, {"evaluation"}),
-    (4, {"estimator"}),
-    (5, {"recipes", "zoo"}),
-    (6, {"report"}),
-    (6, {"bench"}),
-    (7, {"pictures"}),
-    (6.25, {"bench"}),
-    (7, {"serve"}),
-    (7, {"export"}),
-    (7.5, {"paper"}),
-    (8, {"cli"}),
+LAYERS = (  # a module may import modules of earlier lines and of its own line
+    ("errors",),
+    ("shapes",),
+    ("specs",),
+    ("validate",),
+    ("_files",),
+    ("_runtime",),
+    ("balls", "descent"),
+    ("results",),
+    ("data",),
+    ("models",),
+    ("auxiliary",),
+    ("purifiers",),
+    ("gradient_rules", "defence"),
+    ("attacks",),
+    ("training",),
+    ("evaluation",),
+    ("estimator",),
+    ("recipes", "zoo"),
+    ("report",),
+    ("bench",),
+    ("TOP",),  # the names of `import soap`
+    ("pictures",),
+    ("serve",),
+    ("export",),
+    ("paper",),
+    ("cli",),
 )
-LAYER = {name: layer for layer, names in ROOMS for name in names}
-ROOM = {name: names for _, names in ROOMS for name in names}
-FRONT_DOOR = 6.5  # `import soap` opens every room up to layer 6, so only the skins above may use it
+LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+INDEPENDENT = {frozenset(pair) for pair in (("serve", "export"), ("serve", "pictures"), ("data", "models"))}
+"""Pairs that must not import each other, whatever their order in the table."""
 
 
 def imported(tree: ast.AST, package: tuple[str, ...], modules: set[str]) -> Iterator[tuple[int, str]]:
-    """(line, room) of every import of soap in the tree, at any depth; the front door is the room ''.
+    """Return (line, module or package below soap) of every import of soap; "TOP" for a name of `import soap` itself.
 
-    `modules` tells the `x` of `from soap import x` that is a room from the one that is a name of the front door.
+    `modules` distinguishes the `x` of `from soap import x` that is a module from one that is a name of the top level.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -60,41 +58,39 @@ def imported(tree: ast.AST, package: tuple[str, ...], modules: set[str]) -> Iter
         for parts, name in targets:
             if parts[0] != "soap" or (parts == ["soap"] and name == "__version__"):  # the version is a constant
                 continue
-            yield node.lineno, parts[1] if len(parts) > 1 else name if name in modules else ""
-
-
-def is_command(file: Path) -> bool:
-    """Whether the file is a command of the CLI that lives in its own package: it may import `soap.cli`."""
-    return file.stem == "command" or file.stem.startswith("command_")
+            yield node.lineno, parts[1] if len(parts) > 1 else name if name in modules else "TOP"
 
 
 def violations(package: Path) -> list[str]:
-    """One line for each file outside the table and each import that goes up or sideways."""
+    """Return one line for each file outside the table and each import of a later layer.
+
+    A file command*.py is the command of its package: it belongs to the layer `cli`, which nothing else may import.
+    """
     found = []
     modules = {entry.name.removesuffix(".py") for entry in package.iterdir()} | set(LAYER)
     for file in sorted(package.rglob("*.py")):
         inside = file.relative_to(package)
-        if inside.as_posix() in ("__init__.py", "__main__.py"):  # the front door
+        if inside.as_posix() in ("__init__.py", "__main__.py"):
             continue
-        here = inside.parts[0].removesuffix(".py")
-        if inside.name == "command.py":  # the command of a vertical slice belongs to the command line
-            here = "cli"
-        if here not in LAYER:
-            found.append(f"{inside}: no room named {here!r} in the table")
+        own = inside.parts[0].removesuffix(".py")
+        if own not in LAYER:
+            found.append(f"{inside}: {own!r} is not in the table")
             continue
-        own = ROOM[here] | (ROOM["cli"] if is_command(file) else set())
-        tree = ast.parse(file.read_bytes())
-        for line, there in imported(tree, ("soap", *inside.parts[:-1]), modules):
-            if there and there not in LAYER:
+        here = "cli" if file.stem == "command" or file.stem.startswith("command_") else own
+        for line, there in imported(ast.parse(file.read_bytes()), ("soap", *inside.parts[:-1]), modules):
+            if there not in LAYER:
                 found.append(f"{inside}:{line}: imports {there!r}, which is not in the table")
-            elif there not in own and LAYER.get(there, FRONT_DOOR) >= LAYER[here]:
-                target = f"{there} (layer {LAYER[there]})" if there else "the front door"
-                found.append(f"{inside}:{line}: {here} (layer {LAYER[here]}) imports {target}")
+            elif there == own:
+                continue
+            elif LAYER[there] > LAYER[here] or frozenset((here, there)) in INDEPENDENT:
+                found.append(f"{inside}:{line}: {here} imports {there}")
+            elif here == "cli" and own not in ("cli", "paper") and there == "paper":
+                found.append(f"{inside}:{line}: the command of {own} imports paper")
     return found
 
 
-def test_the_layers_hold() -> None:
-    assert (PACKAGE / "errors.py").is_file()  # an empty walk would prove nothing
+def test_imports_follow_the_layers() -> None:
+    assert (PACKAGE / "errors.py").is_file()  # otherwise no file would be checked
     found = violations(PACKAGE)
     assert not found, "\n".join(found)
 

@@ -44,9 +44,9 @@ def test_the_commands_of_the_readme_exist():
 
 def test_an_attack_in_one_file():
     accuracy = own_attack.main(n=60)
-    assert accuracy["min-aux"] > accuracy["none"] + 0.4
+    assert accuracy["purified"] > accuracy["bare"] + 0.4
 
 
 def test_an_auxiliary_task_in_one_file():
     accuracy = own_task.main(epochs=3, n=100)
-    assert accuracy["min-aux"] > accuracy["none"]
+    assert accuracy["purified"] > accuracy["bare"]

@@ -12,22 +12,20 @@ import sys
 from pathlib import Path
 
 from soap.errors import FileError, SoapError
-from soap.evaluation.adaptive.evaluate import FINDINGS
-from soap.evaluation.adaptive.folder import CONTINUED, PLAN, ROWS
-from soap.evaluation.adaptive.opened import opened
-from soap.evaluation.adaptive.seal import SEAL
+from soap.evaluation.run_folder import CONTINUED, FINGERPRINTS, PLAN, ROWS, open_run
+from soap.evaluation.suite import FINDINGS
 from soap.paper.pages.purifiers import runs_folder
 from soap.recipes.purifiers import SOAP_NAME
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-ADAPTIVE_FILES = (PLAN, ROWS, FINDINGS, SEAL, "facts")
+ADAPTIVE_FILES = (PLAN, ROWS, FINDINGS, FINGERPRINTS, "facts")
 PURIFIER_FILES = (ROWS, FINDINGS, "facts/asked.json")
 RESUMED_BY = f"facts/{CONTINUED}.json"
 
 
 def keep(run: Path, results: Path = RESULTS) -> Path:
     """Copy the run; returns its folder under `results`."""
-    asked = opened(run).fact("asked")
+    asked = open_run(run).read_fact("asked")
     purifier = SOAP_NAME if asked is None else asked["purifier"]
     wanted = (
         ADAPTIVE_FILES
@@ -36,7 +34,7 @@ def keep(run: Path, results: Path = RESULTS) -> Path:
         if (run / RESUMED_BY).exists()
         else PURIFIER_FILES
     )
-    for name in (*PURIFIER_FILES, SEAL, *wanted):
+    for name in (*PURIFIER_FILES, FINGERPRINTS, *wanted):
         if not (run / name).exists():
             raise FileError(
                 f"{run} has no {name}; expected a finished run. Run its `soap evaluate` command to the end first."

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 import soap
+from soap.data.pictures import encode_png
 from soap.paper.pages.adaptive import committed_runs
-from soap.serve.operations import Mislead, Predict, Purify, Walk, perform
-from soap.serve.pictures import encode_png
-from soap.serve.subject import Subject, load
+from soap.serve.operations import AttackClassifier, Predict, Purify, Trajectory, run_operation
+from soap.serve.served_model import ServedModel, load_served_model
 
 STATIC = Path(__file__).resolve().parents[1] / "soap" / "serve" / "static"
 RUNS = Path(__file__).resolve().parents[1] / "results" / "adaptive"
@@ -113,7 +113,7 @@ TITLES = {"fgsm": "FGSM", "pgd": "PGD"}
 
 def entry(wanted: GalleryEntry, number: int, digits: soap.data.Dataset, out: Path) -> dict[str, Any]:
     """Find the digit of an entry and write its pictures; returns the entry for gallery.json."""
-    subject = load(wanted.model, device="cpu")
+    served = load_served_model(wanted.model, device="cpu")
     for x, y in zip(digits.x.split(AT_ONCE), digits.y.split(AT_ONCE), strict=True):
         rows = list(range(len(x))) if wanted.label is None else (y == wanted.label).nonzero()[:, 0].tolist()
         for label, walks in zip(
@@ -126,11 +126,13 @@ def entry(wanted: GalleryEntry, number: int, digits: soap.data.Dataset, out: Pat
     raise SystemExit(f"no digit is as wanted by {wanted}")
 
 
-def _walks(subject: Subject, wanted: GalleryEntry, x: torch.Tensor, labels: list[int]) -> list[dict[str, Walk | None]]:
+def _trajectories(
+    served: ServedModel, wanted: GalleryEntry, x: torch.Tensor, labels: list[int]
+) -> list[dict[str, Trajectory | None]]:
     """Run the stages as the service does: the attacked picture is rounded to 8 bits."""
-    model, images = subject.model, list(x)
-    nothing: list[Walk | None] = [None] * len(images)
-    seen = perform(Predict(), model, images, labels)
+    model, images = served.model, list(x)
+    nothing: list[Trajectory | None] = [None] * len(images)
+    seen = run_operation(Predict(), model, images, labels)
     attacked, purified = nothing, nothing
     if wanted.attack is not None:
         attacked = run_operation(
@@ -148,7 +150,12 @@ def _seen(walk: Trajectory | None) -> int | None:
 
 
 def _entry(
-    subject: Subject, wanted: GalleryEntry, stages: Stages, walks: dict[str, Walk | None], number: int, out: Path
+    served: ServedModel,
+    wanted: GalleryEntry,
+    stages: Stages,
+    walks: dict[str, Trajectory | None],
+    number: int,
+    out: Path,
 ) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for stage, name in {"seen": "input", "attacked": "attacked", "purified": "purified"}.items():

@@ -24,8 +24,8 @@ def read_record(kind: type[Record], content: Mapping[str, Any]) -> Record:
 
 def _value(kind: Any, name: str, value: Any) -> Any:
     for each in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
-        if is_dataclass(each) and isinstance(value, dict):
-            return read_record(each, value)  # type: ignore[type-var]
+        if isinstance(each, type) and is_dataclass(each) and isinstance(value, dict):
+            return read_record(each, value)
         if get_origin(each) is tuple and isinstance(value, list):
             return tuple(_value(get_args(each)[0], name, item) for item in value)
         if _fits(value, each):

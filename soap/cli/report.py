@@ -16,7 +16,7 @@ from soap.evaluation.suite import read_report
 from soap.recipes.run_request import read_request
 
 
-def report(
+def report_command(
     console: Console,
     run: RunName,
     out: Annotated[
@@ -47,4 +47,4 @@ def report(
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "report", example="soap report runs/mnist-fcn-dr-quick --out report.html")(report)
+    command(app, "report", example="soap report runs/mnist-fcn-dr-quick --out report.html")(report_command)

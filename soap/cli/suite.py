@@ -36,7 +36,9 @@ from soap.recipes.attacks import paper_radius
 from soap.recipes.purifiers import SOAP_NAME
 from soap.recipes.recipe import class_names
 from soap.recipes.run_request import RunRequest
+from soap.report.row_text import defence_text
 from soap.report.run_words import alone, gain, right, shown_lines, threat_words
+from soap.results import defence_from_json
 
 EXIT_NOT_TRUSTED = 3
 """Exit code of `--require trusted` for any other verdict."""
@@ -193,7 +195,7 @@ def report_content(report: SuiteReport) -> dict[str, Any]:
     summary = report.summary
     return {
         "model": summary.plan["target"]["name"],
-        "defence": summary.plan["target"]["defence"],
+        "defence": defence_text(defence_from_json(summary.plan["target"]["defence"])),
         "threat": summary.plan["threat"],
         "suite": summary.plan["suite"],
         "verdict": {"name": report.verdict.name, "reasons": list(report.verdict.reasons)},

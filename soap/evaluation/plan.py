@@ -22,10 +22,10 @@ PROTOCOLS = ("noise", "transfer", "auxiliary-aware", *RULES, "autoattack", "blac
 SUITES = {"quick": ("noise", "transfer", TRAJECTORY), "full": PROTOCOLS}
 """Suites by name; the name of a protocol is a suite of that protocol alone."""
 
-THROUGH_PURIFIER = (BPDA, TRAJECTORY, UNROLLED)
+THROUGH_PURIFIER: tuple[str, ...] = (BPDA, TRAJECTORY, UNROLLED)
 """Protocols whose gradient depends on the output of the purifier."""
 
-ADAPTIVE = tuple(RULES)
+ADAPTIVE: tuple[str, ...] = tuple(RULES)
 """Protocols whose attacker knows the purifier."""
 
 RESTARTS = 3
@@ -134,8 +134,6 @@ def plan_attempts(
     """
     validate.at_least("steps", steps, 1)
     validate.at_least("queries", queries, 1)
-    if getattr(defence.purifier, "eps", None) == "oracle":
-        raise InputError("eps='oracle' needs the true label, so it is not a defence; evaluate eps='min-aux'.")
     wanted, restarts = protocols(suite), 1 if suite == "quick" else RESTARTS
     made = [
         Attempt(protocol=protocol, name=name, attack=attack, rule=rule, scale=scale)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from soap import validate
 from soap._files import atomic
 from soap._runtime import devices
 from soap.attacks import Attack
@@ -128,10 +129,13 @@ def evaluate_suite(
     stop: Callable[[], bool] = lambda: False,
 ) -> SuiteReport | None:
     """Attack the defence by a suite, then judge the result by the checks; None after a stop. See `evaluate`."""
+    if getattr(defence.purifier, "eps", None) == "oracle":
+        raise InputError("eps='oracle' needs the true label, so it is not a defence; evaluate eps='min-aux'.")
     folder = RunFolder(out)
     steps = default_steps(suite) if steps is None else steps
-    options = {"steps": steps, "queries": queries, "images": data.x.ndim == 4, "classes": defence.classes(data.x)}
-    attempts = plan_attempts(defence, threat, suite, **options)
+    validate.inputs(data.x, defence.classifier)
+    images, classes = data.x.ndim == 4, defence.classes(data.x)
+    attempts = plan_attempts(defence, threat, suite, steps=steps, queries=queries, images=images, classes=classes)
     run = PlannedRun(defence=defence, data=data, threat=threat, suite=suite, attempts=attempts, batch=batch, seed=seed)
     folder.begin(run.content)
     if folder.read_fingerprints() is None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from soap.data import Dataset
 from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_name, stored_batches
 from soap.results import Row, defence_from_json, provenance_from_json, wilson
-from soap.specs import BARE, AttackSpec, AttackStep
+from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec
 
 CLEAN, WORST = "clean", "worst"
 WORST_STEP = "Worst"
@@ -238,6 +238,7 @@ def result_rows(summary: Summary) -> list[Row]:
     for line in (summary.clean, *summary.protocols, summary.worst):
         outcome = summary.outcomes.get(line.protocol)
         after = {f"after {name}": share for name, share in outcome.after.items()} if outcome else {}
+        counted: list[tuple[DefenceSpec, DefenceSpec | None, int, dict[str, float]]]
         counted = [(defence, None, line.correct, after)]
         if line.bare is not None and plan["purifies"]:
             counted.append((BARE, defence, int(line.bare.sum()), {}))

@@ -55,8 +55,8 @@ def evaluate_black_box(
 
     The first images of `data`, as many as the substitute has seeds, are the attacker's and do not count. Rows already
     in `store` are not measured again and their substitutes are not trained; new rows are appended at once. seed: is
-    recorded in the rows, as `evaluate_transfer` does; the substitutes have their own seeds. stop: is called between rounds of
-    a substitute's training and between batches.
+    recorded in the rows, as by `evaluate_transfer`; the substitutes have their own seeds. stop: is called between
+    rounds of a substitute's training and between batches.
     """
     validate.at_least("batch", batch, 1)
     validate.inputs(data.x, model)

@@ -38,10 +38,11 @@ def _results(document: str) -> str:
 
 
 PAGES: dict[Path, Callable[[str], str]] = {
-    ROOT / "README.md": readme.rendered,
+    ROOT / "README.md": lambda document: readme.rendered_readme(document, RESULTS),
     DOCS / "adaptive.md": lambda document: adaptive.rendered(document, RESULTS),
     DOCS / "export.md": lambda document: docs_page.rendered(document, RESULTS),
     DOCS / "label_consistency.md": _label_consistency,
+    DOCS / "models.md": readme.rendered_models,
     DOCS / "performance.md": _performance,
     DOCS / "purifiers.md": lambda document: purifiers.rendered(document, committed_rows(), RESULTS),
     DOCS / "results.md": _results,

@@ -141,7 +141,7 @@ class BlackBoxQuery(CellQuery):
 
 
 class SoapSettings(NamedTuple):
-    """Settings of a SOAP purifier. eps: "min-aux", "oracle" or a radius. task: settings of the auxiliary task as JSON."""
+    """Settings of a SOAP purifier. eps: "min-aux", "oracle" or a radius. task: the auxiliary task's, as JSON."""
 
     eps: float | str
     grid: tuple[float, ...]

@@ -86,7 +86,7 @@ def idle(monkeypatch):
     def work(*_, **__):
         pytest.fail("the work had started")
 
-    monkeypatch.setattr(demo, "transfer", work)
+    monkeypatch.setattr(demo, "evaluate_transfer", work)
 
 
 def test_an_output_path_that_is_a_folder_is_refused(tmp_path, idle):

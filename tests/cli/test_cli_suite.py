@@ -40,13 +40,13 @@ def judge(monkeypatch, verdict):
     """Let every run end with that verdict."""
     from soap.cli import suite
 
-    evaluate = suite.evaluate
+    evaluate = suite.evaluate_suite
 
     def judged(*arguments, **settings):
         report = evaluate(*arguments, **settings)
         return type(report)(**{**vars(report), "verdict": type(report.verdict)(name=verdict, reasons=())})
 
-    monkeypatch.setattr(suite, "evaluate", judged)
+    monkeypatch.setattr(suite, "evaluate_suite", judged)
 
 
 def test_headline_protocols_checks_and_skipped_protocols(run, copied, capsys):
@@ -133,7 +133,7 @@ def test_a_suite_without_a_purifier_attacks_the_bare_model(run):
     assert done.code == 0
     assert {row["defence"]["name"] for row in done.json["rows"]} == {"none"}
     assert done.json["threat"] == {"eps": 0.3, "norm": "linf"}  # the paper's
-    assert done.json["left_out"]["bpda"] == "there is no purifier"
+    assert done.json["left_out"]["bpda"] == "no purifier"
     assert "the bare classifier is attacked" in done.err
     assert run("verify", "runs/mnist-fcn-fgsm-at-transfer").code == 0
 
@@ -158,7 +158,7 @@ EVALUATE = f"evaluate {MODEL} --data mnist-mini --limit 4"
         (f"{EVALUATE} --suite quick --norm l1 --eps 1", "norm is 'l1'"),
         (f"{EVALUATE} --suite quick --eps 0", "eps is 0.0"),
         (f"{EVALUATE} --suite quick --steps 0", "steps is 0"),
-        (f"{EVALUATE} --suite quick --eps-pfy oracle", "nobody can deploy it"),
+        (f"{EVALUATE} --suite quick --eps-pfy oracle", "it is not a defence"),
         (f"{EVALUATE} --suite quick --eps-pfy 0.1 --eps-pfy 0.2", "one defence, got 2"),
         (f"{EVALUATE} --suite quick --eps-pfy far", "eps_pfy is 'far'"),
         (f"{EVALUATE} --suite quick --gradient stop", "only the task 'consistency'"),
@@ -237,7 +237,7 @@ def test_a_folder_without_a_run_is_refused(run, copied, name):
     (copied / "run.json").write_text("{}")
     done = run(name, "run")
     assert (done.code, done.out) == (1, "")
-    assert "name the folder of a run" in done.err
+    assert "give the folder of a run" in done.err
     assert done.err.count("\n") == 1
 
 
@@ -263,7 +263,7 @@ def test_moved_data_must_be_the_same(run, copied, archive):
 
 
 def test_the_demo_shows_adaptive_and_transfer_results(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "evaluate", partial(demo.evaluate, steps=2))
+    monkeypatch.setattr(demo, "evaluate_suite", partial(demo.evaluate_suite, steps=2))
     done = run("demo", "--adaptive", "--limit", "10", "--out", "page.html", "--json")
     assert done.code == 0
     found = done.json["adaptive"]

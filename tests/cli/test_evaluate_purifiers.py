@@ -103,7 +103,7 @@ def test_the_table_names_the_purifier_and_soap_is_the_default(run):
 def test_another_prior_of_the_same_name_gives_another_row(run, tmp_path):
     arguments = ("evaluate", MODEL, *QUICK[:2], "--limit", "2", "--attack", "none", "--purifier", "pixeldefend")
     first = run(*arguments, "--prior", "pixels.safetensors", "--eps-pfy", "1/255", "--json").json["rows"]
-    assert (first[1]["defence"], first[1]["eps_pfy"]) == (f"PixelDefend(eps={1 / 255})", str(1 / 255))
+    assert first[1]["defence"] == {"name": "PixelDefend", "settings": {"eps": 1 / 255}, "eps": 1 / 255}
     recipe = generative.parse(PIXELS.replace("SIDE", "28"), "test")
     model = generative.build(recipe)
     weights = {key: value + 0.1 for key, value in model.state_dict().items()}
@@ -131,8 +131,8 @@ def test_a_suite_run_of_hedge_can_be_verified(run, name, tmp_path):
 def test_a_suite_with_a_prior_stores_the_fingerprints_of_both_networks(run, tmp_path):
     arguments = ("--suite", "noise", *QUICK, "--eps", "0.1", "--purifier", "defense-gan", "--prior", "gan.safetensors")
     done = run("evaluate", WITHOUT_TASK, *arguments, "--out", "behind", "--json")
-    assert (done.code, done.json["rows"][0]["eps_pfy"]) == (0, "free")
-    assert done.json["left_out"]["unrolled"] == "the purifier does not tell its steps"
+    assert (done.code, done.json["rows"][0]["defence"]["eps"]) == (0, "free")
+    assert done.json["left_out"]["unrolled"] == "purifier without iterates"
     assert run("verify", "behind").code == 0
     recipe = zoo.prior_recipe(tmp_path / "gan.safetensors")
     with torch.no_grad():

@@ -19,7 +19,8 @@ from soap.paper.radius_curve import RadiusCurve
 from soap.paper.row_queries import CellQuery
 from soap.paper.sweeps import AUXILIARY_AWARE, BETAS, CROSS_ENTROPY
 from soap.paper.tables import TABLES, PaperTable
-from soap.purifiers.soap import label
+from soap.purifiers.soap import soap_spec
+from soap.specs import AttackSpec, AttackStep
 
 ACCURACY = {
     "no-def": {"none": 99.0, "fgsm": 2.0, "pgd": 1.0, "cw": 1.0, "df": 1.0},

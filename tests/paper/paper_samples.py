@@ -12,7 +12,7 @@ from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.radius_curve import RadiusCurve
 from soap.paper.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
 from soap.paper.task_views import TaskViews
-from soap.purifiers.soap import label
+from soap.purifiers.soap import soap_spec
 from soap.results import Row
 from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec
 

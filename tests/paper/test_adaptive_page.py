@@ -4,9 +4,8 @@ import json
 import re
 from dataclasses import replace
 
-from soap.evaluation.adaptive import RunFolder
-from soap.evaluation.adaptive.seal import seal_of
-from soap.evaluation.adaptive.verdict import NOTHING, TRUSTED, UPPER
+from soap.evaluation.run_folder import RunFolder
+from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER
 from soap.paper.pages.adaptive import committed_runs, results_section
 from soap.paper.render import RESULTS
 from soap.results import Store
@@ -25,14 +24,14 @@ def test_every_run_is_there_with_its_worst_case_and_verdict():
         assert worst.correct <= min(row.correct for row in run.rows.values())
         assert by_name[""][column].startswith(f"[{run.name}]")
         # What says nothing has no headline.
-        assert by_name["**worst**"][column] == (f"**{100 * worst.accuracy:.1f}**" if run.counts else "no figure")
+        assert by_name["**worst**"][column] == (f"**{100 * worst.accuracy:.1f}**" if run.counts else "no number")
         assert by_name["verdict"][column] == run.verdict
 
 
 def test_a_void_run_has_no_worst_case_on_the_page():
     (void,) = [replace(run, verdict=NOTHING) for run in committed_runs(RUNS) if run.name == "mnist-cnn-dr"]
     text = results_section([void])
-    assert "| **worst** | no figure |" in text
+    assert "| **worst** | no number |" in text
     assert f"{100 * void.rows['worst'].accuracy:.1f}" not in text.split("NVIDIA")[0]
 
 

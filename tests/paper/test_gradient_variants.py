@@ -14,7 +14,7 @@ from soap.attacks import FGSM, PGD
 from soap.auxiliary import second_view
 from soap.auxiliary.consistency import GRADIENTS
 from soap.data import Dataset
-from soap.evaluation import Clean, transfer
+from soap.evaluation import Clean, evaluate_transfer
 from soap.evaluation.threats import PAPER
 from soap.paper import row_queries
 from soap.paper.gradient_variants import ATTACKS, VARIANTS, measure_variants, variant
@@ -172,7 +172,7 @@ def test_the_names_are_those_of_the_tables_rows():
     found = row_queries.by_gradient(committed_rows(), recipe.name)
     for name in ("paper", "stop"):
         row = found["pgd", name]
-        assert row.defence == recipes.purifier_label(recipe, "min-aux", name)
+        assert row.defence == recipes.purifier_spec(recipe, "min-aux", name)
         assert row.attack == attack_spec("pgd", PAPER["cifar10"]["pgd"])
 
 

@@ -8,8 +8,7 @@ from report_samples import sample_row
 from run_samples import sample_images, sample_run
 
 from soap.errors import FileError
-from soap.evaluation.adaptive.folder import RunFolder
-from soap.evaluation.adaptive.seal import seal
+from soap.evaluation.run_folder import RunFolder
 from soap.paper.pages.adaptive import origin
 
 

@@ -12,10 +12,9 @@ from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.pages import label_consistency as tool
 from soap.paper.render import DOCS
 from soap.paper.tables import TABLES
-from soap.purifiers.soap import label
+from soap.purifiers.soap import soap_spec
 from soap.report import UPPER_BOUND
 from soap.specs import BARE as NOTHING
-from soap.specs import AttackSpec, AttackStep
 
 BARE = ("none", *VARIANTS)
 DASHES = ["\N{EN DASH}"] * 5
@@ -101,7 +100,7 @@ def test_the_bare_network_is_that_of_the_same_run():
     changes = (
         {"provenance": other},
         {"n": 5000},
-        {"attack": AttackSpec(name="pgd", steps=(AttackStep(name="PGD", settings={"eps": 1.0}),))},
+        {"method": "FGSM"},
         {"protocol": "black box"},
     )
     strangers = [one for change in changes for one in made_up(**change) if not one.defence.purifies]

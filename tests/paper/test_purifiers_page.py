@@ -13,7 +13,7 @@ import soap
 from soap import zoo
 from soap._files import tensor_files
 from soap.evaluation import fingerprint
-from soap.evaluation.adaptive.verdict import NOTHING
+from soap.evaluation.verdict import NOTHING
 from soap.paper.pages import purifiers as tool
 from soap.paper.render import DOCS, RESULTS
 from soap.paper.row_queries import CellQuery
@@ -112,7 +112,7 @@ def test_a_part_of_the_suite_is_named_and_every_run_has_its_reasons_and_command(
 
 def test_a_figure_that_a_check_voids_is_not_printed(tmp_path):
     suite(tmp_path / "purifiers" / f"{MODEL}-hedge", ["hedge"], name="bpda", verdict=NOTHING)
-    assert line([], "hedge", tmp_path).cells()[4:6] == ("no figure, bpda alone", NOTHING)
+    assert line([], "hedge", tmp_path).cells()[4:6] == ("no number, bpda alone", NOTHING)
 
 
 def test_committed_figures_are_shown():

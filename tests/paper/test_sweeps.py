@@ -14,7 +14,7 @@ from soap import SOAP, InputError
 from soap.attacks import FGSM, PGD, AuxiliaryAwarePGD
 from soap.auxiliary import all_turns
 from soap.data import Dataset
-from soap.evaluation import Clean, transfer
+from soap.evaluation import Clean, evaluate_transfer
 from soap.paper import row_queries
 from soap.paper.sweeps import (
     BETAS,

@@ -14,8 +14,8 @@ from run_samples import LOSSES, RADII, sample_images, sample_run
 from test_report_page import Walk
 
 from soap.errors import FileError
-from soap.evaluation.adaptive.broken import broken
-from soap.evaluation.adaptive.verdict import NOTHING, Verdict
+from soap.evaluation.summary import broken_images
+from soap.evaluation.verdict import NOTHING, RobustnessVerdict
 from soap.report.drawing import LIGHT
 from soap.report.html import picture
 from soap.report.run_figures.bars import draw_bars

@@ -58,7 +58,7 @@ def _survived(lines: Iterable[ProtocolResult]) -> float:
     return float(np.logical_and.reduce([line.defended for line in lines]).mean())
 
 
-CHECKS = (
+CHECKS: tuple[Check, ...] = (
     Check(number=13, name="white-box beats black-box", judge=judge_white_box),
     Check(number=14, name="adaptive beats transfer", judge=judge_adaptive),
 )

@@ -60,7 +60,7 @@ def measure(context: MeasurementContext) -> DefenceCost:
 
 
 @dataclass
-class PassCount:
+class PassesPerImage:
     """Passes of each image through a layer."""
 
     forward: float = 0.0
@@ -79,9 +79,9 @@ def first_layer(model: nn.Module, x: Tensor) -> nn.Module | None:
     return met[0] if met else None
 
 
-def passes(layer: nn.Module | None, model: Callable[[Tensor], Tensor], x: Tensor) -> PassCount:
+def passes(layer: nn.Module | None, model: Callable[[Tensor], Tensor], x: Tensor) -> PassesPerImage:
     """The passes through `layer` in one call of `model` on `x`."""
-    counted = PassCount()
+    counted = PassesPerImage()
     if layer is None:
         return counted
 
@@ -112,7 +112,7 @@ def _seconds(model: Callable[[Tensor], Tensor], x: Tensor) -> float:
     return max(min(times), 1e-9) / len(x)
 
 
-MEASUREMENT = Measurement(fact="cost", record=DefenceCost, measure=measure, check=15)
+MEASUREMENT: Measurement[DefenceCost] = Measurement(fact="cost", record=DefenceCost, measure=measure, check=15)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -147,4 +147,4 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-CHECK = Check(number=15, name="bare classifier compared", judge=judge)
+CHECK: Check = Check(number=15, name="bare classifier compared", judge=judge)

@@ -125,8 +125,10 @@ def _observed_attack(context: MeasurementContext) -> ObservedAttack:
     return made
 
 
-MEASUREMENT = Measurement(fact="best-iterate", record=BestIterate, measure=measure, check=7)
-LOSS_CURVE = Measurement(fact="loss-curve", record=LossTrace, measure=measure_loss_curve, check=None)
+MEASUREMENT: Measurement[BestIterate] = Measurement(fact="best-iterate", record=BestIterate, measure=measure, check=7)
+LOSS_CURVE: Measurement[LossTrace] = Measurement(
+    fact="loss-curve", record=LossTrace, measure=measure_loss_curve, check=None
+)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -142,4 +144,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "The attack returns its best iterate.")
 
 
-CHECK = Check(number=7, name="best iterate kept", judge=judge)
+CHECK: Check = Check(number=7, name="best iterate kept", judge=judge)

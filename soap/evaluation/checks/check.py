@@ -52,12 +52,18 @@ class Measurement(Generic[Record]):
     check: int | None
     quick: bool = True
 
+    def read(self, fact: Mapping[str, Any]) -> Record:
+        """The record of a stored fact; entries that the record does not have are ignored."""
+        names = {each.name for each in fields(self.record)}  # type: ignore[arg-type]
+        return read_record(self.record, {name: value for name, value in fact.items() if name in names})
+
     def fact_content(self, context: MeasurementContext) -> dict[str, Any]:
         """Measure, and return the content of the fact: the record, or the problem that prevented it."""
         try:
             if len(context.x) == 0:
                 raise ImpossibleError("the defence classifies no clean image correctly")
-            return asdict(self.measure(context))  # type: ignore[call-overload]
+            found: Any = self.measure(context)
+            return asdict(found)
         except ImpossibleError as reason:
             return {"problem": str(reason), "impossible": True}
         except Exception as problem:  # a user's model may raise anything; the run reports it and goes on
@@ -86,8 +92,7 @@ class Evidence:
             raise NotMeasuredError(f"The measurement {measurement.fact!r} does not apply: {found['problem']}.")
         if "problem" in found:
             raise MeasurementFailedError(found["problem"])
-        names = {each.name for each in fields(measurement.record)}  # type: ignore[arg-type]
-        return read_record(measurement.record, {name: value for name, value in found.items() if name in names})
+        return measurement.read(found)
 
 
 class NotMeasuredError(Exception):

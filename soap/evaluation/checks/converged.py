@@ -36,8 +36,12 @@ def _on_survivors(context: MeasurementContext, attack: Attack, *, salt: int) -> 
     return MoreEffort(attack=call_text(spec_of(attack)), images=len(x), broken=broken, moved=broken * context.share)
 
 
-STEPS = Measurement(fact="doubled-steps", record=MoreEffort, measure=measure_steps, check=8, quick=False)
-RESTARTS = Measurement(fact="doubled-restarts", record=MoreEffort, measure=measure_restarts, check=9, quick=False)
+STEPS: Measurement[MoreEffort] = Measurement(
+    fact="doubled-steps", record=MoreEffort, measure=measure_steps, check=8, quick=False
+)
+RESTARTS: Measurement[MoreEffort] = Measurement(
+    fact="doubled-restarts", record=MoreEffort, measure=measure_restarts, check=9, quick=False
+)
 
 
 def judge_steps(evidence: Evidence) -> Judgement:
@@ -57,7 +61,7 @@ def _judge(found: MoreEffort, what: str) -> Judgement:
     return passed(measured, f"Twice the {what} change little.")
 
 
-CHECKS = (
+CHECKS: tuple[Check, ...] = (
     Check(number=8, name="converged", judge=judge_steps),
     Check(number=9, name="restarts", judge=judge_restarts),
 )

@@ -97,7 +97,7 @@ class FixedDraw(nn.Module):
         return logits
 
 
-MEASUREMENT = Measurement(fact="determinism", record=Determinism, measure=measure, check=3)
+MEASUREMENT: Measurement[Determinism] = Measurement(fact="determinism", record=Determinism, measure=measure, check=3)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -116,4 +116,4 @@ def judge(evidence: Evidence) -> Judgement:
     )
 
 
-CHECK = Check(number=3, name="deterministic", judge=judge)
+CHECK: Check = Check(number=3, name="deterministic", judge=judge)

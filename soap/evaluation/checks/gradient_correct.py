@@ -121,7 +121,9 @@ def compare_slopes(
     return int(moved.sum()), int(smooth.any(1).sum()), float(error.max()) if len(error) else None
 
 
-MEASUREMENT = Measurement(fact="differences", record=GradientError, measure=measure, check=6)
+MEASUREMENT: Measurement[GradientError] = Measurement(
+    fact="differences", record=GradientError, measure=measure, check=6
+)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -142,4 +144,4 @@ def judge(evidence: Evidence) -> Judgement:
     return failed(measured, "Autograd's gradient is not the slope of the loss: attacks go in a wrong direction.")
 
 
-CHECK = Check(number=6, name="gradient correct", judge=judge)
+CHECK: Check = Check(number=6, name="gradient correct", judge=judge)

@@ -62,7 +62,9 @@ def _missing(context: MeasurementContext, model: nn.Module) -> MissingGradients:
     return MissingGradients(missing=none, not_finite=bad, cross_entropy_zero=flat, cut=False)
 
 
-MEASUREMENT = Measurement(fact="gradient", record=GradientPresence, measure=measure, check=5)
+MEASUREMENT: Measurement[GradientPresence] = Measurement(
+    fact="gradient", record=GradientPresence, measure=measure, check=5
+)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -81,4 +83,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "Attacks have a gradient to follow on every image.")
 
 
-CHECK = Check(number=5, name="gradient present", judge=judge)
+CHECK: Check = Check(number=5, name="gradient present", judge=judge)

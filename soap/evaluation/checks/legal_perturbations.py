@@ -24,4 +24,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "All attacked images lie in the ball and in [0, 1], also as 8-bit images.")
 
 
-CHECK = Check(number=1, name="legal perturbations", judge=judge)
+CHECK: Check = Check(number=1, name="legal perturbations", judge=judge)

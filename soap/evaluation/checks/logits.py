@@ -38,7 +38,7 @@ def measure(context: MeasurementContext) -> OutputRange:
     )
 
 
-MEASUREMENT = Measurement(fact="outputs", record=OutputRange, measure=measure, check=2)
+MEASUREMENT: Measurement[OutputRange] = Measurement(fact="outputs", record=OutputRange, measure=measure, check=2)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -53,4 +53,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "The defence returns logits.")
 
 
-CHECK = Check(number=2, name="logits, not probabilities", judge=judge)
+CHECK: Check = Check(number=2, name="logits, not probabilities", judge=judge)

@@ -93,7 +93,9 @@ def eager(model: nn.Module) -> Iterator[None]:
         yield
 
 
-MEASUREMENT = Measurement(fact="optimisation", record=InferenceOptimisation, measure=measure, check=4)
+MEASUREMENT: Measurement[InferenceOptimisation] = Measurement(
+    fact="optimisation", record=InferenceOptimisation, measure=measure, check=4
+)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -115,4 +117,4 @@ def judge(evidence: Evidence) -> Judgement:
     )
 
 
-CHECK = Check(number=4, name="optimisation at inference", judge=judge)
+CHECK: Check = Check(number=4, name="optimisation at inference", judge=judge)

@@ -173,7 +173,9 @@ def _crossed(context: MeasurementContext, plant: Plant, x: Tensor, rows: Tensor)
     return (_logits(context, x) * plant.weights[rows]).sum(1) > plant.threshold[rows]
 
 
-MEASUREMENT = Measurement(fact="planted", record=PlantedWeakness, measure=measure, check=16, quick=False)
+MEASUREMENT: Measurement[PlantedWeakness] = Measurement(
+    fact="planted", record=PlantedWeakness, measure=measure, check=16, quick=False
+)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -187,4 +189,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "The attack finds weaknesses that are known to exist.")
 
 
-CHECK = Check(number=16, name="planted weakness found", judge=judge)
+CHECK: Check = Check(number=16, name="planted weakness found", judge=judge)

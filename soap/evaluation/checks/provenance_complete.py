@@ -30,4 +30,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "The command soap verify classifies the stored images again.")
 
 
-CHECK = Check(number=19, name="provenance", judge=judge)
+CHECK: Check = Check(number=19, name="provenance", judge=judge)

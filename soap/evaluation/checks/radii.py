@@ -44,7 +44,9 @@ def _accuracy(context: MeasurementContext, attack: Attack) -> float:
     return float(context.correct(found, context.y).double().mean())
 
 
-MEASUREMENT = Measurement(fact="radii", record=AccuracyByRadius, measure=measure, check=11, quick=False)
+MEASUREMENT: Measurement[AccuracyByRadius] = Measurement(
+    fact="radii", record=AccuracyByRadius, measure=measure, check=11, quick=False
+)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -63,4 +65,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "Accuracy falls with eps.")
 
 
-CHECK = Check(number=11, name="accuracy falls with eps", judge=judge)
+CHECK: Check = Check(number=11, name="accuracy falls with eps", judge=judge)

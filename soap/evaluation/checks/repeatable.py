@@ -42,7 +42,9 @@ def measure(context: MeasurementContext) -> Repetition:
     )
 
 
-MEASUREMENT = Measurement(fact="repeat", record=Repetition, measure=measure, check=18, quick=False)
+MEASUREMENT: Measurement[Repetition] = Measurement(
+    fact="repeat", record=Repetition, measure=measure, check=18, quick=False
+)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -59,4 +61,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "The same seed gives the same bits.")
 
 
-CHECK = Check(number=18, name="repeatable", judge=judge)
+CHECK: Check = Check(number=18, name="repeatable", judge=judge)

@@ -18,4 +18,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(f"{n:,} images ({plan['provenance']['images']}); {wide}", "Intervals are Wilson's, 95 %.")
 
 
-CHECK = Check(number=17, name="sample size and interval", judge=judge)
+CHECK: Check = Check(number=17, name="sample size and interval", judge=judge)

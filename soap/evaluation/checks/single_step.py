@@ -38,7 +38,7 @@ def measure(context: MeasurementContext) -> SingleStep:
     )
 
 
-MEASUREMENT = Measurement(fact="single-step", record=SingleStep, measure=measure, check=12)
+MEASUREMENT: Measurement[SingleStep] = Measurement(fact="single-step", record=SingleStep, measure=measure, check=12)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -51,4 +51,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "Many steps break at least as much as one.")
 
 
-CHECK = Check(number=12, name="iterative beats single-step", judge=judge)
+CHECK: Check = Check(number=12, name="iterative beats single-step", judge=judge)

@@ -46,7 +46,9 @@ def largest_radius(context: MeasurementContext) -> float:
     return 1.0 if context.threat.norm == "linf" else math.sqrt(context.x[0].numel())
 
 
-MEASUREMENT = Measurement(fact="unbounded", record=UnboundedAttack, measure=measure, check=10, quick=False)
+MEASUREMENT: Measurement[UnboundedAttack] = Measurement(
+    fact="unbounded", record=UnboundedAttack, measure=measure, check=10, quick=False
+)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -58,4 +60,4 @@ def judge(evidence: Evidence) -> Judgement:
     return passed(measured, "Without a bound the attack breaks every image.")
 
 
-CHECK = Check(number=10, name="unbounded attack reaches 0 %", judge=judge)
+CHECK: Check = Check(number=10, name="unbounded attack reaches 0 %", judge=judge)

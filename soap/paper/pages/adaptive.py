@@ -62,14 +62,14 @@ def results_section(found: list[CommittedRun]) -> str:
     links = [f"[{run.name}](../results/adaptive/{run.name}/findings.json)" for run in found]
     measured = [name for name in PROTOCOLS if any(name in run.rows for run in found)]
     lines = [[name, *(_cell(run.rows.get(name)) for run in found)] for name in ("clean", *measured)]
-    lines.append(["**worst**", *(f"**{_cell(run.rows['worst'])}**" if run.counts else "no figure" for run in found)])
+    lines.append(["**worst**", *(f"**{_cell(run.rows['worst'])}**" if run.counts else "no number" for run in found)])
     lines.append(["verdict", *(run.verdict for run in found)])
-    parts = [markdown_table(["", *links], lines), "Per cent right."]
+    parts = [markdown_table(["", *links], lines), "Correctly classified, per cent."]
     for run in found:
         row = run.rows["worst"]
         low, high = row.interval
         worst = f"worst {100 * row.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {row.n:,} images"
-        worst = worst if run.counts else "no figure"
+        worst = worst if run.counts else "no number"
         why = f" {'; '.join(run.reasons)}." if run.reasons else ""
         parts.append(f"**{run.name}**: {worst}, {run.verdict}.{why} {run.origin}: `{run.command}`")
     return "\n\n".join(parts)

@@ -64,7 +64,7 @@ class PurifierLine:
             f"`{self.model}`",
             PURIFIER_TITLES[self.purifier],
             *(_percent(row) for row in (self.clean, self.pgd)),
-            (_percent(self.worst) if self.verdict != NOTHING else "no figure") + _of_which_suite(self.worst),
+            (_percent(self.worst) if self.verdict != NOTHING else "no number") + _of_which_suite(self.worst),
             self.verdict or ABSENT,
             " / ".join(dict.fromkeys(images)) or ABSENT,
             _cost(self.pgd if self.purifier != UNDEFENDED else None),

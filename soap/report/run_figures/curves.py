@@ -16,7 +16,7 @@ MAX_DRAWN_RATIO = 2.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccuracyByRadius:
+class RadiusCurveData:
     """Accuracy under the strongest attack at every radius, on `images` that are correctly classified when clean."""
 
     eps: tuple[float, ...]
@@ -68,7 +68,7 @@ class LossByStep:
         return f"Step by step: {self.attack}. Where the curves still move at the end, more steps would break more."
 
 
-def accuracy_by_radius(folder: RunFolder) -> AccuracyByRadius | None:
+def accuracy_by_radius(folder: RunFolder) -> RadiusCurveData | None:
     """The curve of the run's probe `radii`; None if the probe was not run or failed."""
     fact = _numbers(folder, "radii", ("eps", "accuracy"))
     if fact is None:
@@ -76,7 +76,7 @@ def accuracy_by_radius(folder: RunFolder) -> AccuracyByRadius | None:
     images = folder.read_fact("radii").get("images")  # type: ignore[union-attr]  # exists: its curves were read
     if not isinstance(images, int) or images < 1:
         raise _damaged(folder, "radii")
-    return AccuracyByRadius(
+    return RadiusCurveData(
         eps=fact["eps"], accuracy=fact["accuracy"], images=images, threat=float(folder.plan()["threat"]["eps"])
     )
 
@@ -89,7 +89,7 @@ def loss_by_step(folder: RunFolder) -> LossByStep | None:
     return LossByStep(attack=str(folder.read_fact("loss-curve").get("attack")), **fact)  # type: ignore[union-attr]
 
 
-def draw_radii(curve: AccuracyByRadius, palette: Palette) -> Figure:
+def draw_radii(curve: RadiusCurveData, palette: Palette) -> Figure:
     """Accuracy against the radius, with 95 % intervals."""
     figure, axes = page_axes(palette, 5, 3.4, "radius of the attack", "correctly classified, %")
     points = [pair for pair in zip(curve.eps, curve.accuracy, strict=True) if pair[0] <= MAX_DRAWN_RATIO * curve.threat]

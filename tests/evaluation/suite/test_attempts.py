@@ -93,11 +93,11 @@ def test_inputs_that_are_not_images_get_no_square_attack(defence):
     assert left_out(defence, THREAT, planned, images=False) == {"autoattack": "images only"}
 
 
-def test_an_unknown_suite_is_rejected(defence):
+def test_an_unknown_suite_and_the_oracle_are_rejected(defence, tmp_path):
     with pytest.raises(soap.InputError, match="full"):
         plan_attempts(defence, THREAT, "fuller")
     with pytest.raises(soap.InputError, match="oracle"):
-        plan_attempts(Defence(defence.model, soap.SOAP(defence.model, eps="oracle")), THREAT, "quick")
+        soap.evaluate(Defence(defence.model, soap.SOAP(defence.model, eps="oracle")), images(), eps=0.1, out=tmp_path)
 
 
 def test_a_run_equals_a_plain_loop(defence, tmp_path):
