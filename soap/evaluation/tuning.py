@@ -150,7 +150,9 @@ def tune(
         for place, (gamma, number) in enumerate(pairs):
             with isolated(model), torch.no_grad():
                 one, two = (
-                    _GridResult.of(model, descend_grid(loss, part, radii, step_size=gamma, steps=number, bounds=UNIT), y)
+                    _GridResult.of(
+                        model, descend_grid(loss, part, radii, step_size=gamma, steps=number, bounds=UNIT), y
+                    )
                     for part in both
                 )
             found[gamma, number].append((one, two))
