@@ -121,10 +121,10 @@ def tune(
 ) -> Tuning:
     """Try every gamma (a share of `eps`) with every T on images of `data` under PGD of radius `eps`.
 
-    limit: number of images, drawn at random by `seed`, because a data set may be sorted by class; None for all. The model
-    is not changed: assign `model.purification = tune(...).purification` to use the result. The attack is that of the
-    transfer protocol, 20 steps on the bare classifier, and the settings are chosen on the same images, so the accuracies
-    are upper bounds.
+    limit: number of images, drawn at random by `seed`, because a data set may be sorted by class; None for all. The
+    model is not changed: assign `model.purification = tune(...).purification` to use the result. The attack is that of
+    the transfer protocol, 20 steps on the bare classifier, and the settings are chosen on the same images, so the
+    accuracies are upper bounds.
     """
     validate.positive("eps", eps)
     validate.at_least("batch", batch, 1)
