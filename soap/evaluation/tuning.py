@@ -121,9 +121,9 @@ def tune(
 ) -> Tuning:
     """Try every gamma (a share of `eps`) with every T on images of `data` under PGD of radius `eps`.
 
-    limit: how many images to draw at random, by `seed`; None for all. The first images would not do, because data may
-    be sorted by class. The model is not changed: assign `model.purification = tune(...).purification`. The attack is
-    that of the transfer protocol, 20 steps on the bare classifier, and the choice is made on the same images, so the
+    limit: number of images, drawn at random by `seed`, because a data set may be sorted by class; None for all. The
+    model is not changed: assign `model.purification = tune(...).purification` to use the result. The attack is that of
+    the transfer protocol, 20 steps on the bare classifier, and the settings are chosen on the same images, so the
     accuracies are upper bounds.
     """
     validate.positive("eps", eps)
