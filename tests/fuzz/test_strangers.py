@@ -168,16 +168,16 @@ BAD_ROWS = {
     "seconds are text": ({"seconds": "1"}, "its seconds is '1'"),
     "seconds are infinite": ({"seconds": float("inf")}, "its seconds is inf"),
     "seconds are no number": ({"seconds": float("nan")}, "its seconds is nan"),
-    "a name is a number": ({"attack": 3}, "its attack is 3"),
-    "a name is half a letter": ({"attack": "\ud800"}, "its attack is "),
-    "measures are a list": ({"measures": [1]}, "its measures are not numbers by name"),
-    "a measure is nothing": ({"measures": {"a": None}}, "its measures are not numbers by name"),
-    "a measure is no number": ({"measures": {"a": float("nan")}}, "its measures are not numbers by name"),
+    "a name is a number": ({"model": 3}, "its model is 3"),
+    "a name is half a letter": ({"model": "\ud800"}, "lone surrogate"),
+    "measures are a list": ({"measures": [1]}, "its measures is "),
+    "a measure is nothing": ({"measures": {"a": None}}, "its measures is "),
+    "a measure is no number": ({"measures": {"a": float("nan")}}, "its measures is "),
     "a count is true": ({"n": True, "correct": True}, "its n is True"),
     "a count is broken": ({"n": 10.5, "correct": 3}, "its n is 10.5"),
     "a count is beyond a float": ({"n": 10**400, "correct": 0}, "its n is 1000"),
-    "a count of none": ({"n": 0, "correct": 0}, "0 right of 0 is not a count"),
-    "more right than there are": ({"n": 3, "correct": 4}, "4 right of 3 is not a count"),
+    "a count of none": ({"n": 0, "correct": 0}, "0 correct of 0 is not a count"),
+    "more right than there are": ({"n": 3, "correct": 4}, "4 correct of 3 is not a count"),
 }
 
 
