@@ -26,7 +26,7 @@ def _value(kind: Any, name: str, value: Any) -> Any:
     for each in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         if isinstance(each, type) and is_dataclass(each) and isinstance(value, dict):
             return read_record(each, value)
-        if get_origin(each) is tuple and isinstance(value, list):
+        if get_origin(each) is tuple and isinstance(value, list | tuple):
             return tuple(_value(get_args(each)[0], name, item) for item in value)
         if _fits(value, each):
             return value
