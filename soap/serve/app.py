@@ -9,8 +9,7 @@ from fastapi import FastAPI
 
 from soap import __version__
 from soap.serve import http_errors, web_page
-from soap.serve.access import AccessControl, check_binding
-from soap.serve.admission import Admission
+from soap.serve.admission import Admission, check_binding
 from soap.serve.inference import InferenceService
 from soap.serve.limits import Limits
 from soap.serve.monitoring import AccessLog
@@ -55,7 +54,6 @@ def create_app(
     app.include_router(create_router(service))
     web_page.add_pages(app, web_page.STATIC)
     # The middleware that is added last runs first.
-    access = AccessControl(host=host, token=token)
-    app.add_middleware(Admission, access=access, limits=limits, workers=service.workers)
+    app.add_middleware(Admission, host=host, token=token, limits=limits, workers=service.workers)
     app.add_middleware(AccessLog, metrics=service.metrics)
     return app

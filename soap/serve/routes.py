@@ -3,48 +3,15 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel
 
 from soap.errors import InputError, unknown
 from soap.serve import responses, web_page
 from soap.serve.http_errors import busy, error_responses
 from soap.serve.inference import InferenceService
-from soap.serve.operations import AttackClassifier, Predict, Purify
+from soap.serve.operations import OFFERED_ATTACKS, AttackClassifier, Predict, Purify
 from soap.serve.request_images import OPENAPI_BODY
-from soap.serve.served_model import OFFERED_ATTACKS, ServedModel
-
-ATTACK_SETTINGS = ("eps", "step_size", "steps", "radius")
-
-
-class ModelResponse(BaseModel):
-    """A served model: its input, its classes, and the settings used if a request gives none.
-
-    browser_bytes: bytes that the page loads to run the model in the browser; null if it cannot.
-    """
-
-    name: str
-    data: str
-    task: str | None
-    purifiable: bool
-    input_shape: list[int]
-    classes: list[str]
-    attacks: dict[str, dict[str, Any]]
-    purification: dict[str, Any] | None
-    browser_bytes: int | None
-
-
-class ModelsResponse(BaseModel):
-    """All served models; the first is the default."""
-
-    models: list[ModelResponse]
-
-
-class HealthResponse(BaseModel):
-    """Status "ok", and the number of served models."""
-
-    status: str
-    models: int
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
@@ -119,24 +86,19 @@ def create_router(service: InferenceService) -> APIRouter:
         return await service.in_thread(lambda: responses.attack_response(served, trajectory, method, pictures=pictures))
 
     @router.get("/v1/models", responses=error_responses(401, 421))
-    async def models() -> ModelsResponse:
-        """List the served models."""
-        return ModelsResponse(
-            models=[_model_response(served, browser_bytes.get(name)) for name, served in service.models.items()]
-        )
+    async def models() -> dict[str, list[responses.ModelResponse]]:
+        """List the served models; the first is the default."""
+        served = service.models.items()
+        return {"models": [responses.model_response(model, browser_bytes.get(name)) for name, model in served]}
 
     @router.get("/healthz", responses=error_responses(421, 503))
-    async def health() -> HealthResponse:
+    async def health() -> dict[str, str | int]:
         """Report whether the service works."""
-        if not service.healthy:
+        if not all(worker.alive for worker in service.workers.values()):
             raise busy("the thread of a model has stopped")
-        return HealthResponse(status="ok", models=len(service.models))
+        return {"status": "ok", "models": len(service.models)}
 
-    @router.get(
-        "/metrics",
-        responses={200: {"content": {"text/plain": {}}}, **error_responses(401, 421)},
-        response_class=Response,
-    )
+    @router.get("/metrics", response_class=PlainTextResponse, responses=error_responses(401, 421))
     async def metrics() -> Response:
         """Prometheus metrics."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
@@ -153,21 +115,3 @@ def _radius(text: str) -> float | str:
     if not 0 <= radius <= 1:
         raise InputError(f"eps_pfy is {text}, expected min-aux or a radius in [0, 1].")
     return radius
-
-
-def _model_response(served: ServedModel, browser_bytes: int | None) -> ModelResponse:
-    own = served.model.purification
-    return ModelResponse(
-        name=served.name,
-        data=served.recipe.data,
-        task=served.recipe.task,
-        purifiable=served.model.purifiable,
-        input_shape=list(served.shape),
-        classes=list(served.classes),
-        attacks={
-            name: {key: getattr(attack, key) for key in ATTACK_SETTINGS if hasattr(attack, key)}
-            for name, attack in served.attacks.items()
-        },
-        purification=None if own is None else {"step_size": own.step_size, "steps": own.steps, "grid": own.grid},
-        browser_bytes=browser_bytes,
-    )
