@@ -3,6 +3,7 @@
 import datetime
 import json
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ class BenchRow:
 
     what: "purify", "attack" or "train". case: its settings, e.g. batch, T and grid size. paths: "ours", "plain",
     "foolbox", and in a bf16 row "fp32", which is ours in fp32. agreement: how the results of each other path compare
-    with ours. share: the floor's time divided by ours. notes: what a reader must know about the numbers.
+    with ours. notes: what a reader must know about the numbers.
     """
 
     what: str
@@ -57,20 +58,21 @@ class BenchRow:
     paths: Mapping[str, PathMetrics]
     agreement: Mapping[str, Mapping[str, float]]
     floor: Floor
-    share: float
     notes: tuple[str, ...]
     provenance: Mapping[str, Any]
 
+    @property
+    def share(self) -> float:
+        """The time of the floor divided by ours."""
+        return self.floor.seconds / self.paths[OURS].seconds.median
+
     def as_json(self) -> dict[str, Any]:
         """The JSON form."""
-        return {"schema": ROW_SCHEMA, **asdict(self)}
+        return {"schema": ROW_SCHEMA, **asdict(self), "share": self.share}
 
 
 def path_metrics(
-    seconds: Mapping[str, Spread],
-    images: int,
-    passes: Mapping[str, PassCount],
-    peaks: Mapping[str, int | None],
+    seconds: Mapping[str, Spread], images: int, passes: Mapping[str, PassCount], peaks: Mapping[str, int | None]
 ) -> dict[str, PathMetrics]:
     """The metrics of each path; a path whose passes were not counted has none."""
     return {
@@ -126,23 +128,17 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def _processor() -> str:
     """The name of the CPU, or of its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
+    named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def _without_paths(arguments: Sequence[str]) -> list[str]:
     """The arguments without --results and --data-root: paths of one machine that do not affect the result."""
-    kept: list[str] = []
-    path_options = ("--results", "--data-root")
-    for argument, before in zip(arguments, ["", *arguments], strict=False):
-        if (
-            before not in path_options
-            and argument not in path_options
-            and not argument.startswith(tuple(f"{option}=" for option in path_options))
-        ):
-            kept.append(argument)
-    return kept
+    options = ("--results", "--data-root")
+    return [
+        argument
+        for before, argument in zip(["", *arguments], arguments, strict=False)
+        if before not in options and argument.partition("=")[0] not in options
+    ]

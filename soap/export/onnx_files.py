@@ -120,13 +120,8 @@ def _metadata(model: JointModel, purifier: SOAP | None, opset: int) -> dict[str,
     """Model, settings, input shape and versions, stored in each file and in the manifest."""
     settings: dict[str, Any] = {}
     if purifier is not None:
-        settings = {
-            "eps": purifier.eps,
-            "grid": purifier.grid,
-            "step_size": purifier.step_size,
-            "steps": purifier.steps,
-            "label": repr(purifier),
-        }
+        settings = {name: getattr(purifier, name) for name in ("eps", "grid", "step_size", "steps")}
+        settings["label"] = repr(purifier)
     return {
         "model": model.name,
         "weights_sha256": fingerprint(model),

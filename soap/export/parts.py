@@ -1,7 +1,7 @@
 """The parts that can be exported: functions of tensors with named inputs and outputs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,9 +23,8 @@ EXAMPLE_BATCH = 3
 class ExportPart:
     """One function to export; `examples` are distinct input tensors of the right shapes."""
 
-    name: str
     function: Callable[..., Any]
-    examples: tuple[Tensor, ...] = field(repr=False)
+    examples: tuple[Tensor, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -36,9 +35,7 @@ def classifier(model: JointModel) -> ExportPart:
     def forward(x: Tensor) -> Tensor:
         return model(x)  # type: ignore[no-any-return]
 
-    return ExportPart(
-        name="classifier", function=forward, examples=(_images(model),), inputs=("x",), outputs=("logits",)
-    )
+    return ExportPart(function=forward, examples=(_images(model),), inputs=("x",), outputs=("logits",))
 
 
 def loss(model: JointModel) -> ExportPart:
@@ -47,7 +44,7 @@ def loss(model: JointModel) -> ExportPart:
     def forward(x: Tensor) -> Tensor:
         return model.auxiliary.loss(model, x)
 
-    return ExportPart(name="loss", function=forward, examples=(_images(model),), inputs=("x",), outputs=("loss",))
+    return ExportPart(function=forward, examples=(_images(model),), inputs=("x",), outputs=("loss",))
 
 
 def step(model: JointModel) -> ExportPart:
@@ -63,7 +60,6 @@ def step(model: JointModel) -> ExportPart:
     # Two tensors: if x and x0 were the same, torch would make one input of them.
     x, x0 = _images(model), _images(model)
     return ExportPart(
-        name="step",
         function=forward,
         examples=(x, x0, x.new_tensor(0.1), x.new_full((EXAMPLE_BATCH,), 0.3)),
         inputs=("x", "x0", "step_size", "eps"),
@@ -79,7 +75,6 @@ def whole(purifier: SOAP) -> ExportPart:
         return purified, purifier.model(purified), eps, loss_before, loss_after
 
     return ExportPart(
-        name="whole",
         function=forward,
         examples=(_images(purifier.model),),
         inputs=("x",),
