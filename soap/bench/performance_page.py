@@ -127,7 +127,7 @@ def rendered(document: str, rows: Sequence[BenchJson], tried: Sequence[BenchJson
 
 def commands(rows: Sequence[BenchJson], *, device: bool = False) -> list[str]:
     """Commands of the rows with commit, date and version, without duplicates."""
-    lines = {}
+    lines: dict[str, None] = {}
     for place in (row["provenance"] for row in rows):
         source = f"commit {(place['commit'] or 'unknown')[:12]}, {place['date'][:10]}, torch {place['torch']}"
         lines[f"- `{place['command']}`: {place['device'] + ', ' if device else ''}{source}"] = None

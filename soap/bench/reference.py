@@ -73,7 +73,9 @@ def deepfool(
     model: JointModel, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"], settings: DeepFool
 ) -> Float[Tensor, "batch *shape"]:
     """DeepFool on each image of a batch, one by one."""
-    return torch.cat([_deepfool_one(model, *pair, settings) for pair in zip(x.split(1), y.tolist(), strict=True)])
+    return torch.cat(
+        [_deepfool_one(model, *pair, settings) for pair in zip(torch.split(x, 1), y.tolist(), strict=True)]
+    )
 
 
 def _deepfool_one(model: JointModel, image: Tensor, label: int, settings: DeepFool) -> Tensor:

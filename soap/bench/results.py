@@ -104,22 +104,27 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 def append(path: Path, row: BenchRow) -> None:
     """Append a row to a JSONL file."""
+    append_json(path, row.as_json())
+
+
+def append_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Append one line to a JSONL file."""
     with atomic.file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row.as_json(), sort_keys=True, allow_nan=False) + "\n")
+            file.write(json.dumps(content, sort_keys=True, allow_nan=False) + "\n")
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file as plain dictionaries, for tables and plots."""
+def read(path: Path, schema: str = ROW_SCHEMA) -> list[dict[str, Any]]:
+    """The rows of a JSONL file as plain dictionaries, for tables and plots; raises for rows of another schema."""
     with atomic.file_errors(path):
         lines = path.read_bytes().splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or row.get("schema") != ROW_SCHEMA:
-                raise ValueError(f"not a row of schema {ROW_SCHEMA}")
+            if not isinstance(row, dict) or row.get("schema") != schema:
+                raise ValueError(f"not a row of schema {schema}")
         except (ValueError, RecursionError) as error:
             raise FileError(f"{path}, line {number}: {error}; fix or remove the line.") from error
         rows.append(row)

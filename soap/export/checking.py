@@ -6,7 +6,6 @@ which distinguishes rounding from a wrong graph: torch in single precision diffe
 """
 
 import copy
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,11 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from soap._files import atomic
 from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
 from soap.bench.comparison import same_pixels
-from soap.bench.results import provenance
+from soap.bench.results import append_json, provenance
 from soap.errors import FileError, InputError
 from soap.evaluation import fingerprint
 from soap.export.onnx_files import MANIFEST, MANIFEST_SCHEMA, OnnxModel, import_onnx_modules, open_onnx
@@ -106,10 +104,7 @@ def check_export(
 def append_check(path: Path, result: dict[str, Any]) -> None:
     """Append the result of a check to a JSONL file, with version, machine, time and command."""
     origin = {**provenance(torch.device("cpu")), "onnxruntime": import_onnx_modules("onnxruntime")[0].__version__}
-    with atomic.file_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"schema": MANIFEST_SCHEMA, **result, "provenance": origin}, sort_keys=True) + "\n")
+    append_json(path, {"schema": MANIFEST_SCHEMA, **result, "provenance": origin})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +151,7 @@ class _Comparison:
         """Losses or labels of each run, its seconds, and the share of pixels equal in the first and the last run."""
         decisive: list[list[Tensor]] = [[] for _ in runs]
         seconds, pixels = [0.0] * len(runs), 0.0
-        for x, eps in zip(self.x.split(self.batch), self.eps.split(self.batch), strict=True):
+        for x, eps in zip(*(torch.split(each, self.batch) for each in (self.x, self.eps)), strict=True):
             outputs = []
             for which, run in enumerate(runs):
                 began = time.perf_counter()

@@ -135,7 +135,7 @@ def _check(
     attack = attacks_by_name(paper, ["pgd"], seed=console.seed)["pgd"]
     attacked: list[Tensor] = []
     with console.progress() as show:
-        for x, y in zip(images.x.split(ATTACK_BATCH), images.y.split(ATTACK_BATCH), strict=True):
+        for x, y in zip(*(torch.split(each, ATTACK_BATCH) for each in (images.x, images.y)), strict=True):
             attacked.append(attack(network, x, y))
             show("attacking", sum(map(len, attacked)), len(images))
         found = check_export(network, made.folder, torch.cat(attacked), purifier=made.purifier, batch=batch, watch=show)

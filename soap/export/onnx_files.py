@@ -21,8 +21,7 @@ from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
 from soap.errors import FileError, InputError, unknown
 from soap.evaluation import fingerprint
-from soap.export import parts as available
-from soap.export.parts import PARTS, ExportPart
+from soap.export.parts import PARTS, ExportPart, export_part
 from soap.export.tracing import trace_batch
 from soap.purifiers import SOAP
 
@@ -92,7 +91,7 @@ def export(
     metadata = _metadata(model, purifier, opset)
     entries = {}
     for name, path in paths.items():
-        part = available.whole(purifier) if name == "whole" and purifier else getattr(available, name)(model)
+        part = export_part(name, model, purifier)
         with isolated(model):
             _write(part, path, {"part": name, **metadata}, opset)
         entries[name] = {"file": path.name, "sha256": atomic.sha256(path), "bytes": path.stat().st_size,

@@ -21,7 +21,6 @@ from soap.serve.admission import WORK_PATHS, Admission, is_loopback
 from soap.serve.batching import BatchWorker
 from soap.serve.http_errors import RequestError
 from soap.serve.monitoring import SECURITY_HEADERS, JsonFormatter
-from soap.serve.routes import create_router
 
 TOKEN = "a-token-of-some-length"
 PNG = {"Content-Type": "image/png"}
@@ -317,7 +316,7 @@ def test_unknown_query_parameter_is_refused(client, path, near):
 
 def test_routes_run_on_the_event_loop():
     """FastAPI runs a plain function in another thread; under overload that cost a quarter of all responses."""
-    routes = [route for route in create_router(create_app(SMALL).state.service).routes if route.path in WORK_PATHS]
+    routes = [route for route in create_app(SMALL).routes if route.path in WORK_PATHS]
     assert len(routes) == 3
     for route in routes:
         calls = [route.endpoint, *(part.call for part in route.dependant.dependencies)]
