@@ -21,9 +21,9 @@ class CommandEntry(NamedTuple):
 
 COMMANDS = {
     "demo": CommandEntry("soap.cli.demo", "Attack bundled digits, purify them, and write a page with pictures."),
-    "predict": CommandEntry("soap.cli.predict", "Classify pictures, and show the effect of purification."),
-    "attack": CommandEntry("soap.cli.attack", "Make adversarial pictures: almost unchanged, but misclassified."),
-    "purify": CommandEntry("soap.cli.purify", "Purify pictures, and write the results."),
+    "predict": CommandEntry("soap.cli.pictures", "Classify pictures, and show the effect of purification."),
+    "attack": CommandEntry("soap.cli.pictures", "Make adversarial pictures: almost unchanged, but misclassified."),
+    "purify": CommandEntry("soap.cli.pictures", "Purify pictures, and write the results."),
     "evaluate": CommandEntry("soap.cli.evaluate", "Measure accuracy under attack, bare and with the purifier."),
     "report": CommandEntry("soap.cli.report", "Write one HTML page of a run."),
     "verify": CommandEntry("soap.cli.verify", "Score the stored images of a run again, and check its report."),

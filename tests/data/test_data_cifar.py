@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from soap.data.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES, read_cifar10, read_cifar100
+from soap.data.binary_files import CIFAR10_CLASSES, CIFAR100_CLASSES, read_cifar10, read_cifar100
 from soap.errors import FileError
 
 

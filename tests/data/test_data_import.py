@@ -79,7 +79,7 @@ DAMAGED = {
     "archive changed": (
         "cifar10",
         lambda f: {"cifar-10-binary.tar.gz": b"?"},
-        "cifar-10-binary.tar.gz: the checksum is sha256:",
+        "cifar-10-binary.tar.gz: sha256 is",
     ),
     "file missing": (
         "cifar10",
