@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from soap._files import atomic
 from soap.errors import FileError
 
 Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
@@ -54,21 +55,13 @@ CIFAR100_CLASSES = (
 @contextmanager
 def open_plain_or_gzip(path: Path) -> Iterator[io.BufferedIOBase]:
     """The file's bytes, decompressed if it is gzipped; errors of reading become `FileError`."""
-    try:
-        with path.open("rb") as file:
-            gzipped = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            if gzipped:
-                with gzip.GzipFile(fileobj=file, mode="rb") as stream:
-                    yield stream
-            else:
-                yield file
-    except FileError:
-        raise
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FileError(f"{path}: the gzip stream is damaged ({error}); get the file again.") from error
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
+    with atomic.file_errors(path), path.open("rb") as file:
+        gzipped = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        try:
+            yield gzip.GzipFile(fileobj=file, mode="rb") if gzipped else file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise FileError(f"{path}: the gzip stream is damaged ({error}); get the file again.") from error
 
 
 def read_mnist(paths: Sequence[Path]) -> Arrays:
@@ -143,10 +136,8 @@ def _read_cifar(paths: Sequence[Path], label_counts: Sequence[int]) -> Arrays:
 
 def _cifar_records(path: Path, label_counts: Sequence[int]) -> npt.NDArray[np.uint8]:
     length = len(label_counts) + CIFAR_PIXEL_BYTES
-    try:
+    with atomic.file_errors(path):
         content = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
     if len(content) == 0 or len(content) % length:
         raise FileError(
             f"{path}: has {len(content)} bytes; expected a whole number of records of {length} bytes. "

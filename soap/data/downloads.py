@@ -185,12 +185,8 @@ def _size(path: Path) -> int:
 
 def _find_packed(name: str, source: Source, folder: Path) -> list[PackedFiles]:
     """All files, or their archive, in `folder` or in one of its subfolders."""
-    try:
+    with atomic.file_errors(folder):
         places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
-    except OSError as error:
-        raise FileError(
-            f"cannot list {folder}: {error.strerror or error}; expected a folder with the files of {name}."
-        ) from error
     for place in places:
         found: list[PackedFiles] = [
             (path, (file,)) for file in source.files if (path := find_file(file, place)) is not None

@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from soap._files import atomic
 from soap.data.dataset import Dataset, check_split, make_dataset
 from soap.data.folder import load_folder
 from soap.data.npz import load_npz
@@ -38,10 +39,8 @@ def load(name: str | Path, split: str = "test", *, root: Path | None = None) -> 
     if isinstance(name, str) and name in _named_sources():
         return _load_source(name, split, root)
     path = Path(name)
-    try:
+    with atomic.file_errors(path):
         is_folder, exists = path.is_dir(), path.exists()
-    except OSError as error:
-        raise FileError(f"cannot access {path}: {error.strerror or error}.") from error
     if is_folder:
         return load_folder(path, split)
     if path.suffix == ".npz":
@@ -87,10 +86,8 @@ def find_file(file: DataFile, folder: Path) -> Path | None:
     if file.name.endswith("-ubyte"):
         dotted = file.name.replace("-idx", ".idx")
         names += [f"{file.name}.gz", dotted, f"{dotted}.gz"]
-    try:
+    with atomic.file_errors(folder):
         return next((path for name in names if (path := folder / name).is_file()), None)
-    except OSError as error:
-        raise FileError(f"cannot list {folder}: {error.strerror or error}.") from error
 
 
 def source_folder(source: Source, root: Path | None = None) -> Path:

@@ -73,7 +73,7 @@ def read_npz(path: Path, wanted: Collection[str]) -> tuple[list[str], dict[str, 
     # numpy and zipfile raise many kinds of exception for pickles and damage (ValueError, BadZipFile, RuntimeError ...).
     except Exception as error:
         raise FileError(
-            f"{path}: cannot be read ({error}); expected an .npz of plain numbers, made by numpy.savez(path, x=x, y=y)."
+            f"{path}: not a complete .npz of plain numbers ({error}); create one with numpy.savez(path, x=x, y=y)."
         ) from error
 
 

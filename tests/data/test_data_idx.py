@@ -108,9 +108,9 @@ def test_memory_is_bounded_by_the_content(tmp_path: Path) -> None:
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="No such file"):
+    with pytest.raises(FileError, match="no such file"):
         read_idx(tmp_path / "absent", 3)
-    with pytest.raises(FileError, match="Is a directory"):
+    with pytest.raises(FileError, match="it is a folder"):
         read_idx(tmp_path, 3)
 
 

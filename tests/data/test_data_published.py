@@ -93,7 +93,7 @@ BAD = {
     "misspelt": ("cifar01", InputError, "unknown data set 'cifar01'; did you mean cifar10"),
     "nothing like it": ("zzzz", InputError, "known: cifar10, cifar100, mnist, mnist-mini"),
     "no such path": ("absent/pets", FileError, "absent/pets: no such file or folder"),
-    "no possible path": ("x" * 5000, FileError, "cannot access x+: File name too long"),
+    "no possible path": ("x" * 5000, FileError, "x+: File name too long"),
     "no such Path": (Path("pets"), FileError, "pets: no such file or folder"),
 }
 
