@@ -181,7 +181,7 @@ def attack_pictures(
     after = classifier.predict(written, batch)
     captions = [(f"input: {one}", f"attacked: {two}") for one, two in zip(before, after, strict=True)]
     delta = written - x
-    columns = {
+    columns: dict[str, Sequence[Any]] = {
         "before": before,
         "after": after,
         "output": _write(found, written, out, captions, labels=y),

@@ -14,7 +14,7 @@ The command line, the folder reader and the service share this reader, so each r
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,7 +161,12 @@ def _open(kind: str, content: bytes) -> "Image":
     from PIL.PngImagePlugin import PngImageFile
     from PIL.WebPImagePlugin import WebPImageFile
 
-    readers = {"PNG": PngImageFile, "JPEG": JpegImageFile, "WEBP": WebPImageFile, "BMP": BmpImageFile}
+    readers: dict[str, Callable[[io.BytesIO], Image]] = {
+        "PNG": PngImageFile,
+        "JPEG": JpegImageFile,
+        "WEBP": WebPImageFile,
+        "BMP": BmpImageFile,
+    }
     return readers[kind](io.BytesIO(content))
 
 
