@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
 import torch
 
@@ -12,21 +12,13 @@ from soap._runtime.isolation import isolated
 from soap.attacks import MinimalL2
 from soap.auxiliary import JointModel
 from soap.balls import row_norms
-from soap.data.picture_files import (
-    COMPARISON_NAME,
-    PictureFile,
-    TakesImages,
-    as_written,
-    check_outputs,
-    read_files,
-    write_files,
-)
+from soap.data.picture_files import COMPARISON_NAME, PictureFile, as_written, check_outputs, read_files, write_files
 from soap.errors import InputError
 from soap.evaluation import PAPER
 from soap.purifiers import SOAP, Purified
 from soap.recipes import Recipe
 from soap.recipes.attacks import attacks_by_name, paper_data_set
-from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP_NAME, by_prior
+from soap.recipes.purifiers import SOAP_NAME, by_prior
 from soap.recipes.recipe import class_names
 from soap.report.comparison_image import draw_comparison
 from soap.shapes import Float, Tensor
@@ -56,94 +48,48 @@ class ClassPrediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictedPicture:
-    """The prediction for one image, without and with purification; the latter is None if nothing was purified."""
+class PictureResult:
+    """One image before and after an attack or purification; None for what was not computed.
+
+    output: the written file. eps, loss_before, loss_after: of purification. label, label_name, label_source: the true
+    class of an attack and where it came from. linf, l2: size of the attack's change.
+    """
 
     file: str
-    bare: ClassPrediction
-    purified: ClassPrediction | None = None
+    before: ClassPrediction | None = None
+    after: ClassPrediction | None = None
+    output: Path | None = None
     eps: float | None = None
     loss_before: float | None = None
     loss_after: float | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The JSON form."""
-        content: dict[str, Any] = {"file": self.file, **self.bare.as_json()}
-        if self.purified is not None:
-            losses = {"eps": self.eps, "loss_before": self.loss_before, "loss_after": self.loss_after}
-            content["purified"] = {**self.purified.as_json(), **losses}
-        return content
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttackedPicture:
-    """One attacked image as written: its true class and where that came from, predictions, and size of the change."""
-
-    file: str
-    output: Path
-    label: int
-    label_name: str
-    label_source: str
-    before: ClassPrediction
-    after: ClassPrediction
-    linf: float
-    l2: float
+    label: int | None = None
+    label_name: str | None = None
+    label_source: str | None = None
+    linf: float | None = None
+    l2: float | None = None
 
     @property
-    def fooled(self) -> bool:
-        """Whether the attacked image is misclassified."""
-        return self.after.label != self.label
+    def fooled(self) -> bool | None:
+        """Whether the attacked image is misclassified; None without an attack."""
+        return None if self.label is None or self.after is None else self.after.label != self.label
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "file": self.file,
-            "output": self.output,
-            "label": self.label,
-            "label_from": self.label_source,
-            "before": self.before.as_json(),
-            "after": self.after.as_json(),
-            "fooled": self.fooled,
-            "linf": self.linf,
-            "l2": self.l2,
-        }
+        """The JSON form of the values that are known."""
+        content = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "label_name"}
+        content["label_from"] = content.pop("label_source")
+        content["fooled"] = self.fooled
+        for key in ("before", "after"):
+            content[key] = content[key] and content[key].as_json()
+        return {key: value for key, value in content.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PurifiedPicture:
-    """One purified image as written: predictions (None without a classifier), radius, and losses before and after."""
-
-    file: str
-    output: Path
-    before: ClassPrediction | None
-    after: ClassPrediction | None
-    eps: float
-    loss_before: float
-    loss_after: float
-
-    def as_json(self) -> dict[str, Any]:
-        """The JSON form."""
-        predictions = {"before": self.before, "after": self.after}
-        return {
-            "file": self.file,
-            "output": self.output,
-            **{key: value.as_json() for key, value in predictions.items() if value is not None},
-            "eps": self.eps,
-            "loss_before": self.loss_before,
-            "loss_after": self.loss_after,
-        }
-
-
-Picture = TypeVar("Picture", PredictedPicture, AttackedPicture, PurifiedPicture)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PictureReport(Generic[Picture]):
+class PictureReport:
     """The results for all images; `method` is the attack or purifier, `comparison` the side-by-side image."""
 
     model: str
     method: str | None
-    images: list[Picture]
+    images: list[PictureResult]
     comparison: Path | None = None
 
 
@@ -181,7 +127,7 @@ def predict_pictures(
     device: torch.device | str = "cpu",
     batch: int = 500,
     watch: Watch = _ignore,
-) -> PictureReport[PredictedPicture]:
+) -> PictureReport:
     """Classify pictures without and with min-aux purification.
 
     purify: None purifies if the model has an auxiliary task.
@@ -189,18 +135,13 @@ def predict_pictures(
     classifier = _NamedClassifier.load(model, device)
     purifier = SOAP(classifier.model) if (classifier.model.purifiable if purify is None else purify) else None
     found = read_files(files, classifier.model, resize=resize)
-    names, x = [name for file in found for name in file.names], torch.cat([file.x for file in found])
-    bare = classifier.predict(x, batch)
-    images = [PredictedPicture(file=name, bare=one) for name, one in zip(names, bare, strict=True)]
+    x = torch.cat([file.x for file in found])
+    columns: dict[str, Sequence[Any]] = {"before": classifier.predict(x, batch)}
     if purifier is not None:
-        done = purify_in_batches(purifier, x, batch, watch)
-        after = classifier.predict(done.x, batch)
-        columns = (done.eps.tolist(), done.loss_before.tolist(), done.loss_after.tolist())
-        images = [
-            PredictedPicture(file=name, bare=one, purified=two, eps=eps, loss_before=first, loss_after=last)
-            for name, one, two, eps, first, last in zip(names, bare, after, *columns, strict=True)
-        ]
-    return PictureReport(model=classifier.model.name, method=repr(purifier) if purifier else None, images=images)
+        done = _purify_in_batches(purifier, x, batch, watch)
+        columns |= {"after": classifier.predict(done.x, batch), **_purification_columns(done)}
+    method = None if purifier is None else repr(purifier)
+    return PictureReport(model=classifier.model.name, method=method, images=_results(found, columns))
 
 
 def attack_pictures(
@@ -217,7 +158,7 @@ def attack_pictures(
     device: torch.device | str = "cpu",
     batch: int = 500,
     watch: Watch = _ignore,
-) -> PictureReport[AttackedPicture]:
+) -> PictureReport:
     """Attack pictures and write the adversarial ones below `out`; predictions are those of the files as written.
 
     label: the true class of all pictures; None takes the file's label, else the model's prediction. Image files are
@@ -239,78 +180,31 @@ def attack_pictures(
     written = as_written(found, torch.cat(parts), away=isinstance(method, MinimalL2))
     after = classifier.predict(written, batch)
     captions = [(f"input: {one}", f"attacked: {two}") for one, two in zip(before, after, strict=True)]
-    outputs = _write(found, written, out, captions, labels=y)
     delta = written - x
-    linf, l2 = delta.flatten(1).abs().amax(1).tolist(), row_norms(delta).tolist()
-    images = [
-        AttackedPicture(
-            file=name,
-            output=target,
-            label=labels[k],
-            label_name=classifier.classes[labels[k]],
-            label_source=sources[k],
-            before=before[k],
-            after=after[k],
-            linf=linf[k],
-            l2=l2[k],
-        )
-        for k, (name, target) in enumerate(outputs)
-    ]
+    columns: dict[str, Sequence[Any]] = {
+        "before": before,
+        "after": after,
+        "output": _write(found, written, out, captions, labels=y),
+        "label": labels,
+        "label_name": [classifier.classes[one] for one in labels],
+        "label_source": sources,
+        "linf": delta.flatten(1).abs().amax(1).tolist(),
+        "l2": row_norms(delta).tolist(),
+    }
     return PictureReport(
-        model=classifier.model.name, method=repr(method), images=images, comparison=out / COMPARISON_NAME
+        model=classifier.model.name,
+        method=repr(method),
+        images=_results(found, columns),
+        comparison=out / COMPARISON_NAME,
     )
 
 
 def purify_pictures(
-    model: str,
+    model: str | None,
     files: Sequence[Path],
     out: Path,
     *,
-    eps: float | str = "min-aux",
-    step_size: float | None = None,
-    steps: int | None = None,
-    resize: bool = False,
-    force: bool = False,
-    device: torch.device | str = "cpu",
-    batch: int = 500,
-    watch: Watch = _ignore,
-) -> PictureReport[PurifiedPicture]:
-    """Purify pictures with `SOAP` and write them below `out`; predictions and losses are those of the written files."""
-    if eps == "oracle":
-        raise InputError("eps 'oracle' needs the true labels: it is a bound, not a defence; see `soap evaluate`.")
-    classifier = _NamedClassifier.load(model, device)
-    purifier = SOAP(classifier.model, eps, step_size=step_size, steps=steps)
-    found = read_files(files, classifier.model, resize=resize)
-    check_outputs(found, out, force=force)
-    x = torch.cat([file.x for file in found])
-    done = purify_in_batches(purifier, x, batch, watch)
-    written = as_written(found, done.x)
-    network = classifier.model
-    with isolated(network), torch.no_grad():
-        losses = torch.cat([network.auxiliary.loss(network, part) for part in torch.split(written, batch)])
-    before, after = classifier.predict(x, batch), classifier.predict(written, batch)
-    captions = [(f"input: {one}", f"purified: {two}") for one, two in zip(before, after, strict=True)]
-    outputs = _write(found, written, out, captions)
-    images = [
-        PurifiedPicture(
-            file=name,
-            output=target,
-            before=before[k],
-            after=after[k],
-            eps=done.eps[k].item(),
-            loss_before=done.loss_before[k].item(),
-            loss_after=losses[k].item(),
-        )
-        for k, (name, target) in enumerate(outputs)
-    ]
-    return PictureReport(model=network.name, method=repr(purifier), images=images, comparison=out / COMPARISON_NAME)
-
-
-def purify_pictures_by_prior(
-    name: str,
-    files: Sequence[Path],
-    out: Path,
-    *,
+    purifier: str = SOAP_NAME,
     prior: str | None = None,
     settings: Mapping[str, Any] | None = None,
     resize: bool = False,
@@ -319,35 +213,44 @@ def purify_pictures_by_prior(
     device: torch.device | str = "cpu",
     batch: int = 500,
     watch: Watch = _ignore,
-) -> PictureReport[PurifiedPicture]:
-    """Purify pictures with a generative model (Defense-GAN, PixelDefend), without a classifier.
+) -> PictureReport:
+    """Purify pictures with SOAP, or with a generative model and no classifier, and write them below `out`.
 
-    The losses are those that the purifier reports.
+    model: the classifier of SOAP; None for the generative model `prior` of `purifier`. settings: of the purifier, e.g.
+    {"eps": 0.3}. With a classifier, predictions and losses are those of the written files; otherwise losses are the
+    purifier's own.
     """
-    if name in BY_CLASSIFIER:
-        instead = (
-            "omit --with and name a model" if name == SOAP_NAME else f"try `soap evaluate MODEL --purifier {name}`"
-        )
-        raise InputError(f"--with {name} needs a classifier; {instead}, or purify with {' or '.join(BY_PRIOR)}.")
-    if str(files[0]) in zoo.names() and not files[0].exists():
-        raise InputError(f"--with {name} uses no classifier, so {files[0]} is read as a file; remove it.")
-    model, purifier = by_prior(name, settings or {}, prior=prior, device=device, seed=seed)
-    found = read_files(files, cast(TakesImages, model), resize=resize)
+    given, classifier = dict(settings or {}), None
+    network: Any
+    purify: Callable[[Tensor], Purified]
+    if model is None:
+        network, purify = by_prior(purifier, given, prior=prior, device=device, seed=seed)
+    else:
+        if given.get("eps") == "oracle":
+            raise InputError("eps 'oracle' needs the true labels: it is a bound, not a defence; see `soap evaluate`.")
+        classifier = _NamedClassifier.load(model, device)
+        network = classifier.model
+        purify = SOAP(network, **given)
+    found = read_files(files, network, resize=resize)
     check_outputs(found, out, force=force)
     x = torch.cat([file.x for file in found])
-    done = purify_in_batches(purifier, x, batch, watch)
+    done = _purify_in_batches(purify, x, batch, watch)
     written = as_written(found, done.x)
-    outputs = _write(found, written, out, [("input", "purified")] * len(x))
-    columns = (done.eps.tolist(), done.loss_before.tolist(), done.loss_after.tolist())
-    images = [
-        PurifiedPicture(file=one, output=target, before=None, after=None, eps=eps, loss_before=first, loss_after=last)
-        for (one, target), eps, first, last in zip(outputs, *columns, strict=True)
-    ]
-    return PictureReport(model=str(model.name), method=repr(purifier), images=images, comparison=out / COMPARISON_NAME)
+    columns, captions = _purification_columns(done), [("input", "purified")] * len(x)
+    if classifier is not None:
+        before, after = classifier.predict(x, batch), classifier.predict(written, batch)
+        with isolated(network), torch.no_grad():
+            losses = torch.cat([network.auxiliary.loss(network, part) for part in torch.split(written, batch)])
+        columns |= {"before": before, "after": after, "loss_after": losses.tolist()}
+        captions = [(f"input: {one}", f"purified: {two}") for one, two in zip(before, after, strict=True)]
+    columns["output"] = _write(found, written, out, captions)
+    return PictureReport(
+        model=network.name, method=repr(purify), images=_results(found, columns), comparison=out / COMPARISON_NAME
+    )
 
 
-def purify_in_batches(
-    purifier: Callable[[Tensor], Purified], x: Float[Tensor, "n *shape"], batch: int, watch: Watch = _ignore
+def _purify_in_batches(
+    purifier: Callable[[Tensor], Purified], x: Float[Tensor, "n *shape"], batch: int, watch: Watch
 ) -> Purified:
     """All images purified, `batch` of them at a time."""
     parts: list[Purified] = []
@@ -356,6 +259,17 @@ def purify_in_batches(
         watch("purifying", sum(len(done.x) for done in parts), len(x))
     columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Purified)}
     return Purified(**{name: torch.cat(column) for name, column in columns.items()})
+
+
+def _purification_columns(done: Purified) -> dict[str, Sequence[Any]]:
+    return {name: getattr(done, name).tolist() for name in ("eps", "loss_before", "loss_after")}
+
+
+def _results(files: Sequence[PictureFile], columns: Mapping[str, Sequence[Any]]) -> list[PictureResult]:
+    """One result for each image, from columns of values."""
+    names = [name for file in files for name in file.names]
+    rows = zip(names, *columns.values(), strict=True)
+    return [PictureResult(file=name, **dict(zip(columns, values, strict=True))) for name, *values in rows]
 
 
 def _true_labels(
@@ -382,8 +296,8 @@ def _write(
     out: Path,
     captions: Sequence[tuple[str, str]],
     labels: Tensor | None = None,
-) -> list[tuple[str, Path]]:
-    """Write the changed images and the side-by-side image; the name and the written file of each image."""
+) -> list[Path]:
+    """Write the changed images and the side-by-side image; return the written file of each image."""
     targets = write_files(files, written, out, labels=labels)
     draw_comparison(out / COMPARISON_NAME, torch.cat([file.x for file in files]), written, captions)
-    return [(name, target) for file, target in zip(files, targets, strict=True) for name in file.names]
+    return [target for file, target in zip(files, targets, strict=True) for _ in file.names]

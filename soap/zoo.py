@@ -3,11 +3,12 @@
 The folder also holds the generative models that purifiers use, under names of their own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from soap.errors import FileError, InputError, unknown
 from soap.recipes import GenerativeRecipe, Recipe, generative
 from soap.recipes.building import parameter_limit
 from soap.shapes import Tensor
-from soap.specs import TrainingSpec
+from soap.specs import PriorTraining, TrainingSpec
 
 MAX_MISSING_TENSORS = 1000
 """Tensors that a recipe may have beyond those of the file; the error then names a missing one."""
@@ -61,7 +62,7 @@ def weights_path(name: str | Path) -> Path:
 def recipe(name: str | Path) -> Recipe:
     """Return the recipe inside a model's weights."""
     path = weights_path(name)
-    return _recipe(path, tensor_files.load_tensors(path)[1])
+    return _classifier_recipe(path, tensor_files.load_tensors(path)[1])
 
 
 def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str | None = None) -> JointModel:
@@ -72,7 +73,7 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
     """
     path = weights_path(name)
     tensors, metadata = tensor_files.load_tensors(path)
-    plan = _recipe(path, metadata)
+    plan = _classifier_recipe(path, metadata)
     if gradient is not None:
         if plan.task != "consistency":
             raise InputError(
@@ -81,7 +82,7 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
             )
         validate.choice("gradient", gradient, GRADIENTS)
         plan = replace(plan, auxiliary={**plan.auxiliary, "gradient": gradient})
-    model = _filled(lambda: recipes.build(plan), lambda: recipes.build(plan), tensors, path)
+    model = _filled(lambda: recipes.build(plan), tensors, path)
     model.training_spec = _training_spec(plan, metadata)
     return model.to(devices.pick_device(str(device))).eval()
 
@@ -89,7 +90,7 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
 def is_prior(name: str | Path) -> bool:
     """Return whether a weights file holds a generative model."""
     path = weights_path(name)
-    return generative.is_generative(_text(path, tensor_files.load_tensors(path)[1]))
+    return isinstance(_recipe(path, tensor_files.load_tensors(path)[1]), GenerativeRecipe)
 
 
 def prior_recipe(name: str | Path) -> GenerativeRecipe:
@@ -107,28 +108,28 @@ def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Mo
     path = weights_path(name)
     tensors, metadata = tensor_files.load_tensors(path)
     plan = _prior_recipe(path, metadata)
-    model = _filled(lambda: generative.network(plan), lambda: generative.build(plan), tensors, path)
-    return model.to(devices.pick_device(str(device))).eval()
+    model: Any = _filled(lambda: generative.network(plan), tensors, path)
+    with _recipe_errors(path):
+        generative.attach_purifier(plan, model)
+    model.training_spec = PriorTraining(name=plan.name, epochs=plan.training.epochs, seed=plan.training.seed)
+    prior: nn.Module = model.to(devices.pick_device(str(device))).eval()
+    return prior
 
 
 def _bundled() -> set[str]:
     return {path.stem for path in folder().glob("*.safetensors")}
 
 
-def _filled(
-    outline: Callable[[], nn.Module], build: Callable[[], Built], tensors: dict[str, Tensor], path: Path
-) -> Built:
+def _filled(build: Callable[[], Built], tensors: dict[str, Tensor], path: Path) -> Built:
     """Build the recipe's model and load the file's weights into it.
 
-    `outline` is first built on the meta device, without memory and with a limit on its parameters, because a short
-    untrusted recipe can describe a network of any size.
+    It is first built on the meta device, without memory and with a limit on its parameters, because a short untrusted
+    recipe can describe a network of any size.
     """
-    try:
+    with _recipe_errors(path):
         with torch.device("meta"), parameter_limit(len(tensors) + MAX_MISSING_TENSORS):
-            _check_shapes(outline(), tensors, path)
+            _check_shapes(build(), tensors, path)
         model = build()
-    except InputError as error:
-        raise _build_error(path, error) from error
     model.load_state_dict(tensors)
     return model
 
@@ -166,37 +167,35 @@ def _training_spec(plan: Recipe, metadata: dict[str, str]) -> TrainingSpec:
     )
 
 
-def _recipe(path: Path, metadata: dict[str, str]) -> Recipe:
-    text = _text(path, metadata)
-    if generative.is_generative(text):
+def _recipe(path: Path, metadata: dict[str, str]) -> Recipe | GenerativeRecipe:
+    if "recipe" not in metadata:
+        raise FileError(f"{path}: contains no recipe; expected weights written by `soap train`.")
+    with _recipe_errors(path):
+        return recipes.parse_any(metadata["recipe"], str(path))
+
+
+def _classifier_recipe(path: Path, metadata: dict[str, str]) -> Recipe:
+    found = _recipe(path, metadata)
+    if isinstance(found, GenerativeRecipe):
         raise InputError(
             f"{path} holds a generative model, expected a classifier; use it with `soap purify --with` or load it with "
             "soap.zoo.load_prior."
         )
-    try:
-        return recipes.parse(text, str(path))
-    except InputError as error:
-        raise _build_error(path, error) from error
+    return found
 
 
 def _prior_recipe(path: Path, metadata: dict[str, str]) -> GenerativeRecipe:
-    text = _text(path, metadata)
+    found = _recipe(path, metadata)
+    if isinstance(found, Recipe):
+        raise InputError(
+            f"{path} holds a classifier, expected a generative model, e.g. one of `soap train defense-gan-mnist`."
+        )
+    return found
+
+
+@contextmanager
+def _recipe_errors(path: Path) -> Iterator[None]:
     try:
-        if generative.is_generative(text):
-            return generative.parse(text, str(path))
-        recipes.parse(text, str(path))
+        yield
     except InputError as error:
-        raise _build_error(path, error) from error
-    raise InputError(
-        f"{path} holds a classifier, expected a generative model, e.g. one of `soap train defense-gan-mnist`."
-    )
-
-
-def _text(path: Path, metadata: dict[str, str]) -> str:
-    if "recipe" not in metadata:
-        raise FileError(f"{path}: contains no recipe; expected weights written by `soap train`.")
-    return metadata["recipe"]
-
-
-def _build_error(path: Path, error: InputError) -> FileError:
-    return FileError(f"{path}: the recipe inside does not build ({error}).")
+        raise FileError(f"{path}: the recipe inside does not build ({error}).") from error

@@ -39,7 +39,7 @@ def trained(tmp_path_factory):
     """Return the path of a generator after one epoch."""
     folder = tmp_path_factory.mktemp("runs")
     images = soap.data.load("mnist-mini", "train").take(64)
-    done = generative.make(generative.parse(GOOD, "test"), images, out=folder, device=torch.device("cpu"))
+    done = recipes.make(generative.parse(GOOD, "test"), images, out=folder, device=torch.device("cpu"))
     assert done.finished
     return folder / "last.safetensors"
 
@@ -176,7 +176,7 @@ BAD_TO_MAKE = [
 def test_mistake_in_options_raises_before_any_work(old, new, message, tmp_path):
     recipe, images = generative.parse(GOOD.replace(old, new), "x"), soap.data.load("mnist-mini", "train").take(64)
     with pytest.raises(soap.InputError, match=message):
-        generative.make(recipe, images, out=tmp_path / "out", device=torch.device("cpu"))
+        recipes.make(recipe, images, out=tmp_path / "out", device=torch.device("cpu"))
     assert not (tmp_path / "out").exists()
 
 

@@ -176,7 +176,10 @@ def test_installed_wheel_purifies_a_digit(installed: Path) -> None:
 
 # --- The core without extras ------------------------------------------------------------------------------------
 
-CORE = ("soap", "soap.training", "soap.purifiers", "soap.evaluation", "soap.attacks", "soap.zoo", "soap.data")
+CORE = (
+    "soap.attacks", "soap.auxiliary", "soap.data", "soap.defence", "soap.evaluation", "soap.gradient_rules",
+    "soap.models", "soap.purifiers", "soap.recipes", "soap.training", "soap.zoo",
+)  # fmt: skip
 IMPORT_WITHOUT = """
 import importlib, sys
 blocked = set(sys.argv[1].split(","))

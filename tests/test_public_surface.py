@@ -33,6 +33,11 @@ def test_top_level_names():
     assert all(getattr(soap, name) is not None for name in PUBLIC)
 
 
+def test_an_unknown_top_level_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        soap.no_such_name  # noqa: B018
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_names_of_a_package_have_docstrings(package):
     module = getattr(soap, package)

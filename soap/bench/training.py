@@ -23,7 +23,7 @@ from soap.bench.timing import Watch, seconds_of, silent, spread, synchronise, wi
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.recipes import Recipe
-from soap.recipes.building import compile_errors
+from soap.recipes.making import compile_errors
 from soap.training import Progress
 
 MIN_STEPS = 3

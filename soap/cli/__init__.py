@@ -1,61 +1,59 @@
 """The command line `soap`: each command parses its options, calls one library function and prints the result."""
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from soap import __version__
-from soap.cli.console import EXIT_INTERRUPTED
+
+EXIT_INTERRUPTED = 130
+
+
+class CommandEntry(NamedTuple):
+    """A command's module, whose function `register(app)` adds the command, and the line of `soap --help`."""
+
+    module: str
+    summary: str
+
 
 COMMANDS = {
-    "demo": "soap.cli.demo",
-    "predict": "soap.cli.predict",
-    "attack": "soap.cli.attack",
-    "purify": "soap.cli.purify",
-    "evaluate": "soap.cli.evaluate",
-    "report": "soap.cli.report",
-    "verify": "soap.cli.verify",
-    "reproduce": "soap.paper.command",
-    "train": "soap.cli.train",
-    "tune": "soap.cli.tune",
-    "bench": "soap.bench.command",
-    "models": "soap.cli.models",
-    "data": "soap.cli.data",
-    "serve": "soap.serve.command",
-    "export": "soap.export.command",
+    "demo": CommandEntry("soap.cli.demo", "Attack bundled digits, purify them, and write a page with pictures."),
+    "predict": CommandEntry("soap.cli.pictures", "Classify pictures, and show the effect of purification."),
+    "attack": CommandEntry("soap.cli.pictures", "Make adversarial pictures: almost unchanged, but misclassified."),
+    "purify": CommandEntry("soap.cli.pictures", "Purify pictures, and write the results."),
+    "evaluate": CommandEntry("soap.cli.evaluate", "Measure accuracy under attack, bare and with the purifier."),
+    "report": CommandEntry("soap.cli.report", "Write one HTML page of a run."),
+    "verify": CommandEntry("soap.cli.verify", "Score the stored images of a run again, and check its report."),
+    "reproduce": CommandEntry("soap.paper.command", "Show the paper's tables and figures with our numbers."),
+    "train": CommandEntry("soap.cli.train", "Train a model by a recipe."),
+    "tune": CommandEntry("soap.cli.tune", "Choose gamma, T and the radii of purification for a model."),
+    "bench": CommandEntry("soap.bench.command", "Measure speed, against a plain reference and the floor."),
+    "models": CommandEntry("soap.cli.models", "List the bundled models with their results, or show one."),
+    "data": CommandEntry("soap.cli.data", "List, download or import data sets."),
+    "serve": CommandEntry("soap.serve.command", "Serve predictions, attacks and purification over HTTP."),
+    "export": CommandEntry("soap.export.command", "Write a model as ONNX files, which run without torch."),
 }
-"""The module of each command; its function `register(app)` adds the command."""
-
-
-class LazyCommands(Mapping[str, Any]):
-    """The commands by name; a command's module is imported when the command is used."""
-
-    def __getitem__(self, name: str) -> Any:
-        holder = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        holder.callback()(lambda: None)
-        importlib.import_module(COMMANDS[name]).register(holder)
-        return typer.main.get_command(holder).commands[name]  # type: ignore[attr-defined]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command's module when the command is used."""
+    """A group that imports a command's module when the command is used; its help needs no import."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = LazyCommands()  # type: ignore[assignment]
+        self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """All names, without importing the modules."""
-        return list(COMMANDS)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command to run, imported now."""
+        name, found, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            holder = typer.Typer(add_completion=False, rich_markup_mode="rich")
+            holder.callback()(lambda: None)
+            importlib.import_module(COMMANDS[name].module).register(holder)
+            found = typer.main.get_command(holder).commands[name]  # type: ignore[attr-defined]
+        return name, found, rest
 
 
 app = typer.Typer(

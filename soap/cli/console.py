@@ -24,12 +24,12 @@ import typer
 from rich.table import Column
 
 from soap._runtime import devices, distributed
+from soap.cli import EXIT_INTERRUPTED as EXIT_INTERRUPTED
 from soap.errors import InputError, SoapError
 
 JSON_SCHEMA = "soap/1"
 """Version of the printed JSON; it changes when a field changes its meaning or is removed."""
 
-EXIT_INTERRUPTED = 130
 PIPE_WIDTH = 10_000  # columns; a pipe has no width, so no cell is folded
 
 COMMON_PANEL = "Options of every command"

@@ -10,7 +10,8 @@ import typer
 from soap import data, recipes, zoo
 from soap.errors import InputError
 from soap.evaluation import PAPER
-from soap.recipes.purifiers import NAMES, parse_number
+from soap.recipes.purifiers import NAMES
+from soap.recipes.typed_options import parse_number
 
 
 def number(text: str) -> float:

@@ -15,8 +15,7 @@ from soap.cli.console import EXIT_INTERRUPTED, Console, command
 from soap.cli.options import DataOptions, Precision, completion, default, recipe_names
 from soap.cli.tables import percent
 from soap.errors import InputError
-from soap.recipes import generative
-from soap.recipes.generative import GenerativeRecipe
+from soap.recipes import GenerativeRecipe
 from soap.recipes.purifiers import purifier_of
 from soap.training import BaseProgress, GenerativeProgress, Progress, checkpoint
 
@@ -75,17 +74,14 @@ def train_command(
     """
     validate.choice("precision", precision, devices.PRECISIONS)
     plan = recipes.find(recipe)
-    is_prior = isinstance(plan, GenerativeRecipe)
-    if is_prior and (decay is not None or dropout is not None):
+    if isinstance(plan, GenerativeRecipe) and (decay is not None or dropout is not None):
         raise InputError(f"--decay and --dropout are for classifiers; {plan.name} is a generative model.")
-    package: Any = generative if is_prior else recipes  # both have revised, noted and make
-    changes = {} if is_prior else {"decay": decay, "dropout": dropout}
-    plan = package.revised(plan, data=images.data, epochs=epochs, seed=seed, **changes)
+    plan = recipes.revised(plan, data=images.data, epochs=epochs, seed=seed, decay=decay, dropout=dropout)
     folder = out or Path("runs") / plan.name
     _check_folder(folder, resume)
     data = library.load(plan.data, "train", root=images.data_root).take(limit)
     if limit is not None:
-        plan = package.noted(plan, f"Trained on the first {limit} images of the training split alone.")
+        plan = recipes.with_comment(plan, f"Trained on the first {limit} images of the training split alone.")
     with interrupts.stop_on_signal() as stop, console.progress() as show:
 
         def watch(progress: BaseProgress) -> None:
@@ -94,18 +90,10 @@ def train_command(
                 left = str(timedelta(seconds=round(progress.seconds_left)))
                 console.info(f"{describe(progress)}, {left} left", level=1)
 
-        done = package.make(
-            plan,
-            data,
-            out=folder,
-            device=console.device,
-            precision=precision,
-            compiled=compiled,
-            resume=resume,
-            watch=watch,
-            stop=stop,
-        )
-    weights = {which: folder / f"{which}.safetensors" for which in (("last",) if is_prior else ("best", "last"))}
+        settings: dict[str, Any] = {"precision": precision, "compiled": compiled, "resume": resume}
+        done = recipes.make(plan, data, out=folder, device=console.device, watch=watch, stop=stop, **settings)
+    kept = ("last",) if isinstance(plan, GenerativeRecipe) else ("best", "last")
+    weights = {which: folder / f"{which}.safetensors" for which in kept}
     content = {**asdict(done), "recipe": plan.name, "weights": weights if done.finished else None}
     if not done.finished:
         console.result(content, f"stopped at step {done.step:,}")

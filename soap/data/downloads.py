@@ -1,20 +1,26 @@
 """Download a published data set into the data root, or import it from local files.
 
 Files are verified first and then renamed into place, so the root never contains a partial file, and an earlier version
-stays until the new one is complete.
+stays until the new one is complete. Only the expected files of an archive are extracted, by exact name.
 """
 
+import gzip
+import hashlib
 import http.client
+import shutil
+import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from soap._files import atomic
+from soap.data.binary_files import open_plain_or_gzip
 from soap.data.loading import data_root, find_file, known_source
 from soap.data.sources import DataFile, Remote, Source
-from soap.data.unpacking import checksum, unpack, verify_file
 from soap.errors import FileError, InputError
 
 DownloadProgress = Callable[[str, int, int | None], None]
@@ -26,6 +32,9 @@ PackedFiles = tuple[Path, tuple[DataFile, ...]]
 MAX_CONNECTIONS = 5
 READ_TIMEOUT_S = 30.0
 READ_BYTES = 2**18
+
+# For numbers in a header that are invalid or too large, tarfile raises more than its own exceptions.
+CORRUPT_TAR_ERRORS = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, ArithmeticError)
 
 
 class UnavailableError(FileError):
@@ -66,8 +75,8 @@ def import_files(name: str, folder: Path, *, root: Path | None = None) -> Path:
         archive = next((remote for remote in source.remotes if remote.is_archive and remote.name == packed.name), None)
         if archive is None:
             verify_file(packed, files[0], source)
-        elif (got := checksum(packed, archive.checksum.partition(":")[0])) != archive.checksum:
-            raise FileError(f"{packed}: the checksum is {got}; expected {archive.checksum}. Get the archive again.")
+        elif (got := atomic.sha256(packed)) != archive.sha256:
+            raise FileError(f"{packed}: sha256 is {got}; expected {archive.sha256}. Get the archive again.")
     target = data_root(root) / source.folder
     with _writing_to(target):
         _install(target, source, found)
@@ -75,15 +84,14 @@ def import_files(name: str, folder: Path, *, root: Path | None = None) -> Path:
 
 
 def fetch(url: str, remote: Remote, target: Path, progress: DownloadProgress | None = None) -> None:
-    """Download `url` to `target`, which appears only when complete and with the checksum of `remote`.
+    """Download `url` to `target`, which appears only when complete and with the SHA-256 of `remote`.
 
     A partial download is kept beside it as `.part` and resumed by the next call. A part with other content is removed,
     and the file is downloaded once more from its beginning.
     """
     if not url.startswith(("https://", "http://")):
         raise InputError(f"cannot download from {url!r}; expected an address that begins with https://")
-    algorithm = remote.checksum.partition(":")[0]
-    if target.is_file() and checksum(target, algorithm) == remote.checksum:
+    if target.is_file() and atomic.sha256(target) == remote.sha256:
         return
     part = target.with_name(target.name + ".part")
     found_part = _size(part) > 0
@@ -91,14 +99,14 @@ def fetch(url: str, remote: Remote, target: Path, progress: DownloadProgress | N
         _receive(url, remote, part, progress)
         if _size(part) < remote.size:
             continue
-        got = checksum(part, algorithm)
-        if got == remote.checksum:
+        got = atomic.sha256(part)
+        if got == remote.sha256:
             part.replace(target)
             return
         part.unlink()
         if not found_part:
             raise UnavailableError(
-                f"{url}: the file received has {got}; expected {remote.checksum}. It was removed; "
+                f"{url}: the file received has sha256 {got}; expected {remote.sha256}. It was removed; "
                 "try again later or use another mirror."
             )
         found_part = False
@@ -177,12 +185,8 @@ def _size(path: Path) -> int:
 
 def _find_packed(name: str, source: Source, folder: Path) -> list[PackedFiles]:
     """All files, or their archive, in `folder` or in one of its subfolders."""
-    try:
+    with atomic.file_errors(folder):
         places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
-    except OSError as error:
-        raise FileError(
-            f"cannot list {folder}: {error.strerror or error}; expected a folder with the files of {name}."
-        ) from error
     for place in places:
         found: list[PackedFiles] = [
             (path, (file,)) for file in source.files if (path := find_file(file, place)) is not None
@@ -215,13 +219,12 @@ def _install(folder: Path, source: Source, found: list[PackedFiles]) -> None:
 
 def _is_intact(file: DataFile, folder: Path, source: Source) -> bool:
     path = find_file(file, folder)
-    if path is None:
-        return False
     try:
-        verify_file(path, file, source)
+        if path is not None:
+            verify_file(path, file, source)
     except FileError:
         return False
-    return True
+    return path is not None
 
 
 @contextmanager
@@ -237,3 +240,71 @@ def _writing_to(folder: Path) -> Iterator[None]:
             f"cannot write in {folder}: {error.strerror or error}. Free disk space or choose another folder "
             "with --data-root or $SOAP_DATA."
         ) from error
+
+
+def unpacked_bytes(path: Path, limit: int) -> Iterator[bytes]:
+    """A file's bytes in chunks, decompressed if it is gzipped; at most one byte more than `limit`."""
+    left = limit + 1
+    with open_plain_or_gzip(path) as stream:
+        while left and (chunk := stream.read(min(READ_BYTES, left))):
+            left -= len(chunk)
+            yield chunk
+
+
+def verify_file(path: Path, file: DataFile, source: Source) -> None:
+    """Raise unless `path`, plain or gzipped, contains exactly the published `file`.
+
+    Where no checksum is known, the size must match and the reader must accept the content.
+    """
+    digest, size = hashlib.sha256(), 0
+    for chunk in unpacked_bytes(path, file.size):
+        digest.update(chunk)
+        size += len(chunk)
+    if size != file.size:
+        got = f"more than {file.size}" if size > file.size else str(size)
+        raise FileError(f"{path}: has {got} bytes; expected {file.size} ({file.name}). Get the file again.")
+    if file.sha256 is None:
+        source.read([path])
+    elif digest.hexdigest() != file.sha256:
+        raise FileError(
+            f"{path}: sha256 is {digest.hexdigest()}; expected {file.sha256} ({file.name}). Get the file again."
+        )
+
+
+def unpack(packed: Path, files: tuple[DataFile, ...], source: Source, target: Path) -> None:
+    """Write `files` into the folder `target` from the tar archive of `source`, or from one file, gzipped or not."""
+    if packed.name.endswith(".tar.gz"):
+        _extract(packed, files, source, target)
+        return
+    (file,) = files
+    with (target / file.name).open("wb") as out:
+        for chunk in unpacked_bytes(packed, file.size):
+            out.write(chunk)
+
+
+def _extract(archive: Path, files: tuple[DataFile, ...], source: Source, target: Path) -> None:
+    """Extract regular members that have exactly the name `folder/name` and the published size.
+
+    A member's name is compared, never used as a path.
+    """
+    missing = {f"{source.folder}/{file.name}": file for file in files}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                file = missing.pop(str(PurePosixPath(member.name)), None)
+                if file is not None:
+                    _extract_member(tar, member, file, target)
+                if not missing:
+                    return
+    except CORRUPT_TAR_ERRORS as error:
+        raise FileError(f"{archive}: the archive is damaged ({error}); get it again.") from error
+    raise FileError(f"{archive}: does not contain {', '.join(missing)}; it is not the published archive.")
+
+
+def _extract_member(tar: tarfile.TarFile, member: tarfile.TarInfo, file: DataFile, target: Path) -> None:
+    content = tar.extractfile(member) if member.isreg() else None
+    if content is None or member.size != file.size:
+        got = f"a file of {member.size} bytes" if member.isreg() else "not a regular file"
+        raise FileError(f"{member.name} in the archive is {got}; expected a file of {file.size} bytes.")
+    with content, (target / file.name).open("wb") as out:
+        shutil.copyfileobj(content, out)

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from soap._files import atomic
 from soap.data.dataset import SPLITS, Dataset, make_dataset
 from soap.data.pictures import SUFFIXES, read_pixels
-from soap.errors import FileError, InputError
+from soap.errors import InputError
 
 
 def load_folder(path: Path, split: str) -> Dataset:
@@ -60,10 +61,8 @@ def _folders(path: Path) -> list[Path]:
 
 def _entries(path: Path) -> list[Path]:
     """The entries of a folder in sorted order, without hidden ones."""
-    try:
+    with atomic.file_errors(path):
         return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-    except OSError as error:
-        raise FileError(f"cannot list {path}: {error.strerror or error}.") from error
 
 
 def _read_all(files: Sequence[Path]) -> npt.NDArray[np.uint8]:

@@ -5,11 +5,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from soap._files import atomic
 from soap.data.dataset import Dataset, check_split, make_dataset
 from soap.data.folder import load_folder
-from soap.data.mnist import MINI_COUNTS, MINI_NAME, load_mini, mini_folder
 from soap.data.npz import load_npz
-from soap.data.sources import SOURCES, DataFile, Source
+from soap.data.sources import MINI, MINI_NAME, SOURCES, DataFile, Source
 from soap.errors import FileError, InputError, unknown
 
 
@@ -36,15 +36,11 @@ def load(name: str | Path, split: str = "test", *, root: Path | None = None) -> 
     folder of class folders, or an .npz file. A published data set with other content than published is an error.
     """
     check_split(split)
-    if name == MINI_NAME:
-        return load_mini(split)
-    if isinstance(name, str) and name in SOURCES:
-        return _load_published(name, split, data_root(root))
+    if isinstance(name, str) and name in _named_sources():
+        return _load_source(name, split, root)
     path = Path(name)
-    try:
+    with atomic.file_errors(path):
         is_folder, exists = path.is_dir(), path.exists()
-    except OSError as error:
-        raise FileError(f"cannot access {path}: {error.strerror or error}.") from error
     if is_folder:
         return load_folder(path, split)
     if path.suffix == ".npz":
@@ -53,7 +49,7 @@ def load(name: str | Path, split: str = "test", *, root: Path | None = None) -> 
         raise InputError(f"{path} is a file of another kind; expected a folder of class folders, or an .npz file.")
     if isinstance(name, Path) or len(path.parts) > 1:
         raise FileError(f"{path}: no such file or folder; expected a folder of class folders, or an .npz file.")
-    raise unknown("data set", name, [MINI_NAME, *SOURCES])
+    raise unknown("data set", name, _named_sources())
 
 
 def data_root(explicit: Path | None = None) -> Path:
@@ -67,8 +63,14 @@ def data_root(explicit: Path | None = None) -> Path:
 
 def status(root: Path | None = None) -> list[Presence]:
     """Every data set that can be loaded by name, present or not."""
-    bundled = Presence(name=MINI_NAME, folder=mini_folder(), bundled=True, missing=(), counts=dict(MINI_COUNTS))
-    return [bundled, *(_presence(name, source, root) for name, source in SOURCES.items())]
+    found = []
+    for name, source in _named_sources().items():
+        folder = source_folder(source, root)
+        missing = tuple(file.name for file in source.files if find_file(file, folder) is None)
+        found.append(
+            Presence(name=name, folder=folder, bundled=source.bundled, missing=missing, counts=dict(source.counts))
+        )
+    return found
 
 
 def known_source(name: str) -> Source:
@@ -84,40 +86,41 @@ def find_file(file: DataFile, folder: Path) -> Path | None:
     if file.name.endswith("-ubyte"):
         dotted = file.name.replace("-idx", ".idx")
         names += [f"{file.name}.gz", dotted, f"{dotted}.gz"]
-    try:
+    with atomic.file_errors(folder):
         return next((path for name in names if (path := folder / name).is_file()), None)
-    except OSError as error:
-        raise FileError(f"cannot list {folder}: {error.strerror or error}.") from error
 
 
-def _split_files(name: str, split: str, root: Path) -> list[Path]:
-    """The files of one split, in their published order."""
-    source = known_source(name)
-    folder = root / source.folder
+def source_folder(source: Source, root: Path | None = None) -> Path:
+    """The folder of a data set's files."""
+    return Path(source.folder) if source.bundled else data_root(root) / source.folder
+
+
+def _named_sources() -> dict[str, Source]:
+    return {MINI_NAME: MINI, **SOURCES}
+
+
+def _load_source(name: str, split: str, root: Path | None) -> Dataset:
+    source = _named_sources()[name]
+    folder = source_folder(source, root)
     paths = {file.name: find_file(file, folder) for file in source.files if file.split == split}
-    missing = [file for file, path in paths.items() if path is None]
-    if missing:
+    again = "install the package again" if source.bundled else f"get it again with `soap data download {name}`"
+    if missing := [file for file, path in paths.items() if path is None]:
         raise FileError(
             f"{name} is not in {folder}: missing {', '.join(missing)}. Get it with `soap data download {name}`, "
             f"or import local files with `soap data import {name} DIR`."
         )
-    return [path for path in paths.values() if path is not None]
-
-
-def _load_published(name: str, split: str, root: Path) -> Dataset:
-    source, paths = SOURCES[name], _split_files(name, split, root)
-    pixels, labels = source.read(paths)
+    pixels, labels = source.read([path for path in paths.values() if path is not None])
     if len(pixels) != source.counts[split]:
         raise FileError(
-            f"{name}/{split} in {paths[0].parent} contains {len(pixels)} images; expected {source.counts[split]}. "
-            f"A file is incomplete or of another data set; get it again with `soap data download {name}`."
+            f"{name}/{split} in {folder} contains {len(pixels)} images; expected {source.counts[split]}. "
+            f"A file is incomplete or of another data set; {again}."
         )
     data = make_dataset(name, split, pixels, labels, source.classes)
     expected = source.content.get(split, data.sha256)
     if data.sha256 != expected:
         raise FileError(
-            f"{name}/{split} in {paths[0].parent} has fingerprint {data.sha256}; expected {expected}. "
-            f"A file is damaged; get it again with `soap data download {name}`."
+            f"{name}/{split} in {folder} has fingerprint {data.sha256}; expected {expected}. "
+            f"A file is damaged; {again}."
         )
     return data
 
@@ -128,9 +131,3 @@ def _user_cache() -> Path:
         return Path.home() / "Library" / "Caches"
     variable, usual = ("LOCALAPPDATA", "AppData/Local") if sys.platform == "win32" else ("XDG_CACHE_HOME", ".cache")
     return Path(os.environ.get(variable) or Path.home() / usual)
-
-
-def _presence(name: str, source: Source, root: Path | None) -> Presence:
-    folder = data_root(root) / source.folder
-    missing = tuple(file.name for file in source.files if find_file(file, folder) is None)
-    return Presence(name=name, folder=folder, bundled=False, missing=missing, counts=dict(source.counts))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from soap._files import atomic
 from soap.data.dataset import SPLITS, Dataset, Values, make_dataset
 from soap.errors import FileError, InputError
 
@@ -63,6 +64,19 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArra
     return np.ndarray(shape, dtype, content, order="F" if by_columns else "C")
 
 
+def read_npz(path: Path, wanted: Collection[str]) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
+    """As `read_arrays`, of a file; a file that cannot be read raises a `FileError`."""
+    with atomic.file_errors(path):
+        content = path.read_bytes()
+    try:
+        return read_arrays(io.BytesIO(content), wanted)
+    # numpy and zipfile raise many kinds of exception for pickles and damage (ValueError, BadZipFile, RuntimeError ...).
+    except Exception as error:
+        raise FileError(
+            f"{path}: not a complete .npz of plain numbers ({error}); create one with numpy.savez(path, x=x, y=y)."
+        ) from error
+
+
 def load_npz(path: Path, split: str) -> Dataset:
     """Inputs `x` and labels `y`, or `x_train`, `y_train`, `x_test` and `y_test`, of an .npz file.
 
@@ -71,13 +85,16 @@ def load_npz(path: Path, split: str) -> Dataset:
     class numbers from 0; the highest label in the file determines the number of classes. A file with plain `x` and
     `y` returns them for either split.
     """
-    names, arrays = _split_arrays(path, split)
-    x_key, y_key = (f"x_{split}", f"y_{split}") if f"x_{split}" in arrays else ("x", "y")
+    label_keys = [f"y_{name}" for name in SPLITS]
+    names, arrays = read_npz(path, (f"x_{split}", *label_keys, "x", "y"))
+    divided = f"x_{split}" in names
+    x_key, y_key = (f"x_{split}", f"y_{split}") if divided else ("x", "y")
     for key in (x_key, y_key):
         if key not in arrays:
             found = ", ".join(names) or "no array"
             raise InputError(f"{path} contains {found}; expected {key!r} (x and y, or x_{split} and y_{split}).")
-    classes = 1 + max(_highest_label(array, f"{path}: {key}") for key, array in arrays.items() if key != x_key)
+    every = [key for key in label_keys if key in arrays] if divided else ["y"]
+    classes = 1 + max(_highest_label(arrays[key], f"{path}: {key}") for key in every)
     x, y = arrays[x_key], arrays[y_key]
     if x.ndim < 2 or x.size == 0 or len(x) != len(y):
         raise InputError(
@@ -86,21 +103,6 @@ def load_npz(path: Path, split: str) -> Dataset:
         )
     values = _channels_first(_checked_values(x, f"{path}: {x_key}"), f"{path}: {x_key}")
     return make_dataset(path.name, split, values, y, [str(number) for number in range(classes)])
-
-
-def _split_arrays(path: Path, split: str) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
-    """The names of all arrays; the inputs of the split and the labels of all splits."""
-    divided, plain = (f"x_{split}", *(f"y_{name}" for name in SPLITS)), ("x", "y")
-    try:
-        with path.open("rb") as file:
-            names, arrays = read_arrays(file, (*divided, *plain))
-    # numpy and zipfile raise many kinds of exception for pickles and damage (ValueError, BadZipFile, RuntimeError ...).
-    except Exception as error:
-        raise FileError(
-            f"{path}: cannot be read ({error}); expected an .npz of plain numbers, made by numpy.savez(path, x=x, y=y)."
-        ) from error
-    keys = divided if f"x_{split}" in names else plain
-    return names, {key: arrays[key] for key in keys if key in arrays}
 
 
 def _highest_label(y: npt.NDArray[Any], what: str) -> int:

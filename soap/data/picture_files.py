@@ -1,39 +1,23 @@
 """Read image files, folders and .npz files as model inputs, and write changed images: PNG for images, .npz for .npz."""
 
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from soap import validate
 from soap._files import atomic
-from soap.data.npz import read_arrays
+from soap.data.npz import read_npz
 from soap.data.pictures import SUFFIXES, encode_png, read_picture, round_to_8bit
-from soap.errors import FileError, InputError
+from soap.errors import InputError
 from soap.shapes import Float, Int, Tensor
 
 COMPARISON_NAME = "side-by-side.png"
 """The image that `soap attack` and `soap purify` draw beside their outputs; skipped when a folder is read."""
-
-
-@runtime_checkable
-class TakesImages(Protocol):
-    """The part of a model that reading pictures needs: its name, input shape and device."""
-
-    name: str
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Channels, height and width."""
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Its weights."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,23 +46,32 @@ class PictureFile:
 
 
 def read_files(
-    paths: Sequence[Path], model: TakesImages, *, classes: Sequence[str] = (), resize: bool = False
+    paths: Sequence[Path], model: Any, *, classes: Sequence[str] = (), resize: bool = False
 ) -> list[PictureFile]:
-    """All images in files and folders, checked against the model's input shape.
+    """All images in files and folders, checked against the `input_shape` of a classifier or a generative model.
 
     Colour is converted to grey or RGB as the model needs; another size is an error unless `resize` is set. Labels come
     from the `y` of an .npz file, and in a folder from subfolders that are named like one of `classes`.
     """
-    found = []
+    device = next(model.parameters()).device
+    found: list[PictureFile] = []
+
+    def add_image(path: Path, output: Path, **label: Any) -> None:
+        x = read_picture(path, model.input_shape, resize=resize)[None].to(device)
+        found.append(PictureFile(path=path, output=output, x=x, **label))
+
     for path in paths:
         with atomic.file_errors(path):
             is_folder = path.is_dir()
         if is_folder:
-            found += [_read_in_folder(image, path, model, classes, resize) for image in _images_in(path)]
+            for image in _images_in(path):
+                output, name = image.relative_to(path).with_suffix(".png"), image.parent.name
+                y = torch.tensor([list(classes).index(name)], device=device) if name in classes else None
+                add_image(image, output, y=y, label_source="its folder")
         elif path.suffix == ".npz":
-            found.append(_read_npz(path, model))
+            found.append(_read_npz(path, model, device))
         else:
-            found.append(PictureFile(path=path, output=Path(f"{path.stem}.png"), x=_read_image(path, model, resize)))
+            add_image(path, Path(f"{path.stem}.png"))
     return found
 
 
@@ -92,67 +85,36 @@ def _images_in(folder: Path) -> list[Path]:
     return images
 
 
-def _read_in_folder(path: Path, folder: Path, model: TakesImages, classes: Sequence[str], resize: bool) -> PictureFile:
-    x = _read_image(path, model, resize)
-    output = path.relative_to(folder).with_suffix(".png")
-    if path.parent.name not in classes:
-        return PictureFile(path=path, output=output, x=x)
-    label = torch.tensor([list(classes).index(path.parent.name)], device=x.device)
-    return PictureFile(path=path, output=output, x=x, y=label, label_source="its folder")
-
-
-def _read_image(path: Path, model: TakesImages, resize: bool) -> Tensor:
-    return read_picture(path, model.input_shape, resize=resize)[None].to(_device(model))
-
-
-def _read_npz(path: Path, model: TakesImages) -> PictureFile:
-    """The x of an .npz, and its y if it has one; pickles are never loaded."""
-    with atomic.file_errors(path):
-        content = path.read_bytes()
-    try:
-        names, arrays = read_arrays(io.BytesIO(content), ("x", "y"))
-    # numpy and zipfile raise many kinds of exception for pickles and damage (ValueError, BadZipFile, TypeError ...).
-    except Exception as error:
-        raise FileError(
-            f"{path}: not a complete .npz of plain numbers; create one with numpy.savez(path, x=x)."
-        ) from error
+def _read_npz(path: Path, model: Any, device: torch.device) -> PictureFile:
+    names, arrays = read_npz(path, ("x", "y"))
     if "x" not in arrays:
         raise InputError(
             f"{path} contains {', '.join(names) or 'no array'}; expected the images as 'x' (and labels as 'y')."
         )
+    y = None
     try:
-        x = _inputs(arrays["x"], model).to(_device(model))
+        x = _inputs(arrays["x"], model.input_shape).to(device)
         validate.inputs(x, model)
-        y = _labels(arrays["y"], x, model) if "y" in arrays else None
+        if "y" in arrays:
+            if not np.issubdtype(arrays["y"].dtype, np.integer):
+                raise InputError(f"y is {arrays['y'].dtype}, expected integers: one class for each image.")
+            y = torch.from_numpy(arrays["y"].astype(np.int64)).to(device)
+            validate.labels(y, x, getattr(model, "classes", None))  # a generative model has no classes
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return PictureFile(path=path, output=Path(path.name), x=x, y=y, label_source="the file's y")
 
 
-def _inputs(x: npt.NDArray[Any], model: TakesImages) -> Tensor:
+def _inputs(x: npt.NDArray[Any], shape: Sequence[int]) -> Tensor:
     """Bytes or floats with shape [n, h, w], [n, c, h, w] or [n, h, w, c], as float [n, c, h, w]."""
     if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
         raise InputError(f"x is {x.dtype}, expected uint8 (0 to 255) or floats in [0, 1].")
     images = torch.from_numpy(np.ascontiguousarray(x))
     images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
-    channels, height, width = model.input_shape
+    channels, height, width = shape
     if images.shape[1:] == (height, width) and channels == 1:
         return images[:, None]
-    if images.shape[1:] == (height, width, channels):
-        return images.permute(0, 3, 1, 2).contiguous()
-    return images
-
-
-def _labels(y: npt.NDArray[Any], x: Tensor, model: TakesImages) -> Tensor:
-    if not np.issubdtype(y.dtype, np.integer):
-        raise InputError(f"y is {y.dtype}, expected integers: one class for each image.")
-    labels = torch.from_numpy(y.astype(np.int64)).to(x.device)
-    validate.labels(labels, x, getattr(model, "classes", None))  # a generative model has no classes
-    return labels
-
-
-def _device(model: TakesImages) -> torch.device:
-    return next(model.parameters()).device
+    return images.permute(0, 3, 1, 2).contiguous() if images.shape[1:] == (height, width, channels) else images
 
 
 def check_outputs(files: Sequence[PictureFile], out: Path, *, force: bool) -> None:

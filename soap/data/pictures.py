@@ -14,7 +14,7 @@ The command line, the folder reader and the service share this reader, so each r
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,13 +148,10 @@ def _decode(source: bytes | Path, channels: int | None, max_pixels: int, formats
 
 def _format(content: bytes) -> str:
     """The format by the first bytes, or ""."""
-    if content.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if content.startswith(b"\xff\xd8\xff"):
-        return "JPEG"
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "WEBP"
-    return "BMP" if content.startswith(b"BM") else ""
+    signatures = {"PNG": b"\x89PNG\r\n\x1a\n", "JPEG": b"\xff\xd8\xff", "BMP": b"BM"}
+    return next((name for name, start in signatures.items() if content.startswith(start)), "")
 
 
 def _open(kind: str, content: bytes) -> "Image":
@@ -164,16 +161,13 @@ def _open(kind: str, content: bytes) -> "Image":
     from PIL.PngImagePlugin import PngImageFile
     from PIL.WebPImagePlugin import WebPImageFile
 
-    stream = io.BytesIO(content)
-    match kind:
-        case "PNG":
-            return PngImageFile(stream)
-        case "JPEG":
-            return JpegImageFile(stream)
-        case "WEBP":
-            return WebPImageFile(stream)
-        case _:
-            return BmpImageFile(stream)
+    readers: dict[str, Callable[[io.BytesIO], Image]] = {
+        "PNG": PngImageFile,
+        "JPEG": JpegImageFile,
+        "WEBP": WebPImageFile,
+        "BMP": BmpImageFile,
+    }
+    return readers[kind](io.BytesIO(content))
 
 
 def _check_size(name: str, size: tuple[int, int], max_pixels: int) -> None:

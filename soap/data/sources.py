@@ -1,36 +1,38 @@
-"""The published data sets: files, sizes, checksums and download addresses.
-
-A checksum is written "algorithm:hex digits". Every downloaded file has a SHA-256.
-"""
+"""The published data sets and the bundled `mnist-mini`: files, sizes, SHA-256 checksums and download addresses."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
+from soap.data.binary_files import (
+    CIFAR10_CLASSES,
+    CIFAR100_CLASSES,
+    DIGITS,
+    Arrays,
+    read_cifar10,
+    read_cifar100,
+    read_mnist,
+)
 
-from soap.data.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES, read_cifar10, read_cifar100
-from soap.data.mnist import DIGITS, read_mnist
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DataFile:
     """A file as the readers take it: unpacked, under its published name."""
 
     name: str
     split: str
     size: int
-    checksum: str | None
+    sha256: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Remote:
     """A file as mirrors serve it: one gzipped `DataFile`, or a tar archive of all of them."""
 
     name: str
     size: int
-    checksum: str
+    sha256: str
 
     @property
     def is_archive(self) -> bool:
@@ -40,27 +42,34 @@ class Remote:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One published data set.
+    """One data set that has a name.
 
     `folder` is its folder under the data root and inside its archive. `read` turns the files of a split into pixels and
-    labels. `counts` are examples per split; `content` is the `Dataset.sha256` of each split, where known.
+    labels. `counts` are examples per split; `content` is the `Dataset.sha256` of each split, where known. A bundled
+    data set has no mirrors, and the absolute path of its folder.
     """
 
     folder: str
-    homepage: str
-    mirrors: tuple[str, ...]
-    remotes: tuple[Remote, ...]
     files: tuple[DataFile, ...]
-    read: Callable[[Sequence[Path]], tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]]
+    read: Callable[[Sequence[Path]], Arrays]
     classes: tuple[str, ...]
     counts: dict[str, int]
-    content: dict[str, str]
+    content: dict[str, str] = field(default_factory=dict)
+    mirrors: tuple[str, ...] = ()
+    remotes: tuple[Remote, ...] = ()
+
+    @property
+    def bundled(self) -> bool:
+        """Whether the files are part of this package."""
+        return not self.mirrors
+
+    def names(self, split: str) -> list[str]:
+        """The file names of a split, in their published order."""
+        return [file.name for file in self.files if file.split == split]
 
     def inside(self, remote: Remote) -> tuple[DataFile, ...]:
         """The files that `remote` contains."""
-        if remote.is_archive:
-            return self.files
-        return tuple(file for file in self.files if remote.name == f"{file.name}.gz")
+        return tuple(file for file in self.files if remote.is_archive or remote.name == f"{file.name}.gz")
 
 
 CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/"
@@ -71,58 +80,32 @@ CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/"
 # and 27ae3e4e09519cfbb04c329615203637.
 MNIST = Source(
     folder="mnist",
-    homepage="http://yann.lecun.com/exdb/mnist/",
     mirrors=(
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
     ),
-    remotes=(
-        Remote(
-            name="train-images-idx3-ubyte.gz",
-            size=9_912_422,
-            checksum="sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        ),
-        Remote(
-            name="train-labels-idx1-ubyte.gz",
-            size=28_881,
-            checksum="sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        ),
-        Remote(
-            name="t10k-images-idx3-ubyte.gz",
-            size=1_648_877,
-            checksum="sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        ),
-        Remote(
-            name="t10k-labels-idx1-ubyte.gz",
-            size=4_542,
-            checksum="sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        ),
+    remotes=tuple(
+        Remote(f"{name}-ubyte.gz", size, sha256)
+        for name, size, sha256 in (
+            ("train-images-idx3", 9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+            ("train-labels-idx1", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+            ("t10k-images-idx3", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+            ("t10k-labels-idx1", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+        )
     ),
-    files=(
-        DataFile(
-            name="train-images-idx3-ubyte",
-            split="train",
-            size=47_040_016,
-            checksum="sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        ),
-        DataFile(
-            name="train-labels-idx1-ubyte",
-            split="train",
-            size=60_008,
-            checksum="sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        ),
-        DataFile(
-            name="t10k-images-idx3-ubyte",
-            split="test",
-            size=7_840_016,
-            checksum="sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        ),
-        DataFile(
-            name="t10k-labels-idx1-ubyte",
-            split="test",
-            size=10_008,
-            checksum="sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        ),
+    files=tuple(
+        DataFile(f"{name}-ubyte", split, size, sha256)
+        for name, split, size, sha256 in (
+            (
+                "train-images-idx3",
+                "train",
+                47_040_016,
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            ),
+            ("train-labels-idx1", "train", 60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+            ("t10k-images-idx3", "test", 7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+            ("t10k-labels-idx1", "test", 10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+        )
     ),
     read=read_mnist,
     classes=DIGITS,
@@ -135,17 +118,14 @@ MNIST = Source(
 
 CIFAR10 = Source(
     folder="cifar-10-batches-bin",
-    homepage=CIFAR_HOME + "cifar.html",
     mirrors=(CIFAR_HOME,),
     remotes=(
         Remote(
-            name="cifar-10-binary.tar.gz",
-            size=170_052_171,
-            checksum="sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            "cifar-10-binary.tar.gz", 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
         ),
     ),
     files=tuple(
-        DataFile(name=name, split=split, size=30_730_000, checksum=f"sha256:{sha256}")
+        DataFile(name, split, 30_730_000, sha256)
         for name, split, sha256 in (
             ("data_batch_1.bin", "train", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
             ("data_batch_2.bin", "train", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
@@ -168,23 +148,40 @@ CIFAR10 = Source(
 # on the files themselves: an import checks their exact size and the range of their labels.
 CIFAR100 = Source(
     folder="cifar-100-binary",
-    homepage=CIFAR_HOME + "cifar.html",
     mirrors=(CIFAR_HOME,),
     remotes=(
         Remote(
-            name="cifar-100-binary.tar.gz",
-            size=168_513_733,
-            checksum="sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+            "cifar-100-binary.tar.gz", 168_513_733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
         ),
     ),
     files=(
-        DataFile(name="train.bin", split="train", size=153_700_000, checksum=None),
-        DataFile(name="test.bin", split="test", size=30_740_000, checksum=None),
+        DataFile("train.bin", "train", 153_700_000, None),
+        DataFile("test.bin", "test", 30_740_000, None),
     ),
     read=read_cifar100,
     classes=CIFAR100_CLASSES,
     counts={"train": 50_000, "test": 10_000},
-    content={},
 )
 
+# The first 1,000 training and 200 test digits of each class; `mini/LICENSE.txt` has the copyright and the licence,
+# `tools/build_mnist_mini.py` rebuilds the files.
+MINI = Source(
+    folder=str(files("soap.data") / "mini"),
+    files=(
+        DataFile("train-images-idx3-ubyte.gz", "train", 7_840_016, None),
+        DataFile("train-labels-idx1-ubyte.gz", "train", 10_008, None),
+        DataFile("test-images-idx3-ubyte.gz", "test", 1_568_016, None),
+        DataFile("test-labels-idx1-ubyte.gz", "test", 2_008, None),
+    ),
+    read=read_mnist,
+    classes=DIGITS,
+    counts={"train": 10_000, "test": 2_000},
+    content={
+        "train": "a51b5edda6263cfcd4d4b4600fa13dce0f070db1a950c559f62105bd381751a1",
+        "test": "d76d28da9fd1ac1121d1f8aa18730d2a615280047fdcf0cb90fc59211af82edd",
+    },
+)
+MINI_NAME = "mnist-mini"
+
 SOURCES: dict[str, Source] = {"mnist": MNIST, "cifar10": CIFAR10, "cifar100": CIFAR100}
+"""Those that can be downloaded."""

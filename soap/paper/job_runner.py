@@ -24,7 +24,6 @@ from soap.paper.time_left import TimeLeft, duration_text
 from soap.purifiers import SOAP, Purifier
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
-from soap.recipes.purifiers import load_prior
 from soap.results import Ledger, Row, Store
 from soap.training import checkpoint
 
@@ -186,10 +185,7 @@ class JobRunner:
             "watch": lambda at: show(job.kind, at.step, at.steps, at.seconds_left),
             "stop": self.stop,
         }
-        if isinstance(recipe, GenerativeRecipe):
-            done = generative.make(generative.revised(recipe, epochs=job.epochs, seed=job.seed), **options)
-        else:
-            done = recipes.make(recipes.revised(recipe, epochs=job.epochs, seed=job.seed), **options)
+        done = recipes.make(recipes.revised(recipe, epochs=job.epochs, seed=job.seed), **options)
         if done.finished and not (folder / WEIGHTS).exists():
             raise MissingError(
                 f"{folder}: the checkpoint is that of the last step, but {WEIGHTS} is missing; remove "
@@ -226,7 +222,7 @@ class JobRunner:
 
     def prior_purifier(self, name: str) -> Purifier:
         """The purifier that uses a generative model, with the settings of its recipe."""
-        prior = load_prior(self._required_weights(name, 0), device=self.device)
+        prior = zoo.load_prior(self._required_weights(name, 0), device=self.device)
         return generative.purifier(generative.read(name), prior)
 
     def images(self, name: str, split: str) -> Dataset:

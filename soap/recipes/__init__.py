@@ -6,25 +6,22 @@ from pathlib import Path
 from soap.errors import unknown
 from soap.purifiers.soap import soap_spec
 from soap.recipes import generative
-from soap.recipes.building import build, make
-from soap.recipes.recipe import GenerativeRecipe, Recipe, is_generative, parse, read_text, revised, with_comment
+from soap.recipes.building import build
+from soap.recipes.making import make
+from soap.recipes.recipe import (
+    GenerativeRecipe,
+    Recipe,
+    RecipeFolder,
+    parse,
+    parse_any,
+    read_text,
+    revised,
+    with_comment,
+)
 from soap.specs import BARE, UNDEFENDED, DefenceSpec
 
-
-def names() -> list[str]:
-    """Return the names of the bundled recipes of classifiers."""
-    folder = resources.files(__package__)
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
-def read(name: str | Path) -> Recipe:
-    """Read a bundled recipe by name, or any other by the path of its .toml file."""
-    if str(name).endswith(".toml"):
-        return parse(read_text(Path(name)), str(name))
-    if str(name) not in names():
-        raise unknown("recipe", str(name), names())
-    file = resources.files(__package__) / f"{name}.toml"
-    return parse(file.read_text(encoding="utf-8"), f"recipe {name}")
+_folder = RecipeFolder(resources.files("soap.recipes"), "recipe", parse)
+names, read = _folder.names, _folder.read
 
 
 def find(name: str | Path) -> Recipe | GenerativeRecipe:
@@ -35,8 +32,7 @@ def find(name: str | Path) -> Recipe | GenerativeRecipe:
         if str(name) not in names():
             raise unknown("recipe", str(name), (*names(), *generative.names()))
         return read(name)
-    text = read_text(Path(name))
-    return generative.parse(text, str(name)) if is_generative(text) else parse(text, str(name))
+    return parse_any(read_text(Path(name)), str(name))
 
 
 def purifier_spec(recipe: Recipe, eps_pfy: str, gradient: str | None = None) -> DefenceSpec:
@@ -61,6 +57,7 @@ __all__ = [
     "make",
     "names",
     "parse",
+    "parse_any",
     "purifier_spec",
     "read",
     "revised",

@@ -1,11 +1,10 @@
-"""From a recipe to a joint model: untrained (`build`) or trained into a folder (`make`)."""
+"""Build the untrained joint model of a recipe."""
 
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,17 +12,13 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from soap import models
-from soap._files import atomic
-from soap._runtime import distributed
 from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import AuxiliaryTask, Consistency, JointModel, Reconstruction, Rotation
 from soap.auxiliary.rotation import TURNS
-from soap.data import Dataset
 from soap.errors import InputError, SoapError, unknown
 from soap.models import DECODERS, Network
 from soap.recipes.recipe import Recipe
 from soap.recipes.typed_options import call_typed, check_types, python_values
-from soap.training import Progress, Trained, train
 
 
 def build(recipe: Recipe) -> JointModel:
@@ -38,42 +33,6 @@ def build(recipe: Recipe) -> JointModel:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def make(
-    recipe: Recipe,
-    images: Dataset,
-    *,
-    out: Path,
-    device: torch.device,
-    precision: str = "fp32",
-    compiled: bool = False,
-    resume: bool = False,
-    watch: Callable[[Progress], None] = lambda progress: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Trained:
-    """Train the recipe's model on `images`; write the files of `soap.training.train` and recipe.toml to `out`.
-
-    The recipe's text and the precision are stored inside the weights.
-    """
-    with compile_errors(compiled):
-        done = train(
-            build(recipe),
-            images,
-            recipe.training,
-            out=out,
-            attack=recipe.adversarial,
-            device=device,
-            precision=precision,
-            compiled=compiled,
-            resume=resume,
-            metadata={"recipe": recipe.text, "precision": precision},
-            watch=watch,
-            stop=stop,
-        )
-    if distributed.processes().is_main:
-        atomic.write_text(out / "recipe.toml", recipe.text)
-    return done
-
-
 @contextmanager
 def build_errors(what: str) -> Iterator[None]:
     """Turn torch's errors about impossible sizes into an `InputError` that names `what`."""
@@ -84,18 +43,6 @@ def build_errors(what: str) -> Iterator[None]:
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{what} cannot be built ({reason:.200}); check its sizes.") from error
-
-
-@contextmanager
-def compile_errors(compiled: bool) -> Iterator[None]:
-    """Turn errors of torch.compile, e.g. for a missing compiler, into an `InputError` with advice."""
-    try:
-        yield
-    except Exception as error:
-        if compiled and type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
-            reason = str(error).splitlines()[0]
-            raise InputError(f"torch.compile does not work here ({reason}); train without --compile.") from error
-        raise
 
 
 @contextmanager

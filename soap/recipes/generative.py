@@ -4,25 +4,22 @@ import inspect
 from collections.abc import Callable
 from functools import cache, partial
 from importlib import resources
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from soap._files import atomic
 from soap._runtime.isolation import preserved_random_state
-from soap.data import Dataset
 from soap.errors import unknown
 from soap.models import Generator
 from soap.purifiers import DefenseGAN, Purified
-from soap.recipes.building import build_errors, compile_errors
-from soap.recipes.recipe import GenerativeRecipe, is_generative, read_text, revised, with_comment
+from soap.recipes.building import build_errors
+from soap.recipes.recipe import GenerativeRecipe, RecipeFolder, is_generative, revised, with_comment
 from soap.recipes.recipe import parse_generative as parse
 from soap.recipes.typed_options import call_typed
 from soap.shapes import Tensor
 from soap.specs import DefenceSpec, defence_spec
-from soap.training import GenerativeProgress, Objective, Trained, WganGp, train_generative
+from soap.training import Objective, WganGp
 
 Purify = Callable[[Tensor], Purified]
 
@@ -50,30 +47,24 @@ def _pixelcnn() -> Kind:
 KINDS: dict[str, Callable[[], Kind]] = {"wgan": _wgan, "pixelcnn": _pixelcnn}
 
 
-def names() -> list[str]:
-    """Return the names of the bundled recipes of generative models."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
-
-
-def read(name: str | Path) -> GenerativeRecipe:
-    """Read a bundled recipe by name, or any other by the path of its .toml file."""
-    if str(name).endswith(".toml"):
-        return parse(read_text(Path(name)), str(name))
-    if str(name) not in names():
-        raise unknown("recipe of a generative model", str(name), names())
-    return parse((_folder() / f"{name}.toml").read_text(encoding="utf-8"), f"recipe {name}")
+_folder = RecipeFolder(resources.files("soap.recipes") / "generative", "recipe of a generative model", parse)
+names, read = _folder.names, _folder.read
 
 
 def build(recipe: GenerativeRecipe) -> nn.Module:
     """Return the recipe's network with initial weights, which depend only on its seed.
 
-    The network has the recipe's `name` and, as `purification`, the purifier's settings, which are checked here.
+    It has the recipe's name and purifier settings; see `attach_purifier`.
     """
     model = network(recipe)
-    for key, value in {"name": recipe.name, "purification": recipe.purifier}.items():
-        setattr(model, key, value)
-    purifier(recipe, model)
+    attach_purifier(recipe, model)
     return model
+
+
+def attach_purifier(recipe: GenerativeRecipe, model: Any) -> None:
+    """Set the model's `name` and, as `purification`, the purifier's settings, which are checked here."""
+    model.name, model.purification = recipe.name, recipe.purifier
+    purifier(recipe, model)
 
 
 def network(recipe: GenerativeRecipe) -> nn.Module:
@@ -107,41 +98,11 @@ def _purifier_spec(text: str) -> DefenceSpec:
     return defence_spec(purifier(recipe, build(recipe)))
 
 
-def make(
-    recipe: GenerativeRecipe,
-    images: Dataset,
-    *,
-    out: Path,
-    device: torch.device,
-    precision: str = "fp32",
-    compiled: bool = False,
-    resume: bool = False,
-    watch: Callable[[GenerativeProgress], None] = lambda progress: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Trained:
-    """Train the recipe's model on `images`; write the files of `train_generative` and recipe.toml to `out`.
-
-    The recipe's text and the precision are stored inside the weights.
-    """
-    model = build(recipe).to(device)
-    maker = partial(_kind(recipe).objective, model, recipe.training)
-    objective: Objective = call_typed(maker, recipe.objective, "key in [objective]")
-    with compile_errors(compiled):
-        done = train_generative(
-            objective,
-            images,
-            recipe.training,
-            out=out,
-            device=device,
-            precision=precision,
-            compiled=compiled,
-            resume=resume,
-            metadata={"recipe": recipe.text, "precision": precision},
-            watch=watch,
-            stop=stop,
-        )
-    atomic.write_text(out / "recipe.toml", recipe.text)
-    return done
+def objective(recipe: GenerativeRecipe, device: torch.device) -> Objective:
+    """Return the training objective of the recipe's network, with initial weights."""
+    maker = partial(_kind(recipe).objective, build(recipe).to(device), recipe.training)
+    made: Objective = call_typed(maker, recipe.objective, "key in [objective]")
+    return made
 
 
 def _kind(recipe: GenerativeRecipe) -> Kind:
@@ -150,18 +111,15 @@ def _kind(recipe: GenerativeRecipe) -> Kind:
     return KINDS[recipe.kind]()
 
 
-def _folder() -> Any:
-    return resources.files("soap.recipes") / "generative"
-
-
 __all__ = [
     "KINDS",
     "GenerativeRecipe",
+    "attach_purifier",
     "build",
     "is_generative",
-    "make",
     "names",
     "network",
+    "objective",
     "parse",
     "purifier",
     "purifier_spec",

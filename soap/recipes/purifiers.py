@@ -1,7 +1,6 @@
 """Purifiers by name: SOAP, anti-adversary, Hedge, Defense-GAN and PixelDefend for a given classifier."""
 
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from soap.purifiers import SOAP, AntiAdversary, Hedge, Purifier
 from soap.purifiers.soap import CHOICES
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
-from soap.specs import PriorTraining
+from soap.recipes.typed_options import parse_number
 
 SOAP_NAME = "soap"
 
@@ -84,16 +83,8 @@ def by_prior(
     recipe = zoo.prior_recipe(prior or use.prior)
     if recipe.kind != use.kind:
         raise InputError(f"{recipe.name} is a {recipe.kind}, but {name} uses a {use.kind}; try {purifier_of(recipe)}.")
-    model = load_prior(prior or use.prior, device=device)
+    model = zoo.load_prior(prior or use.prior, device=device)
     return model, generative.purifier(recipe, model, **options)
-
-
-def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
-    """A trained generative model as `zoo.load_prior` has it, with a `training_spec` that describes its training."""
-    model, recipe = zoo.load_prior(name, device=device), zoo.prior_recipe(name)
-    made = PriorTraining(name=recipe.name, epochs=recipe.training.epochs, seed=recipe.training.seed)
-    setattr(model, "training_spec", made)  # noqa: B010  (mypy knows modules by their tensors)
-    return model
 
 
 def purifier_of(recipe: GenerativeRecipe) -> str:
@@ -106,14 +97,6 @@ def _with_seed(name: str, settings: Mapping[str, Any], seed: int) -> dict[str, A
     if name != SOAP_NAME and isinstance(settings.get("eps"), str):
         raise InputError(f"eps={settings['eps']!r} is an option of SOAP only; {name} takes a number or has no radius.")
     return {**({"seed": seed} if name in RANDOM else {}), **settings}
-
-
-def parse_number(text: str) -> float:
-    """A number, or a fraction like 8/255; anything else raises `InputError`."""
-    try:
-        return float(Fraction(text.replace(" ", ""))) if "/" in text else float(text)
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"{text!r} is not a number or a fraction like 8/255.") from None
 
 
 def parse_radius(text: str) -> float | str:

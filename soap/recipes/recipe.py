@@ -4,10 +4,11 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from soap._files import atomic
 from soap.attacks import FGSM, PGD, Attack
@@ -113,6 +114,11 @@ def is_generative(text: str) -> bool:
     return isinstance(model, dict) and "kind" in model
 
 
+def parse_any(text: str, source: str) -> Recipe | GenerativeRecipe:
+    """Read the TOML of a classifier's or a generative model's recipe."""
+    return parse_generative(text, source) if is_generative(text) else parse(text, source)
+
+
 def read_text(path: Path) -> str:
     """Return the text of a recipe's file."""
     try:
@@ -120,6 +126,27 @@ def read_text(path: Path) -> str:
             return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise FileError(f"{path}: not UTF-8 text ({error}); expected a recipe in TOML.") from error
+
+
+@dataclass(frozen=True)
+class RecipeFolder(Generic[AnyRecipe]):
+    """Bundled recipes, one TOML file each: those of classifiers or those of generative models."""
+
+    folder: Traversable
+    kind: str
+    parse: Callable[[str, str], AnyRecipe]
+
+    def names(self) -> list[str]:
+        """Return the names of the recipes."""
+        return sorted(file.name.removesuffix(".toml") for file in self.folder.iterdir() if file.name.endswith(".toml"))
+
+    def read(self, name: str | Path) -> AnyRecipe:
+        """Read a bundled recipe by name, or any other by the path of its .toml file."""
+        if str(name).endswith(".toml"):
+            return self.parse(read_text(Path(name)), str(name))
+        if str(name) not in self.names():
+            raise unknown(self.kind, str(name), self.names())
+        return self.parse((self.folder / f"{name}.toml").read_text(encoding="utf-8"), f"recipe {name}")
 
 
 def revised(
@@ -153,9 +180,7 @@ def revised(
         return recipe
     head = itertools.takewhile(lambda line: line.startswith("#"), recipe.text.split("\n"))
     text = "\n".join([*head, *comments, "", _toml_text(content)])
-    read: Any = parse if isinstance(recipe, Recipe) else parse_generative
-    changed: AnyRecipe = read(text, recipe.name)
-    return changed
+    return parse_any(text, recipe.name)  # type: ignore[return-value]  # of the kind of `recipe`
 
 
 def with_comment(recipe: AnyRecipe, comment: str) -> AnyRecipe:

@@ -33,12 +33,15 @@ def python_value(value: Any) -> Any:
     """Return a TOML value with fractions like "8/255" as numbers and lists as tuples."""
     if isinstance(value, list):
         return tuple(python_value(item) for item in value)
-    if isinstance(value, str) and "/" in value:
-        try:
-            return float(Fraction(value.replace(" ", "")))
-        except (ValueError, ArithmeticError) as error:
-            raise InputError(f"{value!r} is not a number or a fraction like '8/255'.") from error
-    return value
+    return parse_number(value) if isinstance(value, str) and "/" in value else value
+
+
+def parse_number(text: str) -> float:
+    """A number, or a fraction like 8/255; anything else raises `InputError`."""
+    try:
+        return float(Fraction(text.replace(" ", ""))) if "/" in text else float(text)
+    except (ValueError, ArithmeticError):
+        raise InputError(f"{text!r:.80} is not a number or a fraction like 8/255.") from None
 
 
 def python_values(table: Mapping[str, Any], *, without: str = "") -> dict[str, Any]:

@@ -91,7 +91,7 @@ CASES = [
     ("predict missing.safetensors good.png", 1, "missing.safetensors: no such file"),
     ("predict cut.safetensors good.png", 1, "cut.safetensors: not a complete safetensors file"),
     ("predict text.safetensors good.png", 1, "text.safetensors: not a complete safetensors file"),
-    ("predict bare.safetensors good.png", 1, "holds no recipe"),
+    ("predict bare.safetensors good.png", 1, "contains no recipe"),
     ("predict wrong.safetensors good.png", 1, "weights and recipe do not belong together"),
     ("models mnist-fcn", 2, "did you mean mnist-fcn-dr"),
     ("models cut.safetensors", 1, "not a complete safetensors file"),

@@ -47,6 +47,12 @@ def test_only_the_module_of_the_called_command_is_imported():
     assert process("-c", code).stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_version_and_help_do_not_import_torch(option):
+    code = f"import sys; from soap.cli import main; main(['{option}']); print('torch' in sys.modules)"
+    assert process("-c", code).stdout.splitlines()[-1] == "False"
+
+
 def test_version_and_call_without_arguments(run):
     assert run("--version").out == f"soap {soap.__version__}\n"
     bare = run()

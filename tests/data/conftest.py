@@ -17,7 +17,7 @@ from soap.data.sources import SOURCES, DataFile, Remote, Source
 
 
 def sha256(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return hashlib.sha256(content).hexdigest()
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -71,14 +71,9 @@ def shrink(source: Source, files: dict[str, bytes], counts: dict[str, int]) -> T
         served = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in files.items()}
     tiny = replace(
         source,
-        remotes=tuple(Remote(name=name, size=len(made), checksum=sha256(made)) for name, made in served.items()),
+        remotes=tuple(Remote(name, len(made), sha256(made)) for name, made in served.items()),
         files=tuple(
-            DataFile(
-                name=file.name,
-                split=file.split,
-                size=len(files[file.name]),
-                checksum=file.checksum and sha256(files[file.name]),
-            )
+            DataFile(file.name, file.split, len(files[file.name]), file.sha256 and sha256(files[file.name]))
             for file in source.files
         ),
         counts=counts,

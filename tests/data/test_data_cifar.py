@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from soap.data.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES, read_cifar10, read_cifar100
+from soap.data.binary_files import CIFAR10_CLASSES, CIFAR100_CLASSES, read_cifar10, read_cifar100
 from soap.errors import FileError
 
 
@@ -63,5 +63,5 @@ def test_bad_files(tmp_path: Path, read, content: bytes, says: str) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="No such file"):
+    with pytest.raises(FileError, match="no such file"):
         read_cifar10([tmp_path / "absent.bin"])

@@ -130,8 +130,8 @@ def test_wrong_content_is_refused_and_removed(tiny, server, tmp_path: Path) -> N
     damaged = bytearray(tiny["cifar10"].served[ARCHIVE])
     damaged[50] ^= 1
     server.files = {ARCHIVE: bytes(damaged)}
-    wanted = tiny["cifar10"].source.remotes[0].checksum
-    with pytest.raises(FileError, match=f"received has sha256:[0-9a-f]+; expected {wanted}. It was removed"):
+    wanted = tiny["cifar10"].source.remotes[0].sha256
+    with pytest.raises(FileError, match=f"received has sha256 [0-9a-f]+; expected {wanted}. It was removed"):
         download("cifar10", root=tmp_path, mirror=server.url)
     assert content(tmp_path / "cifar-10-batches-bin") == {}
     assert len(server.requests) == 1
@@ -171,7 +171,7 @@ def test_bad_arguments(tiny, tmp_path: Path) -> None:
 
 def serve_archive(tiny, server, monkeypatch: pytest.MonkeyPatch, packed: bytes) -> None:
     """Make `packed` the published archive of CIFAR-10, with its checksum."""
-    remote = Remote(name=ARCHIVE, size=len(packed), checksum=f"sha256:{hashlib.sha256(packed).hexdigest()}")
+    remote = Remote(ARCHIVE, len(packed), hashlib.sha256(packed).hexdigest())
     monkeypatch.setitem(SOURCES, "cifar10", replace(tiny["cifar10"].source, remotes=(remote,)))
     server.files = {ARCHIVE: packed}
 

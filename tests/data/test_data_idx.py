@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from soap.data.mnist import MAX_IDX_BYTES, read_idx, read_mnist, write_idx
+from soap.data.binary_files import MAX_IDX_BYTES, read_idx, read_mnist
 from soap.errors import FileError
 
 
@@ -34,12 +34,10 @@ def test_reads_plain_and_gzipped_whatever_the_name(tmp_path: Path, name: str, pa
 
 @settings(max_examples=30, deadline=None)
 @given(array=hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=4, max_side=6)))
-def test_written_files_are_read_back(tmp_path_factory: pytest.TempPathFactory, array: np.ndarray) -> None:
-    folder = tmp_path_factory.mktemp("idx")
-    write_idx(folder / "a", array)
-    write_idx(folder / "b", array)
-    assert np.array_equal(read_idx(folder / "a", array.ndim), array)
-    assert (folder / "a").read_bytes() == (folder / "b").read_bytes()
+def test_arrays_of_any_shape_are_read(tmp_path_factory: pytest.TempPathFactory, array: np.ndarray) -> None:
+    path = tmp_path_factory.mktemp("idx") / "a"
+    path.write_bytes(bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
+    assert np.array_equal(read_idx(path, array.ndim), array)
 
 
 BAD = {
@@ -110,9 +108,9 @@ def test_memory_is_bounded_by_the_content(tmp_path: Path) -> None:
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="No such file"):
+    with pytest.raises(FileError, match="no such file"):
         read_idx(tmp_path / "absent", 3)
-    with pytest.raises(FileError, match="Is a directory"):
+    with pytest.raises(FileError, match="it is a folder"):
         read_idx(tmp_path, 3)
 
 

@@ -79,7 +79,7 @@ DAMAGED = {
     "archive changed": (
         "cifar10",
         lambda f: {"cifar-10-binary.tar.gz": b"?"},
-        "cifar-10-binary.tar.gz: the checksum is sha256:",
+        "cifar-10-binary.tar.gz: sha256 is",
     ),
     "file missing": (
         "cifar10",
@@ -105,7 +105,7 @@ def test_damaged_files_leave_the_root_unchanged(tiny, tmp_path: Path, name: str,
 def test_bad_arguments(tiny, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown published data set 'minst'; did you mean mnist"):
         import_files("minst", tmp_path)
-    with pytest.raises(FileError, match=r"cannot list .*absent: No such file"):
+    with pytest.raises(FileError, match="absent: no such file"):
         import_files("mnist", tmp_path / "absent", root=tmp_path)
     put(tiny["mnist"].files, tmp_path / "have")
     (tmp_path / "file").write_text("in the way")

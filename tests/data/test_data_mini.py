@@ -1,14 +1,16 @@
 import hashlib
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from soap.data import load, mnist
-from soap.errors import FileError, InputError
+from soap.data import load, loading
+from soap.data.sources import MINI
+from soap.errors import FileError
 
 # Taken once from the files built from the full MNIST.
 FACTS = {
@@ -56,7 +58,7 @@ def test_pixels_of_single_digits() -> None:
 
 
 def test_files_are_small_and_pinned() -> None:
-    files = {path.name: path.read_bytes() for path in mnist.mini_folder().iterdir()}
+    files = {path.name: path.read_bytes() for path in Path(MINI.folder).iterdir()}
     assert sum(map(len, files.values())) < 2_500_000
     assert {name: hashlib.sha256(files[name]).hexdigest() for name in files if name.endswith(".gz")} == FILES
     licence = files["LICENSE.txt"].decode()
@@ -65,15 +67,19 @@ def test_files_are_small_and_pinned() -> None:
     assert "Corinna Cortes" in licence
 
 
+SCRIPT = Path(__file__).parents[2] / "tools" / "build_mnist_mini.py"
+
+
 def test_balanced_indices_equal_a_plain_loop() -> None:
+    balanced_indices = runpy.run_path(str(SCRIPT))["balanced_indices"]
     labels = np.random.default_rng(0).integers(0, 10, 500).astype(np.uint8)
     wanted = []
     for turn in range(20):
         for digit in range(10):
             wanted.append([place for place, label in enumerate(labels) if label == digit][turn])
-    assert mnist.balanced_indices(labels, 200).tolist() == wanted
-    with pytest.raises(InputError, match="fewer than 200"):
-        mnist.balanced_indices(labels, 2000)
+    assert balanced_indices(labels, 200).tolist() == wanted
+    with pytest.raises(SystemExit, match="fewer than 200"):
+        balanced_indices(labels, 2000)
 
 
 def test_builder_script(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -83,24 +89,27 @@ def test_builder_script(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         (tmp_path / "mnist" / name).write_bytes(content)
     for out in "first", "second":
         (tmp_path / out).mkdir()
-        monkeypatch.setattr(mnist, "MINI_COUNTS", {"train": 10, "test": 10})
-        script = Path(__file__).parents[2] / "tools" / "build_mnist_mini.py"
-        monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path), str(tmp_path / out)])
-        runpy.run_path(str(script), run_name="__main__")
+        monkeypatch.setattr("soap.data.sources.MINI", replace(MINI, counts={"train": 10, "test": 10}))
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path), str(tmp_path / out)])
+        runpy.run_path(str(SCRIPT), run_name="__main__")
     names = sorted(path.name for path in (tmp_path / "first").iterdir())
-    assert names == sorted(file for files in mnist.MINI_FILES.values() for file in files)
+    assert names == sorted(file.name for file in MINI.files)
     assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in names)
-    monkeypatch.setattr(mnist, "mini_folder", lambda: tmp_path / "first")
     full = load("mnist", "train", root=tmp_path)
-    monkeypatch.setattr(mnist, "MINI_SHA256", {"train": full.take(10).sha256})
+    content = {"train": full.take(10).sha256}
+    built = replace(MINI, folder=str(tmp_path / "first"), counts={"train": 10}, content=content)
+    monkeypatch.setattr(loading, "MINI", built)
     assert torch.equal(load("mnist-mini", "train").x, full.x[:10])
     assert "train-images-idx3-ubyte.gz" in capsys.readouterr().out
 
 
 def test_damaged_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the other split are detected by their content."""
-    for wrong, right in zip(mnist.MINI_FILES["train"], mnist.MINI_FILES["test"], strict=True):
-        (tmp_path / wrong).write_bytes((mnist.mini_folder() / right).read_bytes())
-    monkeypatch.setattr(mnist, "mini_folder", lambda: tmp_path)
-    with pytest.raises(FileError, match="Install the package again"):
+    """Files of the other split are detected by their number, files with other content by their fingerprint."""
+    monkeypatch.setattr(loading, "MINI", replace(MINI, folder=str(tmp_path)))
+    for wrong, right in zip(MINI.names("train"), MINI.names("test"), strict=True):
+        (tmp_path / wrong).write_bytes((Path(MINI.folder) / right).read_bytes())
+    with pytest.raises(FileError, match=r"contains 2000 images; expected 10000.*install the package again"):
+        load("mnist-mini", "train")
+    monkeypatch.setattr(loading, "MINI", replace(MINI, content={"train": "0"}))
+    with pytest.raises(FileError, match=r"fingerprint.*install the package again"):
         load("mnist-mini", "train")

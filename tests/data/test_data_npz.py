@@ -178,5 +178,5 @@ def test_a_truncated_or_changed_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_missing(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="No such file"):
+    with pytest.raises(FileError, match="no such file"):
         load(tmp_path / "absent.npz")

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from soap.data.downloads import unpack, unpacked_bytes, verify_file
 from soap.data.sources import SOURCES
-from soap.data.unpacking import unpack, unpacked_bytes, verify_file
 from soap.errors import FileError
 
 SOURCE = SOURCES["cifar10"]

@@ -11,11 +11,10 @@ from torch import nn
 from soap import auxiliary, recipes, zoo
 from soap.bench.results import read as read_timings
 from soap.data import load
-from soap.data.cifar import read_cifar10, read_cifar100
-from soap.data.mnist import read_idx, read_mnist
+from soap.data.binary_files import read_cifar10, read_cifar100, read_idx, read_mnist
+from soap.data.downloads import unpack
 from soap.data.picture_files import read_files
 from soap.data.sources import SOURCES
-from soap.data.unpacking import unpack
 from soap.errors import SoapError
 from soap.evaluation.run_folder import RunFolder
 from soap.export.onnx_files import open_onnx

@@ -101,7 +101,7 @@ def test_faulty_reader_is_detected_and_its_input_stored(tmp_path, monkeypatch, r
 
 def fails_deep_inside(path):
     """Fails behind a header that no single mutation produces: only a growing pool reaches it."""
-    from soap.data.mnist import read_idx
+    from soap.data.binary_files import read_idx
     from soap.errors import FileError
 
     try:

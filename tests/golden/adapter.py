@@ -350,7 +350,7 @@ def train20(task: str, x: np.ndarray, y: np.ndarray, folder: Path) -> Arrays:
         label_free = generative.read(name)
         schedule = replace(label_free.training, epochs=10, batch=batch, warmup_steps=2)
         plan = replace(label_free, model={**label_free.model, **sizes}, training=schedule)
-        done = generative.make(plan, _first(data, 2 * batch), out=folder, device=torch.device("cpu"))
+        done = recipes.make(plan, _first(data, 2 * batch), out=folder, device=torch.device("cpu"))
     else:
         recipe = recipes.read(TRAININGS[task])
         schedule = replace(recipe.training, epochs=10, batch=8, lr=min(recipe.training.lr, 0.01))

@@ -1,0 +1,216 @@
+"""`soap predict`, `soap attack` and `soap purify`: the user's own pictures."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from soap import zoo
+from soap.cli.console import Console, command
+from soap.cli.options import (
+    AttackOptions,
+    ModelName,
+    OutputOptions,
+    PictureFiles,
+    Prior,
+    PurifierOptions,
+    Resize,
+    attack_names,
+    completion,
+    default,
+)
+from soap.cli.tables import table
+from soap.errors import InputError
+from soap.pictures import PictureReport, PictureResult, attack_pictures, predict_pictures, purify_pictures
+from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP_NAME, parse_radius
+
+
+def predict_command(
+    console: Console,
+    model: ModelName,
+    files: PictureFiles,
+    purify: Annotated[
+        bool | None,
+        typer.Option(
+            "--purify/--no-purify", help=f"Purify first (min-aux). {default('if the model has an auxiliary task')}"
+        ),
+    ] = None,
+    resize: Resize = False,
+) -> None:
+    """Classify pictures, and show the effect of purification.
+
+    For each picture: the prediction of the bare classifier, the prediction after purification, the chosen radius eps,
+    and the auxiliary loss before and after. Colour is converted to grey or RGB as the model needs; the size only with
+    --resize.
+    """
+    with console.progress() as show:
+        done = predict_pictures(
+            model, files, purify=purify, resize=resize, device=console.device, batch=console.batch, watch=show
+        )
+    view = table("picture", "bare", "purified", "eps", "auxiliary loss", right=("eps",))
+    if done.method is None:
+        view = table("picture", "prediction")
+    images = []
+    for one in done.images:
+        content: dict[str, Any] = {"file": one.file, **(one.before.as_json() if one.before else {})}
+        if one.after is not None:
+            losses = {"eps": one.eps, "loss_before": one.loss_before, "loss_after": one.loss_after}
+            content["purified"] = {**one.after.as_json(), **losses}
+        images.append(content)
+        shown = () if one.after is None else (str(one.after), f"{one.eps:.3g}", _losses(one))
+        view.add_row(one.file, str(one.before), *shown)
+    console.result({"model": done.model, "purifier": done.method, "images": images}, view)
+
+
+def attack_command(
+    console: Console,
+    *,
+    model: ModelName,
+    files: PictureFiles,
+    output: OutputOptions,
+    attack: Annotated[
+        str, typer.Option("--attack", metavar="NAME", help="fgsm, pgd, cw or df.", autocompletion=attack_names)
+    ] = "pgd",
+    label: Annotated[
+        int | None,
+        typer.Option(
+            "--label",
+            metavar="N",
+            help="The true class of all pictures. "
+            f"{default('y of the .npz, else the name of the class folder, else the prediction')}",
+        ),
+    ] = None,
+    settings: AttackOptions,
+    resize: Resize = False,
+) -> None:
+    """Make adversarial pictures: almost unchanged to the eye, but misclassified.
+
+    The settings are the paper's for the data set of the model. Image files become 8-bit PNG files, rounded towards the
+    input, so that they stay in the attack's ball; those of cw and df, which are minimal, are rounded away from it. An
+    .npz stays an .npz of floats. Predictions are those of the files as written. side-by-side.png shows the first
+    pictures: input, adversarial picture, and the difference.
+    """
+    with console.progress() as show:
+        done = attack_pictures(
+            model,
+            files,
+            output.out,
+            attack=attack,
+            settings=settings.settings(),
+            label=label,
+            resize=resize,
+            force=output.force,
+            seed=console.seed,
+            device=console.device,
+            batch=console.batch,
+            watch=show,
+        )
+    view = table("picture", "true class", "input", "attacked", "Linf", "L2", "written to", right=("Linf", "L2"))
+    for one in done.images:
+        truth = f"{one.label_name} (from {one.label_source})"
+        change = (f"{one.linf:.3f}", f"{one.l2:.2f}")
+        view.add_row(one.file, truth, str(one.before), str(one.after), *change, str(one.output))
+    _print_written(console, {"model": done.model, "attack": done.method}, done, view)
+    fooled = sum(bool(one.fooled) for one in done.images)
+    console.info(f"{fooled} of {len(done.images)} are misclassified by the bare model ({done.method}).")
+
+
+def purify_command(
+    console: Console,
+    *,
+    model: ModelName,
+    output: OutputOptions,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILES...",
+            help="Image files (PNG, JPEG, WebP, BMP), folders of them, or .npz files with x.",
+            readable=False,  # reading reports it, with exit code 1 as for every other file
+        ),
+    ] = None,
+    purifier: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="NAME",
+            help="Purify with a generative model instead of a classifier: defense-gan or pixeldefend. "
+            "Then there is no MODEL: all arguments are FILES.",
+            autocompletion=completion(lambda: BY_PRIOR),
+        ),
+    ] = None,
+    prior: Prior = None,
+    eps_pfy: Annotated[
+        str | None,
+        typer.Option(
+            "--eps-pfy",
+            metavar="CHOICE",
+            help=f"Radius: min-aux (chosen for each picture), or a number. {default('min-aux')}",
+        ),
+    ] = None,
+    settings: PurifierOptions,
+    resize: Resize = False,
+) -> None:
+    """Purify pictures: minimise the auxiliary loss inside a small ball, and write the results.
+
+    Image files become 8-bit PNG files, rounded towards the input; an .npz stays an .npz of floats. Predictions and
+    losses are those of the files as written (with --with, losses are those that the purifier reports). side-by-side.png
+    shows the first pictures: input, purified picture, and the difference.
+    """
+    pictures = files or []
+    if purifier is not None:
+        if purifier in BY_CLASSIFIER:
+            instead = f"try `soap evaluate MODEL --purifier {purifier}`"
+            instead = "omit --with and name a model" if purifier == SOAP_NAME else instead
+            raise InputError(f"--with {purifier} needs a classifier; {instead}, or use {' or '.join(BY_PRIOR)}.")
+        if model in zoo.names() and not Path(model).exists():
+            raise InputError(f"--with {purifier} uses no classifier, so {model} is read as a file; remove it.")
+        pictures = [Path(model), *pictures]
+    elif prior is not None:
+        raise InputError("--prior is the generative model of --with; add --with, or omit --prior.")
+    elif not pictures:
+        raise InputError(f"no pictures; name FILES after the model {model}, or add --with defense-gan.")
+    given = {
+        "eps": None if eps_pfy is None else parse_radius(eps_pfy),
+        "step_size": settings.step_size,
+        "steps": settings.steps,
+    }
+    with console.progress() as show:
+        done = purify_pictures(
+            model if purifier is None else None,
+            pictures,
+            output.out,
+            purifier=purifier or SOAP_NAME,
+            prior=prior,
+            settings={key: value for key, value in given.items() if value is not None},
+            resize=resize,
+            force=output.force,
+            seed=console.seed,
+            device=console.device,
+            batch=console.batch,
+            watch=show,
+        )
+    predictions = ("input", "purified") if purifier is None else ()
+    eps, loss = ("eps", "auxiliary loss") if purifier is None else ("largest change", "loss")
+    view = table("picture", *predictions, eps, loss, "written to", right=(eps,))
+    for one in done.images:
+        shown = (str(one.before), str(one.after)) if purifier is None else ()
+        view.add_row(one.file, *shown, f"{one.eps:.3g}", _losses(one), str(one.output))
+    content = {"model" if purifier is None else "prior": done.model, "purifier": done.method}
+    _print_written(console, content, done, view)
+
+
+def _losses(image: PictureResult) -> str:
+    return f"{image.loss_before:.3g} -> {image.loss_after:.3g}"
+
+
+def _print_written(console: Console, content: dict[str, Any], done: PictureReport, view: Any) -> None:
+    images = [one.as_json() for one in done.images]
+    console.result({**content, "images": images, "sheet": done.comparison}, view)
+    console.info(f"Side by side: {done.comparison}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, "predict", example="soap predict mnist-cnn-dr digit.png photos/ --resize")(predict_command)
+    command(app, "attack", example="soap attack mnist-cnn-dr digits/ --attack pgd --out attacked")(attack_command)
+    command(app, "purify", example="soap purify mnist-cnn-dr attacked/ --out purified")(purify_command)
