@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import grad
 
 from soap.attacks import APGD, Attack
+from soap.data.dataset import make_dataset
 from soap.defence import Defence
 from soap.errors import InputError
 from soap.evaluation.attempts import run_attempts
