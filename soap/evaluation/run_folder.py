@@ -16,7 +16,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from soap._files import atomic, checksums
+from soap._files.records import fits
 from soap.data import Dataset
 from soap.data.npz import read_arrays
 from soap.errors import FileError, InputError
-from soap.results import Provenance, defence_from_json, provenance_from_json
+from soap.results import defence_from_json, provenance_from_json
 
 PLAN, ROWS, FINGERPRINTS = "run.json", "rows.jsonl", "seal.json"
 SCHEMA = "soap-run/2"
@@ -41,19 +42,12 @@ _COMMENT = json.dumps({checksums.CHECKSUM_FIELD: checksums.ZERO_CHECKSUM}).encod
 """The comment at the end of an archive, which holds its checksum."""
 
 _PLAN_TYPES: dict[str, Any] = {
-    "target": {"name": str, "defence": dict},
-    "threat": {"eps": float, "norm": str},
-    "data": {"name": str, "split": str, "n": int, "sha256": str},
-    "suite": str,
-    "classes": list,
-    "left_out": dict,
-    "separable": bool,
-    "purifies": bool,
-    "batch": int,
-    "seed": int,
-    "weights_sha256": str,
-    "provenance": {field.name: object for field in fields(Provenance)},
-}
+    "target.name": str, "target.defence": dict, "threat.eps": float, "threat.norm": str, "suite": str,
+    "data.name": str, "data.split": str, "data.n": int, "data.sha256": str, "classes": list, "attempts": list,
+    "left_out": dict, "separable": bool, "purifies": bool, "batch": int, "seed": int, "weights_sha256": str,
+    "provenance": dict,
+}  # fmt: skip
+_ATTEMPT_TYPES = {"protocol": str, "name": str, "attack": dict}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -243,41 +237,23 @@ def batch_fits(batch: AttackedBatch, data: Dataset, *, attacked: bool) -> bool:
 
 def _invalid_entry(plan: Mapping[str, Any]) -> str:
     """The first entry of a plan that is missing or of another type; empty where all are valid."""
-    if wrong := _mismatch(plan, _PLAN_TYPES, ""):
-        return wrong
-    attempts = plan.get("attempts")
-    if not isinstance(attempts, list):
-        return "attempts"
-    for number, one in enumerate(attempts):
-        if wrong := _mismatch(one, {"protocol": str, "name": str, "attack": dict}, f"attempts[{number}]."):
-            return wrong
+    types = dict(_PLAN_TYPES)
+    for number in range(len(plan["attempts"]) if isinstance(plan.get("attempts"), list) else 0):
+        types |= {f"attempts.{number}.{name}": kind for name, kind in _ATTEMPT_TYPES.items()}
+    for path, kind in types.items():
+        value: Any = plan
+        for key in path.split("."):
+            value = value[int(key)] if isinstance(value, list) else value.get(key) if isinstance(value, dict) else None
+        if not fits(value, kind):
+            return path
     if plan["batch"] < 1 or plan["data"]["n"] < 1:
         return "batch" if plan["batch"] < 1 else "data.n"
-    for name, read in (("target.defence", defence_from_json), ("provenance", provenance_from_json)):
-        try:
-            read(plan["target"]["defence"] if name == "target.defence" else plan["provenance"])
-        except (TypeError, ValueError) as error:
-            return f"{name} ({error})"
+    try:
+        defence_from_json(plan["target"]["defence"])
+        provenance_from_json(plan["provenance"])
+    except (TypeError, ValueError) as error:
+        return f"target.defence or provenance ({error})"
     return ""
-
-
-def _mismatch(content: object, types: dict[str, Any], path: str) -> str:
-    if not isinstance(content, dict):
-        return path.removesuffix(".") or "content"
-    for key, wanted in types.items():
-        value = content.get(key)
-        if isinstance(wanted, dict):
-            if wrong := _mismatch(value, wanted, f"{path}{key}."):
-                return wrong
-        elif key not in content or not _is_of_type(value, wanted):
-            return path + key
-    return ""
-
-
-def _is_of_type(value: object, wanted: type) -> bool:
-    if wanted is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, wanted) and (wanted is not int or not isinstance(value, bool))
 
 
 def _check_archive(content: bytes) -> None:
