@@ -102,18 +102,17 @@ class RunFolder:
         for key, wanted in json.loads(json.dumps(plan)).items():
             if key != "provenance" and there.get(key) != wanted:
                 raise InputError(
-                    f"{self.path} holds another run: its {key} is {_short(there.get(key))}, expected {_short(wanted)}. "
+                    f"{self.path} holds another run: its {key} is {there.get(key)!r:.80}, expected {wanted!r:.80}. "
                     "Give another folder, or repeat the command of the run."
                 )
         return there
 
     def note_continuation(self, provenance: Mapping[str, Any]) -> None:
         """Store the versions and the device that resume an unfinished run, where they are new."""
-        now = {name: provenance[name] for name in MAKERS}
-        found = self.read_fact(CONTINUED) or {"by": []}
-        began = self.plan()["provenance"]
-        if now != {name: began[name] for name in MAKERS} and now not in found["by"]:
-            self.write_fact(CONTINUED, {"by": [*found["by"], now]})
+        began, now = ({name: of[name] for name in MAKERS} for of in (self.plan()["provenance"], provenance))
+        earlier = (self.read_fact(CONTINUED) or {"by": []})["by"]
+        if now not in (began, *earlier):
+            self.write_fact(CONTINUED, {"by": [*earlier, now]})
 
     def read_batch(self, attempt: int | None, number: int) -> AttackedBatch | None:
         """A stored batch; None where it is missing. attempt: None for clean images."""
@@ -133,9 +132,7 @@ class RunFolder:
     def write_batch(self, attempt: int | None, number: int, batch: AttackedBatch) -> None:
         """Write a batch."""
         memory = io.BytesIO()
-        np.savez_compressed(
-            memory, rows=batch.rows, x=batch.x, defended=batch.defended, bare=batch.bare, seconds=batch.seconds
-        )
+        np.savez_compressed(memory, **vars(batch))
         with zipfile.ZipFile(memory, "a") as archive:
             archive.comment = _COMMENT
         with atomic.replace_file(self._batch_path(attempt, number)) as temporary:
@@ -143,8 +140,7 @@ class RunFolder:
 
     def read_fact(self, name: str) -> dict[str, Any] | None:
         """A stored fact; None where it is missing."""
-        path = self.path / "facts" / f"{name}.json"
-        return checksums.read_json(path, "remove it and run the suite again") if path.exists() else None
+        return self._read_json(f"facts/{name}.json")
 
     def write_fact(self, name: str, found: Mapping[str, Any]) -> None:
         """Write a fact."""
@@ -152,8 +148,7 @@ class RunFolder:
 
     def read_fingerprints(self) -> Mapping[str, str] | None:
         """The fingerprints of the batches of a finished run; None where the run is not finished."""
-        path = self.path / FINGERPRINTS
-        return checksums.read_json(path, "remove it and run the suite again") if path.exists() else None
+        return self._read_json(FINGERPRINTS)
 
     def write_fingerprints(self, found: Mapping[str, str]) -> None:
         """Write the fingerprints of a finished run; existing ones stay, so that later changes are noticed."""
@@ -167,6 +162,10 @@ class RunFolder:
         for attempt in (None, *range(len(content["attempts"]))):
             for number in range(count):
                 yield batch_name(attempt, number), attempt, number
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        return checksums.read_json(path, "remove it and run the suite again") if path.exists() else None
 
     def _batch_path(self, attempt: int | None, number: int) -> Path:
         return self.path / f"{batch_name(attempt, number)}.npz"
@@ -207,23 +206,6 @@ def open_run_on(out: Path, data: Dataset) -> RunFolder:
     return folder
 
 
-def stored_batches(
-    folder: RunFolder, data: Dataset, *, unfinished: bool = False
-) -> Iterator[tuple[int | None, int, AttackedBatch]]:
-    """Every stored batch in the order of the plan, read once; FileError where one does not fit the data.
-
-    unfinished: accept a run that was stopped before all clean images were classified.
-    """
-    for name, attempt, number in folder.batch_names():
-        batch = folder.read_batch(attempt, number)
-        if batch is None and attempt is None and not unfinished:
-            raise FileError(f"{folder.path}: {name} is missing, there are no results yet; repeat the run's command.")
-        if batch is not None and not batch_fits(batch, data, attacked=attempt is not None):
-            raise FileError(f"{folder.path}: the arrays of {name} do not fit the data; remove it, run the suite again.")
-        if batch is not None:
-            yield attempt, number, batch
-
-
 def batch_fits(batch: AttackedBatch, data: Dataset, *, attacked: bool) -> bool:
     """Whether the arrays of a batch fit the data and each other. attacked: whether it holds attacked images."""
     rows, labels = batch.rows, (batch.defended, batch.bare)
@@ -261,8 +243,3 @@ def _check_archive(content: bytes) -> None:
     if content[-22:-18] == b"PK\x05\x06" and content.endswith(b"\0\0"):
         return
     checksums.verify(content, json.loads(content[-len(_COMMENT) :]))
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from soap.data import Dataset
-from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_name, stored_batches
+from soap.errors import FileError
+from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_fits, batch_name
 from soap.results import Row, defence_from_json, provenance_from_json, wilson
 from soap.specs import BARE, AttackSpec, AttackStep
 
@@ -60,11 +61,6 @@ class ProtocolResult:
     def interval(self) -> tuple[float, float]:
         """The 95 % Wilson interval of the accuracy."""
         return wilson(self.correct, self.n)
-
-    @property
-    def bare_accuracy(self) -> float | None:
-        """Accuracy of the classifier alone on the same points."""
-        return None if self.bare is None else float(self.bare.mean())
 
     @property
     def gain(self) -> tuple[float, float, float] | None:
@@ -220,10 +216,19 @@ class SummaryBuilder:
 
 
 def read_summary(folder: RunFolder, data: Dataset, *, unfinished: bool = False) -> Summary:
-    """The results of a run from its folder; every batch is read once. unfinished: as in `stored_batches`."""
+    """The results of a run from its folder; every batch is read once. FileError where one does not fit the data.
+
+    unfinished: accept a run that was stopped before all clean images were classified.
+    """
     builder = SummaryBuilder(folder.plan(), data)
-    for attempt, number, batch in stored_batches(folder, data, unfinished=unfinished):
-        builder.add(attempt, number, batch)
+    for name, attempt, number in folder.batch_names():
+        batch = folder.read_batch(attempt, number)
+        if batch is None and attempt is None and not unfinished:
+            raise FileError(f"{folder.path}: {name} is missing, there are no results yet; repeat the run's command.")
+        if batch is not None and not batch_fits(batch, data, attacked=attempt is not None):
+            raise FileError(f"{folder.path}: the arrays of {name} do not fit the data; remove it, run the suite again.")
+        if batch is not None:
+            builder.add(attempt, number, batch)
     return builder.summary()
 
 

@@ -39,19 +39,9 @@ class RowComparison:
     reported: int | None
 
     @property
-    def name(self) -> str:
-        """The protocol, "clean" or "worst"."""
-        return self.row.attack.name
-
-    @property
-    def found(self) -> int:
-        """Images that are correctly classified now."""
-        return self.row.correct
-
-    @property
     def holds(self) -> bool:
         """Whether both counts agree up to rounding."""
-        return self.reported is not None and abs(self.found - self.reported) <= ACCURACY_TOLERANCE * self.row.n
+        return self.reported is not None and abs(self.row.correct - self.reported) <= ACCURACY_TOLERANCE * self.row.n
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ Measurements are made on the model once the attempts are done and are stored as 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from soap.data import Dataset
 from soap.evaluation.checks import (
     attacker_knowledge,
     bare_classifier,
@@ -83,7 +82,7 @@ def run_measurements(
     return True
 
 
-def judge_checks(folder: RunFolder, summary: Summary, data: Dataset) -> list[Finding]:
+def judge_checks(folder: RunFolder, summary: Summary) -> list[Finding]:
     """The findings of all checks on a run, by number."""
-    evidence = Evidence(folder=folder, data=data, summary=summary)
+    evidence = Evidence(folder=folder, summary=summary)
     return [check.finding(evidence) for check in CHECKS.values()]

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from soap._files.records import read_record
-from soap.data import Dataset
 from soap.evaluation.checks.context import ImpossibleError, MeasurementContext
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.summary import Summary
@@ -76,10 +75,9 @@ class Measurement(Generic[Record]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """What a check may use: the files and results of the run, and the images it ran on."""
+    """What a check may use: the files and the results of the run."""
 
     folder: RunFolder
-    data: Dataset
     summary: Summary
 
     @property

@@ -7,7 +7,7 @@ from soap.evaluation.checks.check import FAIL, PASS, Check, Evidence, Judgement,
 
 def judge(evidence: Evidence) -> Judgement:
     """FAIL where the clean batches do not hold every image once."""
-    plan, n = evidence.plan, len(evidence.data)
+    plan, n = evidence.plan, evidence.summary.clean.n
     if not evidence.summary.protocols:
         raise NotMeasuredError("No protocol is done.")
     rows = evidence.summary.clean_rows

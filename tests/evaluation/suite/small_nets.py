@@ -89,7 +89,7 @@ class Judged:
     summary: Summary
 
     def findings(self, without: frozenset[int] = frozenset()) -> list[Finding]:
-        found = judge_checks(self.folder, self.summary, self.data)
+        found = judge_checks(self.folder, self.summary)
         return [finding for finding in found if finding.number not in without]
 
     def flagged(self, without: frozenset[int] = frozenset()) -> dict[int, str]:

@@ -29,12 +29,11 @@ def fact(name: str, **changed: Any) -> dict[str, Any]:
 
 def evidence(folder: RunFolder) -> Evidence:
     data = synthetic_runs.images()
-    return Evidence(folder=folder, data=data, summary=read_summary(folder, data))
+    return Evidence(folder=folder, summary=read_summary(folder, data))
 
 
 def findings(folder: RunFolder) -> list[Finding]:
-    given = evidence(folder)
-    return judge_checks(folder, given.summary, given.data)
+    return judge_checks(folder, evidence(folder).summary)
 
 
 ALONE = {"purifies": False, "left": {"transfer": 5, "black-box": 9}}
@@ -221,5 +220,5 @@ def test_attacker_knowledge_tolerates_a_fifth_of_a_point(number, knowing, state,
     lines = (line("bpda", knowing), line("black-box" if number == 13 else "transfer", 400))
     everything = line("clean", 1000)
     summary = Summary(plan={"purifies": True}, clean=everything, protocols=lines, worst=lines[0])
-    given = Evidence(folder=RunFolder(tmp_path), data=synthetic_runs.images(), summary=summary)
+    given = Evidence(folder=RunFolder(tmp_path), summary=summary)
     assert CHECKS[number].finding(given).state == state
