@@ -234,7 +234,7 @@ def _view(report: SuiteReport) -> Group:
 
 
 def _protocols(summary: Summary, lines: Sequence[ProtocolResult]) -> rich.table.Table:
-    """A line for each protocol; the bare classifier is evaluated on the same points."""
+    """A table row for each protocol; the bare classifier is evaluated on the same points."""
     purifies = summary.plan["purifies"]
     others = ("bare on the same points, %", "gain, points") if purifies else ()
     view = table("protocol", "accuracy, %", *others, "seconds", right=("seconds",))

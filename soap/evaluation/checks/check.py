@@ -60,6 +60,11 @@ class Measurement(Generic[Record]):
     measure: Callable[[MeasurementContext], Record]
     quick: bool = True
 
+    def read(self, fact: Mapping[str, Any]) -> Record:
+        """The record of a stored fact; entries that the record does not have are ignored."""
+        names = {each.name for each in fields(self.record)}  # type: ignore[arg-type]
+        return read_record(self.record, {name: fact[name] for name in fact.keys() & names})
+
     def fact_content(self, context: MeasurementContext) -> dict[str, Any]:
         """Measure, and return the content of the fact: the record, or the problem that prevented it."""
         try:
@@ -94,8 +99,7 @@ class Evidence:
             raise NotMeasuredError(f"The measurement {measurement.fact!r} does not apply: {found['problem']}.")
         if "problem" in found:
             raise MeasurementFailedError(found["problem"])
-        names = {each.name for each in fields(measurement.record)}  # type: ignore[arg-type]
-        return read_record(measurement.record, {name: found[name] for name in found.keys() & names})
+        return measurement.read(found)
 
 
 @dataclass(frozen=True)
