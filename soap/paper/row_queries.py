@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from soap import recipes
 from soap.attacks.substitute import Substitute
-from soap.evaluation.threats import PAPER
+from soap.evaluation import PAPER
 from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.sweeps import AUXILIARY_AWARE, CROSS_ENTROPY
 from soap.recipes import generative

@@ -192,13 +192,13 @@ HOSTILE = {
     "a true batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch=True)), "its batch"),
     "words for attempts": (lambda out: change_json(out / "run.json", lambda p: p.update(attempts="x")), "attempts"),
     "half an attempt": (
-        lambda out: change_json(out / "run.json", lambda p: p["attempts"][1].pop("protocol")), "attempts[1].protocol"
+        lambda out: change_json(out / "run.json", lambda p: p["attempts"][1].pop("protocol")), "attempts.1.protocol"
     ),
     "half a provenance": (
-        lambda out: change_json(out / "run.json", lambda p: p["provenance"].pop("seed")), "provenance.seed"
+        lambda out: change_json(out / "run.json", lambda p: p["provenance"].pop("seed")), "seed"
     ),
     "too much provenance": (
-        lambda out: change_json(out / "run.json", lambda p: p["provenance"].update(more=1)), "its provenance"
+        lambda out: change_json(out / "run.json", lambda p: p["provenance"].update(more=1)), "more"
     ),
     "no clean batch": (lambda out: (out / "clean" / "0001.npz").unlink(), "clean/0001 is missing"),
     "rows beyond the data": (
