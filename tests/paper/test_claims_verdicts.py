@@ -14,6 +14,7 @@ from soap.paper.claims.table_numbers import PRINTED, number
 from soap.paper.comparison import SHORTER, compare
 from soap.paper.figure_list import TASKS
 from soap.paper.tables import TABLES, PaperTable
+from soap.specs import TrainingSpec
 
 DR, RP, LC = TASKS
 T1, T2, T3, T4, T8, T9 = (f"table-{k}" for k in (1, 2, 3, 4, 8, 9))

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from tiny_recipes import cells, nowhere, own_recipes, row_for  # noqa: F401
 
+from soap.attacks import FGSM, PGD
 from soap.errors import InputError
 from soap.paper.jobs import EvaluationJob, TrainingJob, plan_jobs
 from soap.paper.row_queries import BlackBoxQuery, CellQuery
+from soap.specs import attack_spec
 
 pytestmark = pytest.mark.usefixtures("own_recipes")
 
@@ -48,15 +50,17 @@ def test_what_rows_fill_is_not_planned_and_other_settings_fill_nothing():
     wanted = cells("pgd", "none", choices=("none", "min-aux", "oracle"))
     there = [row_for(cell) for cell in wanted]
     assert plan_jobs(wanted, there, weights=nowhere) == []
-    assert plan_jobs(wanted, [replace(row, provenance=replace(row.provenance, training="")) for row in there],
+    assert plan_jobs(wanted, [replace(row, provenance=replace(row.provenance, training=None)) for row in there],
                 weights=nowhere) == []  # fmt: skip
     left = plan_jobs(wanted, there[1:], weights=nowhere)
     assert left[1:] == [EvaluationJob(recipe="tiny-dr", seed=0, attack="pgd", purifiers=(), n=30)]
     whole = plan_jobs(wanted[1:2], [], weights=nowhere)
     assert len(whole) == 2
     for other in (
-        {"settings": "PGD(eps=0.1)"}, {"defence": there[1].defence.replace("steps=2", "steps=9")}, {"n": 20},
-        {"model": "tiny-lc"}, {"protocol": "adaptive"}, {"data": "mnist"}, {"attack": "fgsm"},
+        {"attack": attack_spec("pgd", PGD(eps=0.1, step_size=0.1, steps=1))},
+        {"defence": replace(there[1].defence, settings={**there[1].defence.settings, "steps": 9})}, {"n": 20},
+        {"model": "tiny-lc"}, {"protocol": "adaptive"}, {"data": "mnist"},
+        {"attack": attack_spec("fgsm", FGSM(eps=0.3))},
     ):  # fmt: skip
         assert plan_jobs(wanted[1:2], [replace(there[1], **other)], weights=nowhere) == whole, other
 

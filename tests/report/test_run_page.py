@@ -5,7 +5,7 @@ import html
 import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from soap.report.run_figures.curves import accuracy_by_radius, draw_losses, draw
 from soap.report.run_page import MEANING, render_run
 from soap.report.run_words import alone, gain, knowing_words, right, subject
 from soap.results import wilson
+from soap.specs import DefenceSpec
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +169,8 @@ def test_a_void_run_shows_no_worst_case(report, data):
 
 def test_the_title_names_what_was_attacked(report, data, tmp_path):
     assert subject(report.summary) == "some-model behind purifier of some-model"
-    plan = {**report.summary.plan, "target": {"name": "net", "defence": "SOAP(eps='min-aux', gradient='stop')"}}
+    defence = DefenceSpec(name="SOAP", settings={"task": {"gradient": "stop"}}, eps="min-aux")
+    plan = {**report.summary.plan, "target": {"name": "net", "defence": asdict(defence)}}
     assert subject(replace(report.summary, plan=plan)) == "net behind SOAP, gradient stop"
     assert subject(sample_run(tmp_path / "run", data, purifies=False).summary) == "some-model"
 
