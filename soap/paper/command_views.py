@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from soap.cli.tables import table
+from soap.paper.claims.checks import claims_about
 from soap.paper.claims.judging import (
     MARKS,
     READING,
@@ -157,7 +158,7 @@ def claims_view(judged: Sequence[JudgedClaim]) -> RenderableType:
             parts.append(Text(head, VERDICT_STYLES[held] or "bold"))
         for one in own:
             parts.append(Text(f"- {one.claim.text} ({one.source})"))
-            lines = [f"Rule: {one.rule}.", one.ours.evidence, f"The paper's own numbers: {one.printed_text}."]
+            lines = [f"Rule: {one.claim.rule}.", one.ours.evidence, f"The paper's own numbers: {one.printed_text}."]
             parts += [Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines]
     signs = signs_text(judged)
     return Group(*parts, *([Text(f"\n{signs}.")] if signs else []))
@@ -177,7 +178,7 @@ def claim_json(judged: JudgedClaim) -> dict[str, Any]:
         "text": judged.claim.text,
         "section": judged.claim.section,
         "about": list(judged.claim.about),
-        "rule": judged.rule,
+        "rule": judged.claim.rule,
         "held": judged.ours.held,
         "evidence": judged.ours.evidence,
         "printed_held": None if printed is None else printed.held,
@@ -201,7 +202,7 @@ def figure_state(figure: PaperFigure, data: FigureData) -> dict[str, Any]:
     """Title, claims and missing inputs of a figure as JSON."""
     missing = figure.missing(data)
     inputs = len(figure.inputs)
-    claims = [f"{claim.text} ({claim.place})" for claim in figure.claims]
+    claims = [f"{claim.text} ({claim.place})" for claim in claims_about(figure.name)]
     words = {"name": figure.name, "title": figure.title, "caption": figure.caption, "claims": claims}
     return {**words, "wanted": inputs, "done": inputs - len(missing), "missing": missing}
 
@@ -231,7 +232,7 @@ def figure_view(
         if one is not None:
             held = one.ours.held
             verdict = (f"{MARKS[held]} {VERDICT_WORDS[held]}", VERDICT_STYLES[held])
-            text = Text.assemble(verdict, f". {one.ours.evidence} (Rule: {one.rule}.)")
+            text = Text.assemble(verdict, f". {one.ours.evidence} (Rule: {one.claim.rule}.)")
             parts.append(Padding(text, (0, 0, 0, 4), expand=False))
     parts += [Text(f"Missing: {words}") for words in state["missing"]]
     parts += [Text(str(path)) for path in paths]

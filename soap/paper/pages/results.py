@@ -98,7 +98,7 @@ def _claims(judged: Sequence[JudgedClaim]) -> list[str]:
     for held, own in judging.grouped_by_verdict(judged).items():
         lines = [
             [
-                f"{one.claim.text} ({one.source}) *Rule: {one.rule}.*",
+                f"{one.claim.text} ({one.source}) *Rule: {one.claim.rule}.*",
                 one.ours.evidence,
                 one.printed_text,
             ]
