@@ -57,13 +57,10 @@ def _group_view(entry: Comparison, group: Heading) -> rich.table.Table:
     """The columns of one group; each method has three lines: ours, the paper's and the difference."""
     labels = [column.label for column in entry.table.columns]
     made = table(entry.table.stub, "", *labels, right=tuple(labels), whole=("",))
-    section = ""
-    for row in entry.rows:
-        if row.section != section:
-            section = row.section
-            made.add_row(Text(section, "bold"))
-        cells = [entry.cells.get((row.name, group.name, column.name)) for column in entry.table.columns]
-        indent = "  " if section else ""
+    for row, first, cells in entry.lines(group):
+        if first:
+            made.add_row(Text(row.section, "bold"))
+        indent = "  " if row.section else ""
         made.add_row(f"{indent}{row.label}", _line_names(cells), *map(_cell_text, cells))
     return made
 
@@ -141,10 +138,7 @@ def tables_view(entries: Sequence[Entry]) -> RenderableType:
     """The list of tables, one line each."""
     made = table("name", "title", "cells done", "missing cells by recipe", right=("cells done",), whole=("name",))
     for entry in entries:
-        if isinstance(entry, Comparison):
-            made.add_row(entry.table.name, entry.table.title, f"{entry.done} of {entry.wanted}", entry.missing_text)
-        else:
-            made.add_row(entry.name, entry.title, "from the code", "")
+        made.add_row(entry.table.name, entry.table.title, entry.progress, entry.missing_text)
     return made
 
 

@@ -1,14 +1,14 @@
 """Queries on result rows: the row of one table cell, and the rows of one sweep."""
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from soap import recipes
 from soap.attacks.substitute import Substitute
 from soap.evaluation.threats import PAPER
-from soap.paper.gradient_variants import ATTACKS
+from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.sweeps import AUXILIARY_AWARE, CROSS_ENTROPY
 from soap.recipes import generative
 from soap.results import Row, wilson
@@ -160,22 +160,22 @@ def by_steps(rows: Iterable[Row], model: str) -> dict[tuple[float, int], Row]:
 def by_radius(rows: Iterable[Row], model: str) -> dict[float | None, Row]:
     """Rows under PGD by the fixed radius of the purifier; key None is min-aux with the same step size and steps."""
     return _largest_sweep(
-        [row for row in _by_own_loss(rows, "pgd") if row.defence.eps != "oracle"],
+        [row for row in _by_own_loss(rows, "pgd") if row.defence.eps == "min-aux" or _radius(row) is not None],
         model,
-        cell=lambda row: None if row.defence.eps == "min-aux" else float(row.defence.settings["eps"]),
+        cell=_radius,
         shared=lambda row: (row.attack, _settings(row.defence, without=("eps", "grid"))),
     )
 
 
 def by_rotation_loss(rows: Iterable[Row], model: str) -> dict[tuple[str, str], Row]:
     """Rows purified with min-aux by (attack, loss): "none" or "pgd"; "squared error" or "cross entropy"."""
-    losses = {None: "squared error", CROSS_ENTROPY: CROSS_ENTROPY}
-    return _by_task(rows, model, ("none", "pgd"), lambda task: losses[task.get("loss")] if len(task) < 2 else None)
+    losses = {"squared error": {}, "cross entropy": {"loss": CROSS_ENTROPY}}
+    return _by_task(rows, model, ("none", "pgd"), losses)
 
 
 def by_gradient(rows: Iterable[Row], model: str) -> dict[tuple[str, str], Row]:
     """Rows purified with min-aux by (attack, gradient variant): one of `ATTACKS`; one of `VARIANTS`."""
-    return _by_task(rows, model, ATTACKS, lambda task: task.get("gradient"))
+    return _by_task(rows, model, ATTACKS, {name: {"gradient": name} for name in VARIANTS})
 
 
 def by_attack(rows: Iterable[Row], model: str) -> dict[str, Row]:
@@ -201,21 +201,26 @@ def _by_own_loss(rows: Iterable[Row], attack: str) -> list[Row]:
     return [row for row in _purified(rows, attack) if _task(row) != {"loss": CROSS_ENTROPY}]
 
 
+def _radius(row: Row) -> float | None:
+    """The purifier's radius; None if it was chosen for every image."""
+    return None if isinstance(row.defence.eps, str) else row.defence.eps
+
+
 def _by_task(
-    rows: Iterable[Row], model: str, attacks: Sequence[str], name: Callable[[dict[str, Any]], str | None]
+    rows: Iterable[Row], model: str, attacks: Sequence[str], tasks: Mapping[str, dict[str, Any]]
 ) -> dict[tuple[str, str], Row]:
-    """Rows purified with min-aux in fp32 by (attack, name of the task's settings); None leaves a row out."""
+    """Rows purified with min-aux in fp32 by (attack, name). tasks: settings of the auxiliary task by name."""
     known = [
         row
         for row in _purified(rows, *attacks)
         if row.defence.eps == "min-aux"
         and row.defence.settings.get("precision", "fp32") == "fp32"
-        and name(_task(row)) is not None
+        and _task(row) in tasks.values()
     ]
     return _largest_sweep(
         known,
         model,
-        cell=lambda row: (row.attack.name, str(name(_task(row)))),
+        cell=lambda row: (row.attack.name, next(name for name, task in tasks.items() if task == _task(row))),
         shared=lambda row: _settings(row.defence, without=("task",)),
     )
 

@@ -22,7 +22,7 @@ from soap.errors import FileError, InputError
 from soap.paper import figure_data
 from soap.paper.example_images import Examples
 from soap.paper.figure_data import FigureData
-from soap.paper.figures import DRAWINGS, draw
+from soap.paper.figures import DRAWINGS, bars, draw
 from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.model_names import method_of, network_of
 from soap.paper.sweeps import BETAS
@@ -223,8 +223,8 @@ def test_either_loss_with_its_radius(full):
 
 def test_three_bars_a_gradient_and_ours_on_a_band(full):
     (axes,) = DRAWINGS["ablation-gradients"](full, LIGHT).axes
-    bars = [[bar.get_width() for bar in group] for group in axes.containers if isinstance(group, BarContainer)]
-    assert bars == [[pytest.approx(100 - 13 * k - 8 * j)] for k in range(7) for j in range(3)]
+    drawn = [[bar.get_width() for bar in group] for group in axes.containers if isinstance(group, BarContainer)]
+    assert drawn == [[pytest.approx(100 - 13 * k - 8 * j)] for k in range(7) for j in range(3)]
     assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches if bar.get_hatch()}) == 1
     bold = [label.get_text() for label in axes.get_yticklabels() if label.get_fontweight() == "bold"]
     assert [text.split()[0] for text in bold] == ['"stop"']

@@ -1,6 +1,7 @@
 """The curve of losses against a plain loop, its elbow, and the file that keeps such things."""
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def damaged(path, how):
         case "no JSON":
             np.savez(path, about=np.frombuffer(b"{", np.uint8))
         case "other kind":
-            figure_data.save(path, Other(**{name: getattr(curve(), name) for name in RadiusCurve.__dataclass_fields__}))
+            figure_data.save(path, Other(**{field.name: getattr(curve(), field.name) for field in fields(RadiusCurve)}))
         case "a field too few":
             facts = {"model": "m"}
             about = {"schema": figure_data.SCHEMA, "kind": "RadiusCurve", "facts": facts}

@@ -11,8 +11,7 @@ from soap.paper.epoch_times import NETWORKS, BenchTiming, comparable, deviation,
 from soap.paper.figure_data import FigureData
 from soap.paper.model_names import data_of, method_of, network_of, title_of
 from soap.paper.row_queries import attack_radius, by_attack, by_gradient, by_rotation_loss
-from soap.report.drawing import Palette
-from soap.report.panels import FONT_SIZE, add_legend, panel_row, set_titles, show_message
+from soap.report.drawing import FONT_SIZE, Palette, add_legend, panel_row, set_titles, show_message
 from soap.results import Row
 
 ROTATION_MODEL = "cifar10-resnet18-rp"

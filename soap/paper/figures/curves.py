@@ -14,8 +14,20 @@ from soap.paper.model_names import title_of
 from soap.paper.radius_curve import RadiusCurve
 from soap.paper.row_queries import attack_radius, by_beta, by_radius, by_steps
 from soap.report.demo_figures import draw_loss_levels
-from soap.report.drawing import LIGHT, Palette, show_zero
-from soap.report.panels import FONT_SIZE, accuracies, add_legend, panel_row, set_titles, show_message
+from soap.report.drawing import (
+    FONT_SIZE,
+    LIGHT,
+    Palette,
+    accuracies,
+    add_legend,
+    mark_attack,
+    mark_elbow,
+    panel_row,
+    radius_axis,
+    set_titles,
+    show_message,
+    show_zero,
+)
 from soap.results import Row
 
 LINEAR_BETA = 0.01
@@ -55,16 +67,13 @@ def draw_losses(data: FigureData, palette: Palette) -> Figure:
 
 
 def _draw_losses(axes: Axes, title: str, curve: RadiusCurve, palette: Palette) -> None:
-    scale, x_label = _radius_axis(curve.eps_adv)
+    scale, x_label = radius_axis(curve.eps_adv)
     draw_loss_levels(axes, curve.adversarial, curve.clean, palette)
     radii = [radius * scale for radius in curve.radii]
     axes.plot(radii, curve.purified, color=palette.purified, marker="o", markersize=4, linewidth=2, label="purified")
-    _mark_attack(axes, curve.eps_adv * scale, palette)
+    mark_attack(axes, curve.eps_adv * scale, palette)
     at = curve.radii.index(curve.elbow)
-    axes.plot(
-        [radii[at]], [curve.purified[at]], marker="^", markersize=10, linestyle="none", markerfacecolor=palette.paper,
-        markeredgecolor=palette.ink, markeredgewidth=1.6, label=f"elbow, {radii[at]:.3g}",
-    )  # fmt: skip
+    mark_elbow(axes, radii[at], curve.purified[at], palette)
     show_zero(axes)
     set_titles(axes, palette, title, x_label, "mean auxiliary loss", f"{curve.n:,} images")
     add_legend(axes, palette)
@@ -110,14 +119,14 @@ def draw_radii(data: FigureData, palette: Palette) -> Figure:
 def _draw_radii(axes: Axes, title: str, rows: Mapping[float | None, Row], palette: Palette) -> None:
     first = next(iter(rows.values()))
     attack = attack_radius(first)
-    scale, x_label = _radius_axis(attack)
+    scale, x_label = radius_axis(attack)
     fixed = {radius * scale: row for radius, row in rows.items() if radius is not None}
     _draw_accuracies(axes, fixed, color=palette.purified, marker="o", label="the same radius for all")
     if None in rows:
         chosen = 100 * rows[None].accuracy
         label = f"chosen for each, {chosen:.1f} %"
         axes.axhline(chosen, color=palette.clean, linestyle=(0, (6, 2)), linewidth=1.6, label=label)
-    _mark_attack(axes, attack * scale, palette)
+    mark_attack(axes, attack * scale, palette)
     axes.set_ylim(0, 100)
     set_titles(axes, palette, title, x_label, "accuracy, %", f"{first.n:,} images")
     add_legend(axes, palette)
@@ -128,17 +137,6 @@ def _draw_accuracies(axes: Axes, rows: Mapping[float, Row], **look: Any) -> None
     places = sorted(rows)
     values, ends = accuracies([rows[place] for place in places])
     axes.errorbar(places, values, yerr=ends, markersize=5, linewidth=1.8, capsize=3, **look)
-
-
-def _radius_axis(attack: float) -> tuple[int, str]:
-    """Scale and title of an axis of radii; the paper gives those of colour images in 255ths."""
-    scale, unit = (1, "") if attack > 0.1 else (255, ", in 255ths")
-    return scale, f"purification radius $\\epsilon_{{pfy}}${unit}"
-
-
-def _mark_attack(axes: Axes, radius: float, palette: Palette) -> None:
-    label = f"attack's radius, {radius:.3g}"
-    axes.axvline(radius, color=palette.ink, linestyle=(0, (1, 2)), linewidth=1.4, label=label)
 
 
 def draw_steps(data: FigureData, palette: Palette) -> Figure:

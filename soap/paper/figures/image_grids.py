@@ -9,9 +9,7 @@ from soap.paper.example_images import Examples, TaskViews
 from soap.paper.figure_data import FigureData
 from soap.paper.model_names import METHOD_NAMES, network_of, title_of
 from soap.report.accuracy import ATTACK_TITLES
-from soap.report.drawing import Palette
-from soap.report.panels import panel_row, show_message
-from soap.report.thumbnails import add_image, add_text, empty_page
+from soap.report.drawing import Palette, add_image, add_text, empty_page, panel_row, show_message
 
 DECODED_MODEL = "mnist-fcn-dr"
 CLASS_NETWORKS = ("wide-resnet28", "resnet18")
