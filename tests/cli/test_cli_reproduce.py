@@ -9,8 +9,8 @@ from paper_rows import row_for
 
 import soap
 from soap.paper import rows
+from soap.paper.claims.checks import CLAIMS
 from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
-from soap.paper.claims.texts import CLAIMS
 from soap.paper.figure_list import FIGURES
 from soap.paper.job_runner import JobsResult
 from soap.paper.tables import TABLES, PaperTable
@@ -228,7 +228,7 @@ def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
 
     def fake(wanted, **options):
         seen.update(options, wanted=list(wanted))
-        return JobsResult(finished=False, jobs=4, done=1, skipped=(), rows=[])
+        return JobsResult(finished=False, jobs=4, done=1, skipped={}, rows=[])
 
     monkeypatch.setattr("soap.paper.command.run_jobs", fake)
     done = run("reproduce", "--run", "--only", "cifar10-resnet18-lc", "--epochs", "30", "--trainings", "2",

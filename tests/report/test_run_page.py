@@ -18,9 +18,7 @@ from soap.evaluation.summary import broken_images
 from soap.evaluation.verdict import NOTHING, RobustnessVerdict
 from soap.report.drawing import LIGHT
 from soap.report.html import picture
-from soap.report.run_figures.bars import draw_bars
-from soap.report.run_figures.broken_images import gallery
-from soap.report.run_figures.curves import accuracy_by_radius, draw_losses, draw_radii, loss_by_step
+from soap.report.run_figures import accuracy_by_radius, draw_bars, draw_losses, draw_radii, gallery, loss_by_step
 from soap.report.run_page import MEANING, render_run
 from soap.report.run_words import alone, gain, knowing_words, right, subject
 from soap.results import wilson
