@@ -1,10 +1,10 @@
-"""Purify and classify with the files of `soap export`, by numpy and onnxruntime alone.
+"""Purify and classify with the files of `soap export`, numpy and onnxruntime, without PyTorch.
 
     soap export mnist-fcn-dr --out onnx
     python examples/onnx_without_torch.py onnx images.npz
 
-images.npz holds `x`, float32 [n, ...] in [0, 1]. The walk is done here, a step at a time, once for every radius; each
-image gets the smallest radius that minimises its auxiliary loss. `whole.onnx` does all this in one call, and faster.
+images.npz contains `x`, float32 [n, ...] in [0, 1]. The program runs the purification steps once for every radius; each
+image gets the smallest radius that minimises its auxiliary loss. `whole.onnx` does the same in one call, and faster.
 """
 
 import json
@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-TIE = 1e-5  # losses this close (relative) are ties: radii that never bind end at one point but for rounding
+TIE = 1e-5  # relative; radii that clip no step end at the same point up to rounding, so their losses are ties
 
 
 def main(folder: Path, images: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and radii."""
+    """Return labels and radii of purification."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     sessions = {name: onnxruntime.InferenceSession(folder / part["file"]) for name, part in manifest["parts"].items()}
     settings = manifest["settings"]

@@ -51,7 +51,7 @@ class Inpainting(AuxiliaryTask):
 
 def main(epochs: int = 10, n: int = 500) -> dict[str, float]:
     """Train jointly on the bundled digits, then return the accuracy on PGD examples without and with purification."""
-    network = soap.models.mnist_networks(dropout=0.0)
+    network = soap.models.fcn(dropout=0.0)
     settings = Purification(step_size=0.1, steps=5, grid=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5))
     model = soap.JointModel(network, Inpainting(network.features[0]), purification=settings, name="inpainting")
     with tempfile.TemporaryDirectory() as folder:

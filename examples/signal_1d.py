@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 import soap
-from soap.evaluation.tuning import tune
 from soap.training import as_dataset
 
 LENGTH = 64
@@ -37,7 +36,7 @@ def beats(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def main(eps: float = 0.15, epochs: int = 20, n: int = 3000) -> dict[str, float]:
     """Return test accuracy: clean and attacked, without and with purification."""
-    signals, test = (as_dataset(*beats(k, seed), classes=len(PLACES)) for k, seed in ((n, 0), (600, 1)))
+    train, test = (as_dataset(*beats(k, seed), classes=len(PLACES)) for k, seed in ((n, 0), (600, 1)))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = nn.Sequential(
@@ -46,8 +45,8 @@ def main(eps: float = 0.15, epochs: int = 20, n: int = 3000) -> dict[str, float]
         )  # fmt: skip
     model = soap.wrap(network, "reconstruction", shape=(1, LENGTH), noise=0.2, name="beats")
     with tempfile.TemporaryDirectory() as folder:
-        soap.fit(model, signals, out=Path(folder), epochs=epochs, lr=0.05, batch=64, warmup_epochs=1)
-    model.purification = tune(model, signals, eps, limit=200).purification
+        soap.fit(model, train, out=Path(folder), epochs=epochs, lr=0.05, batch=64, warmup_epochs=1)
+    model.purification = soap.tune(model, train, eps, limit=200).purification
     attack = soap.attacks.PGD(eps=eps, step_size=eps / 4, steps=20)
     rows = soap.evaluation.evaluate_transfer(
         model, test, {"clean": soap.evaluation.Clean(), "attacked": attack}, [soap.SOAP(model)]

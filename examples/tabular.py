@@ -18,7 +18,6 @@ from sklearn.preprocessing import MinMaxScaler
 from torch import nn
 
 import soap
-from soap.evaluation.tuning import tune
 from soap.training import as_dataset
 
 
@@ -27,15 +26,15 @@ def main(eps: float = 0.1, epochs: int = 60) -> dict[str, float]:
     table = load_breast_cancer()
     x, x_test, y, y_test = train_test_split(table.data, table.target, test_size=0.3, random_state=0)
     scale = MinMaxScaler(clip=True).fit(x)  # test values outside the training range are clipped
-    rows = as_dataset(scale.transform(x), y, classes=2)
+    train = as_dataset(scale.transform(x), y, classes=2)
     test = as_dataset(scale.transform(x_test), y_test, classes=2, split="test")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = soap.wrap(network, "reconstruction", shape=(30,), noise=0.1, name="breast-cancer")
     with tempfile.TemporaryDirectory() as folder:
-        soap.fit(model, rows, out=Path(folder), epochs=epochs, lr=0.05, batch=32, warmup_epochs=3)
-    model.purification = tune(model, rows, eps, limit=200).purification
+        soap.fit(model, train, out=Path(folder), epochs=epochs, lr=0.05, batch=32, warmup_epochs=3)
+    model.purification = soap.tune(model, train, eps, limit=200).purification
     attack = soap.attacks.PGD(eps=eps, step_size=eps / 4, steps=20)
     measured = soap.evaluation.evaluate_transfer(
         model, test, {"clean": soap.evaluation.Clean(), "attacked": attack}, [soap.SOAP(model)]
@@ -48,7 +47,7 @@ def words(accuracy: dict[str, float]) -> str:
     lines = [f"{name:20}{share:7.1%}" for name, share in accuracy.items()]
     won, lost = (100 * (accuracy[f"{kind}, purified"] - accuracy[f"{kind}, bare"]) for kind in ("attacked", "clean"))
     verdict = "helps" if won > 0 and won + lost > 0 else "does not help"
-    lines.append(f"Purification {verdict} here: {won:+.1f} points under attack, {lost:+.1f} on clean rows.")
+    lines.append(f"Purification {verdict} here: {won:+.1f} points under attack, {lost:+.1f} on clean samples.")
     lines.append("The attack did not target the purifier; an adaptive attack is stronger.")
     return "\n".join(lines)
 

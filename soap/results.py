@@ -115,12 +115,12 @@ def from_json(content: Mapping[str, Any]) -> Row:
     """The row that `as_json` wrote; anything else raises ValueError."""
     if content.get("schema") != SCHEMA:
         raise ValueError(f"schema is {content.get('schema')!r}, expected {SCHEMA}; run tools/migrate_rows.py")
-    if _SURROGATE.search(json.dumps(content, ensure_ascii=False, allow_nan=False)):
-        raise ValueError("not a result row: it holds a lone surrogate")
     try:
         row = read_record(Row, {each.name: content[each.name] for each in fields(Row)})
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a result row: {error}") from error
+    if _SURROGATE.search(json.dumps(content, ensure_ascii=False, allow_nan=False)):
+        raise ValueError("not a result row: it holds a lone surrogate")
     if not 0 <= row.correct <= row.n or row.n == 0:
         raise ValueError(f"{row.correct!r} correct of {row.n!r} is not a count")
     if content.get("key") != row.key:

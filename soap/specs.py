@@ -105,8 +105,9 @@ def spec_of(method: object) -> Spec:
     if is_dataclass(method):
         settings = {each.name: plain(getattr(method, each.name)) for each in fields(method) if _is_stated(method, each)}
     else:
-        found = {name: value for name, value in vars(method).items() if not name.startswith("_")}
-        settings = {name: plain(value) for name, value in found.items() if _is_plain(value)}
+        found = getattr(method, "__dict__", {})  # built-in functions have none
+        public = (name for name in found if not name.startswith("_") and name != "training")  # a module's mode
+        settings = {name: plain(found[name]) for name in public if _is_plain(found[name])}
     return Spec(name=getattr(method, "__name__", type(method).__name__), settings=settings)
 
 

@@ -1,4 +1,4 @@
-"""The examples that bring a purifier of one's own, or attack a defended network with another library."""
+"""The examples with an own purifier, and those that attack a Defence with another library."""
 
 import importlib
 import logging
@@ -14,21 +14,21 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.mark.parametrize("name", ["own_purifier", "attack_with_foolbox", "attack_with_autoattack"])
-def test_ten_lines_are_enough(name):
+def test_main_of_an_example_has_at_most_ten_lines(name):
     body = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").split("def main")[1].split("\n\n\n")[0]
     assert len(body.splitlines()) <= 10
 
 
-def test_a_purifier_of_one_s_own(tmp_path):
+def test_own_purifier_is_evaluated_by_a_suite(tmp_path):
     out = tmp_path / "run"
-    said = importlib.import_module("own_purifier").main(n=12, suite="bpda", out=out, steps=5, batch=12)
-    assert said.startswith("worst ")
-    assert "of 12 images: UPPER BOUND ONLY" in said
+    line = importlib.import_module("own_purifier").main(n=12, suite="bpda", out=out, steps=5, batch=12)
+    assert line.startswith("worst ")
+    assert "of 12 images: UPPER BOUND ONLY" in line
     assert (out / "attempts" / "00" / "0000.npz").exists()
 
 
-def test_foolbox_breaks_what_is_right_when_clean():
-    with warnings.catch_warnings():  # foolbox imports scipy by names of old
+def test_foolbox_lowers_the_accuracy():
+    with warnings.catch_warnings():  # foolbox imports deprecated names of scipy
         warnings.simplefilter("ignore", DeprecationWarning)
         pytest.importorskip("foolbox")
     with preserved_random_state():  # its random start is drawn from the global state
@@ -39,12 +39,12 @@ def test_foolbox_breaks_what_is_right_when_clean():
 
 
 @pytest.mark.usefixtures("unchecked_shapes")  # hundreds of purifications
-def test_autoattack_breaks_what_is_right_when_clean():
+def test_autoattack_lowers_the_accuracy():
     pytest.importorskip("pyautoattack")
     logging.disable(logging.CRITICAL)
     try:
         with preserved_random_state(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of defences that optimise, as it should
+            warnings.simplefilter("ignore")  # it warns of defences that optimise at inference
             accuracy = importlib.import_module("attack_with_autoattack").main(n=8, attacks=("apgd-ce",))
     finally:
         logging.disable(logging.NOTSET)

@@ -1,4 +1,4 @@
-"""The examples on data that are no images: they train, and purification pays where they say so."""
+"""The examples on tables and signals: training works, and purification raises the accuracy under attack."""
 
 import importlib
 from pathlib import Path
@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # as a user runs them
 
 
-def test_rows_of_a_table(monkeypatch):
+def test_purification_raises_the_accuracy_on_attacked_table_rows(monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.setenv("SOAP_COMMIT", "test")
     before = torch.get_rng_state()
@@ -24,7 +24,7 @@ def test_rows_of_a_table(monkeypatch):
     assert "Purification helps here: +" in table.words(accuracy)
 
 
-def test_signals(monkeypatch):
+def test_purification_raises_the_accuracy_on_attacked_signals(monkeypatch):
     monkeypatch.setenv("SOAP_COMMIT", "test")
     signals = importlib.import_module("signal_1d")
     accuracy = signals.main(epochs=10, n=1500)
@@ -35,7 +35,7 @@ def test_signals(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["tabular", "signal_1d"])
-def test_they_admit_it_where_purification_does_not_help(name):
+def test_words_report_that_purification_does_not_help(name):
     if name == "tabular":
         pytest.importorskip("sklearn")
     worse = {"clean, bare": 0.9, "clean, purified": 0.8, "attacked, bare": 0.5, "attacked, purified": 0.45}
@@ -43,7 +43,7 @@ def test_they_admit_it_where_purification_does_not_help(name):
     assert "Purification does not help here: -5.0 points under attack, -10.0 on" in words
 
 
-def test_beats_are_signals_in_the_unit_interval_and_repeat():
+def test_beats_are_in_the_unit_interval_and_deterministic():
     beats = importlib.import_module("signal_1d").beats
     (x, y), (again, _) = beats(12, 3), beats(12, 3)
     assert torch.equal(x, again)

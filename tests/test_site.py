@@ -22,7 +22,7 @@ NOT_LOADED = {"canonical", "next", "prev", "license", "author"}
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGES = [
     *(f"soap.{name}" for name in soap.__all__ if hasattr(getattr(soap, name), "__all__")),
-    "soap.evaluation.adaptive",
+    "soap.gradient_rules",
     "soap.export",
 ]
 FIGURES = ("figure-1", "figure-3", "figure-6")

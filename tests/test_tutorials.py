@@ -1,4 +1,4 @@
-"""The documentation tells the truth: its Python runs, its command lines parse, and what it says of figures holds."""
+"""The documentation is correct: its Python blocks run, its command lines parse, its linked files exist."""
 
 import contextlib
 import io
@@ -50,22 +50,22 @@ MENTIONED = sorted(
 )
 
 
-def test_there_is_something_to_run():
+def test_blocks_and_commands_are_found():
     assert {"docs/your_own_model.md", "docs/tutorial.md", "docs/method.md", "docs/index.md"} <= {*PYTHON}
     assert len(TYPED) > 20
     assert len(MENTIONED) > 20
 
 
-@pytest.mark.filterwarnings("ignore:Please import:DeprecationWarning")  # foolbox imports scipy by names of old
-@pytest.mark.usefixtures("unchecked_shapes")  # a user has no run-time checks, and they take their time
+@pytest.mark.filterwarnings("ignore:Please import:DeprecationWarning")  # foolbox imports deprecated names of scipy
+@pytest.mark.usefixtures("unchecked_shapes")  # as for a user; the run-time checks are slow
 @pytest.mark.parametrize("page", PYTHON)
-def test_every_block_runs_in_order(page, tmp_path, monkeypatch):
+def test_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOAP_COMMIT", "test")
     names: dict[str, object] = {"__name__": "__main__", "soap": soap}
     printed = io.StringIO()
     with preserved_random_state(), contextlib.redirect_stdout(printed):
-        torch.manual_seed(0)  # foolbox draws its starts from the global state
+        torch.manual_seed(0)  # foolbox draws random starts from the global state
         for number, (kind, content) in enumerate(blocks(TEXTS[page]), 1):
             if kind == "python":
                 exec(compile(content, f"{page}, block {number}", "exec"), names)
@@ -77,27 +77,27 @@ def test_every_block_runs_in_order(page, tmp_path, monkeypatch):
 
 
 def check_your_own_model(names, printed, folder):
-    plain, untrained, tuned = (names[key] for key in ("plain", "untrained", "tuned"))
-    assert plain["clean"] > 0.85
-    assert plain["attacked"] < 0.15
-    assert untrained["attacked"] > plain["attacked"]
-    assert untrained["clean"] < plain["clean"]
+    bare, untrained, tuned = (names[key] for key in ("bare", "untrained", "tuned"))
+    assert bare["clean"] > 0.85
+    assert bare["attacked"] < 0.15
+    assert untrained["attacked"] > bare["attacked"]
+    assert untrained["clean"] < bare["clean"]
     assert tuned["attacked"] > tuned["attacked, not purified"]
     assert tuned["clean"] > 0.85
-    assert names["found"].helps
+    assert names["tuning"].helps
     assert {path.suffix for path in (folder / "runs" / "tune").iterdir()} == {".json", ".png", ".svg"}
     assert re.findall(r"^(quick|full) worst .* of (\d+) images: [A-Z]+", printed, re.MULTILINE) == [
         ("quick", "20"),
         ("full", "4"),
     ]
-    assert names["report"].summary.worst.correct == 0  # of the full suite, at a radius that nothing withstands
+    assert names["report"].worst == 0  # of the full suite, at a radius that no defence survives
 
 
 def check_tutorial(names, printed, folder):
     model, attacked, truth = names["model"], names["attacked"], names["digits"].y
-    bare, purified = ((answer.argmax(1) == truth).sum() for answer in (model(attacked), names["robust"](attacked)))
+    bare, purified = ((logits.argmax(1) == truth).sum() for logits in (model(attacked), names["defence"](attacked)))
     assert bare <= 2  # "mostly wrong"
-    assert purified >= 6  # "mostly right"
+    assert purified >= 6  # "mostly correct"
     assert "UPPER BOUND ONLY" in printed
     assert "The report holds" in printed
     files = ("demo.html", "attacked/side-by-side.png", "purified/side-by-side.png", "runs/quick/report.html")
@@ -122,10 +122,10 @@ def check_index(names, printed, folder):
 
 def check_other_libraries(names, printed, folder):
     digits = names["digits"]
-    clean = (names["robust"](digits.x).argmax(1) == digits.y).float().mean()
-    left = shares(printed)
-    assert len(left) == 5  # foolbox, AutoAttack, and three sights
-    assert max(left) < clean
+    clean = (names["defence"](digits.x).argmax(1) == digits.y).float().mean()
+    attacked = shares(printed)
+    assert len(attacked) == 5  # foolbox, AutoAttack, and three gradient rules
+    assert max(attacked) < clean
 
 
 def check_own_purifier(names, printed, folder):
@@ -143,8 +143,8 @@ CHECKS = {
 }
 
 
-def found(words: list[str]) -> tuple[object, list[str]]:
-    """The command that the words after `soap` name, and what is left of them."""
+def command_of(words: list[str]) -> tuple[object, list[str]]:
+    """The command that the words after `soap` name, and its arguments."""
     command, rest = typer.main.get_command(app), list(words)
     while rest and hasattr(command, "commands") and not rest[0].startswith("-"):
         assert rest[0] in command.commands, f"no command {rest[0]!r}"
@@ -154,15 +154,15 @@ def found(words: list[str]) -> tuple[object, list[str]]:
 
 @pytest.mark.parametrize(("page", "line"), TYPED)
 def test_command_lines_parse(page, line):
-    command, rest = found(shlex.split(line, comments=True)[1:])
+    command, rest = command_of(shlex.split(line, comments=True)[1:])
     command.make_context("soap", rest)
 
 
 @pytest.mark.parametrize(("page", "words"), MENTIONED)
-def test_commands_that_are_mentioned_exist(page, words):
+def test_mentioned_commands_and_options_exist(page, words):
     if re.match(r"soap [A-Z]", words):  # `soap COMMAND --help`: any command
         return
-    command, rest = found(shlex.split(words)[1:])
+    command, rest = command_of(shlex.split(words)[1:])
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word.split("=")[0] for word in rest if word.startswith("-")} <= known | {"-h", "--help"}
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import torch
 
 from soap import data
-from soap.bench.results import provenance
+from soap.bench.results import append_json, provenance
 from soap.data.pictures import encode_png
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,9 +60,7 @@ def main(arguments: Sequence[str]) -> None:
         "ratio": ways["batched"]["requests_per_second"] / ways["single"]["requests_per_second"],
         "provenance": {**provenance(torch.device("cpu")), "command": command(options, parser)},
     }
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    with options.results.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, sort_keys=True, allow_nan=False) + "\n")
+    append_json(options.results, row)
     for name, figures in ways.items():
         print(name, json.dumps(figures))
     print(f"batched / single: {row['ratio']:.2f}; row in {options.results}")

@@ -19,8 +19,15 @@ import torch
 import soap
 from soap.data.pictures import encode_png
 from soap.paper.pages.adaptive import committed_runs
-from soap.serve.operations import AttackClassifier, Predict, Purify, Trajectory, run_operation
-from soap.serve.served_model import ServedModel, load_served_model
+from soap.serve.operations import (
+    AttackClassifier,
+    Predict,
+    Purify,
+    ServedModel,
+    Trajectory,
+    load_served_model,
+    run_operation,
+)
 
 STATIC = Path(__file__).resolve().parents[1] / "soap" / "serve" / "static"
 RUNS = Path(__file__).resolve().parents[1] / "results" / "adaptive"

@@ -26,14 +26,15 @@ def _value(kind: Any, name: str, value: Any) -> Any:
     for each in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         if isinstance(each, type) and is_dataclass(each) and isinstance(value, dict):
             return read_record(each, value)
-        if get_origin(each) is tuple and isinstance(value, list):
+        if get_origin(each) is tuple and isinstance(value, list | tuple):
             return tuple(_value(get_args(each)[0], name, item) for item in value)
-        if _fits(value, each):
+        if fits(value, each):
             return value
     raise ValueError(f"its {name} is {value!r:.60}")
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a JSON value has the type; a bool is no number, and numbers must be finite."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
         return number and isinstance(value, int) and abs(value) < 2**63
@@ -41,5 +42,5 @@ def _fits(value: Any, kind: Any) -> bool:
         return number and abs(value) <= sys.float_info.max
     if get_origin(kind) is Mapping:
         of = get_args(kind)[1]
-        return isinstance(value, dict) and (of is Any or all(_fits(item, of) for item in value.values()))
+        return isinstance(value, dict) and (of is Any or all(fits(item, of) for item in value.values()))
     return isinstance(value, kind) if isinstance(kind, type) else False

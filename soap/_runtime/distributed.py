@@ -150,7 +150,7 @@ def process_group(device: torch.device) -> Iterator[Processes]:
         from accelerate import PartialState
     except ImportError:
         raise InputError(
-            f"{launched_count()} processes were started, which needs accelerate: pip install 'soap-defense[scale]'."
+            f"{launched_count()} processes were started, which needs accelerate: pip install '.[scale]'."
         ) from None
     # Optimisers import torch._dynamo. If it is imported while the group exists, its threads outlive the group, and
     # sometimes one of them aborts the process at interpreter shutdown (torch 2.13).

@@ -5,21 +5,22 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from soap._runtime.isolation import frozen
-from soap.attacks import PGD, Attack, CarliniWagner, DeepFool
+from soap.attacks import PGD, CarliniWagner, DeepFool
 from soap.auxiliary import JointModel
 from soap.bench import reference
-from soap.bench.comparison import Prepare, Run, attack_agreement, compare_paths
+from soap.bench.comparison import Prepare, attack_agreement, compare_paths
 from soap.bench.counting import PassCount, counting_logits
-from soap.bench.floor import Rates, Work, cost_of, floor_of
+from soap.bench.floor import Rates, Work, cost_of
 from soap.bench.inputs import BenchModel, bench_images, predicted_labels
-from soap.bench.results import FOOLBOX, OURS, PLAIN, BenchRow, provenance
-from soap.bench.timing import Watch
+from soap.bench.results import FOOLBOX, OURS, PLAIN, BenchRow
+from soap.bench.timing import Watch, silent
 from soap.errors import InputError, unknown
 from soap.evaluation import PAPER
 from soap.recipes.attacks import paper_data_set
@@ -56,68 +57,51 @@ def bench_attack(
     repeats: int,
     seed: int = 0,
     root: Path | None = None,
-    watch: Watch = lambda what, done, total: None,
+    watch: Watch = silent,
 ) -> BenchRow:
     """Attack one batch; the labels are the model's predictions, so that every image is correctly classified before."""
-    model, images = bench.model, bench_images(bench, batch, device, seed=seed, root=root)
-    y = predicted_labels(model, images.x)
-    done = compare_paths(
-        _paths(attack, images.x, y), model, counting_logits, images=batch, device=device, repeats=repeats, watch=watch
-    )
-    floor = floor_of(least_work(attack, model, images.x, [path.passes for path in done.paths.values()]), rates)
-    others = {name: result for name, result in done.results.items() if name != OURS}
-    return BenchRow(
-        what="attack",
-        model=model.name,
-        weights=bench.weights,
-        inputs=f"{images.source}; labels are the model's own predictions",
-        settings=repr(attack),
+    x, source = bench_images(bench, batch, device, seed=seed, root=root)
+    y = predicted_labels(bench.model, x)
+    return compare_paths(
+        "attack",
+        bench,
+        _paths(attack, x, y),
+        inputs=f"{source}; labels are the model's own predictions",
+        settings=attack,
         case={"batch": batch, "attack": type(attack).__name__, "steps": attack.steps, "precision": "fp32"},
-        paths=done.paths,
-        agreement={name: attack_agreement(model, images.x, y, done.results[OURS], x) for name, x in others.items()},
-        floor=floor,
-        share=floor.seconds / done.paths[OURS].seconds.median,
-        notes=bench.notes,
-        provenance=provenance(device),
+        counting=counting_logits,
+        agreement=partial(attack_agreement, bench.model, x, y),
+        work=partial(least_work, attack, bench.model, x),
+        rates=rates,
+        device=device,
+        repeats=repeats,
+        watch=watch,
     )
 
 
 def _paths(attack: BenchAttack, x: Tensor, y: Tensor) -> Mapping[str, Prepare[Tensor]]:
-    def ours(model: JointModel) -> Run[Tensor]:
-        return lambda: attack(model, x, y)
-
-    def theirs(model: JointModel) -> Run[Tensor]:
-        return foolbox_attack(attack, model, x, y)
-
-    def plain(model: JointModel) -> Run[Tensor]:
-        if isinstance(attack, PGD):
-            return lambda: reference.pgd(model, x, y, eps=attack.eps, gamma=attack.step_size, T=attack.steps)
-        if isinstance(attack, DeepFool):
-            return lambda: reference.deepfool(model, x, y, attack)
-        raise TypeError(f"no reference for {attack!r}")
-
-    paths: dict[str, Prepare[Tensor]] = {OURS: ours}
-    if not isinstance(attack, CarliniWagner):
-        paths[PLAIN] = plain
+    paths: dict[str, Prepare[Tensor]] = {OURS: lambda model: lambda: attack(model, x, y)}
+    if isinstance(attack, PGD):
+        pgd = partial(reference.pgd, eps=attack.eps, gamma=attack.step_size, T=attack.steps)
+        paths[PLAIN] = lambda model: lambda: pgd(model, x, y)
+    elif isinstance(attack, DeepFool):
+        paths[PLAIN] = lambda model: lambda: reference.deepfool(model, x, y, attack)
     if foolbox_installed():
-        paths[FOOLBOX] = theirs
+        paths[FOOLBOX] = lambda model: foolbox_attack(attack, model, x, y)
     if len(paths) == 1:
         raise InputError("cw is measured against foolbox, which is not installed; install foolbox==3.3.4.")
     return paths
 
 
-def least_work(attack: Attack, model: JointModel, x: Tensor, counted: Sequence[PassCount | None]) -> Work:
+def least_work(attack: BenchAttack, model: JointModel, x: Tensor, counted: Sequence[PassCount]) -> Work:
     """The work of one gradient per step for PGD; for others, of the fewest passes that any path needed."""
     with frozen(model):
         cost = cost_of(model, model, x[:2].clone().requires_grad_())
-    samples = len(x)
     if isinstance(attack, PGD):
-        steps = attack.steps
-        return cost.forwards(samples * steps, steps) + cost.backwards(samples * steps, steps)
-    forward = min(passes.forward for passes in counted if passes is not None)
-    backward = min(passes.backward for passes in counted if passes is not None)
+        return cost.gradients(len(x) * attack.steps, attack.steps)
     # The number of batches is not counted, so the bytes of the weights are left out.
-    return cost.forwards(samples * forward, 0) + cost.backwards(samples * backward, 0)
+    forward, backward = min(passes.forward for passes in counted), min(passes.backward for passes in counted)
+    return cost.forwards(len(x) * forward, 0) + cost.backwards(len(x) * backward, 0)
 
 
 def foolbox_installed() -> bool:
@@ -125,7 +109,7 @@ def foolbox_installed() -> bool:
     return importlib.util.find_spec("foolbox") is not None
 
 
-def foolbox_attack(attack: Attack, model: JointModel, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+def foolbox_attack(attack: BenchAttack, model: JointModel, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
     """foolbox's version of an attack with equal settings, ready to run on a batch."""
     with warnings.catch_warnings():  # foolbox imports deprecated names of scipy
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -149,11 +133,4 @@ def foolbox_attack(attack: Attack, model: JointModel, x: Tensor, y: Tensor) -> C
                 initial_const=attack.initial_c,
                 abort_early=attack.abort_early,
             )
-        case _:
-            raise TypeError(f"foolbox has no version of {attack!r}")
-
-    def run() -> Tensor:
-        found: Tensor = theirs.run(wrapped, x, y, **options)
-        return found
-
-    return run
+    return partial(theirs.run, wrapped, x, y, **options)

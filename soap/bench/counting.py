@@ -69,15 +69,15 @@ class CountedTask(AuxiliaryTask):
         self.task, self.meter, self.alpha = task, meter, task.alpha
 
     def settings(self) -> dict[str, Any]:
-        """The task's own."""
+        """Settings of the wrapped task."""
         return self.task.settings()
 
     def losses(self, model: JointModel, x: Tensor, y: Tensor, generator: torch.Generator) -> JointLosses:
-        """Those of the wrapped task, not counted."""
+        """Training losses of the wrapped task, not counted."""
         return self.task.losses(model, x, y, generator)
 
     def loss(self, model: JointModel, x: Tensor) -> Tensor:
-        """That of the wrapped task, counted."""
+        """Purification loss of the wrapped task, counted."""
         return self.meter.mark(self.task.loss(model, x))
 
 

@@ -40,6 +40,10 @@ class Work:
     def __add__(self, other: "Work") -> "Work":
         return Work(operations=self.operations + other.operations, bytes=self.bytes + other.bytes)
 
+    def times(self, samples: float, more_bytes: float) -> "Work":
+        """The work of `samples` times as many samples, and further bytes."""
+        return Work(operations=self.operations * samples, bytes=self.bytes * samples + more_bytes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
@@ -51,11 +55,15 @@ class Cost:
 
     def forwards(self, samples: float, passes: int) -> Work:
         """The forward work of `samples` in `passes` batches."""
-        return _scaled(self.forward, samples, passes * self.weights)
+        return self.forward.times(samples, passes * self.weights)
 
     def backwards(self, samples: float, passes: int) -> Work:
         """The backward work of `samples` in `passes` batches."""
-        return _scaled(self.backward, samples, passes * self.weights)
+        return self.backward.times(samples, passes * self.weights)
+
+    def gradients(self, samples: float, passes: int) -> Work:
+        """The forward and backward work of `samples` in `passes` batches."""
+        return self.forwards(samples, passes) + self.backwards(samples, passes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +92,7 @@ def cost_of(function: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor)
     products: list[tuple[nn.Module, int]] = []
     hooks = [
         module.register_forward_hook(
-            lambda module, inputs, output: products.append((module, _nbytes(inputs[0]) + _nbytes(output)))
+            lambda module, inputs, output: products.append((module, inputs[0].nbytes + output.nbytes))
         )
         for module in network.modules()
         if isinstance(module, PRODUCT_LAYERS)
@@ -100,7 +108,7 @@ def cost_of(function: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor)
             hook.remove()
         network.zero_grad(set_to_none=True)
     moved = sum(count for _, count in products) / len(x)
-    weights = sum(_nbytes(p) for module in {module for module, _ in products} for p in module.parameters())
+    weights = sum(p.nbytes for module in {module for module, _ in products} for p in module.parameters())
     return Cost(
         forward=Work(operations=forward.get_total_flops() / len(x), bytes=moved),
         backward=Work(operations=backward.get_total_flops() / len(x), bytes=moved),
@@ -133,7 +141,7 @@ def measure_rates(device: torch.device, precision: str = "fp32") -> Rates:
         copy = _fastest(lambda: target.copy_(source), device)
     return Rates(
         operations=max(2 * side**3 / product, 2 * images * channels**2 * 9 * 32 * 32 / convolution),
-        bytes=2 * _nbytes(source) / copy,
+        bytes=2 * source.nbytes / copy,
     )
 
 
@@ -141,11 +149,3 @@ def _fastest(run: Callable[[], object], device: torch.device, tries: int = 7) ->
     """The shortest of several timings after a warm-up."""
     run()
     return min(seconds_of(run, device) for _ in range(tries))
-
-
-def _scaled(work: Work, samples: float, more_bytes: float) -> Work:
-    return Work(operations=work.operations * samples, bytes=work.bytes * samples + more_bytes)
-
-
-def _nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

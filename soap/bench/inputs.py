@@ -21,6 +21,10 @@ BATCH_NORM_PASSES = 8
 
 MNIST_SHAPE = (1, 28, 28)
 
+RANDOM_WEIGHTS_NOTE = (
+    "The weights are random, with batch-norm statistics from noise; a pass costs the same as with trained."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchModel:
@@ -38,16 +42,7 @@ class BenchModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """A note for readers about random weights."""
-        random = "The weights are random, with batch-norm statistics from noise; a pass costs the same as with trained."
-        return () if self.seed is None else (random,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchImages:
-    """A batch on the device and a description of its source."""
-
-    x: Float[Tensor, "batch *shape"]
-    source: str
+        return () if self.seed is None else (RANDOM_WEIGHTS_NOTE,)
 
 
 def load_bench_model(name: str, device: torch.device, seed: int = 0) -> BenchModel:
@@ -65,19 +60,18 @@ def load_bench_model(name: str, device: torch.device, seed: int = 0) -> BenchMod
 
 def bench_images(
     model: BenchModel, count: int, device: torch.device, *, seed: int = 0, root: Path | None = None
-) -> BenchImages:
-    """Test images of the recipe's data set (digits: bundled ones), or noise if it is not under the data root."""
-    shape, name = model.model.input_shape, model.recipe.data
-    if shape == MNIST_SHAPE:
-        name = "mnist-mini"
+) -> tuple[Float[Tensor, "batch *shape"], str]:
+    """Test images of the recipe's data set (digits: bundled ones) and their source; noise if it is not present."""
+    shape = model.model.input_shape
+    name = "mnist-mini" if shape == MNIST_SHAPE else model.recipe.data
     try:
         x = library.load(name, "test", root=root).x
     except FileError:  # the data set is not under the data root
         noise = torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
-        return BenchImages(x=noise.to(device), source=f"uniform noise, seed {seed}")
+        return noise.to(device), f"uniform noise, seed {seed}"
     again = -(-count // len(x))
     repeated = f", {again} times over" if again > 1 else ""
-    return BenchImages(x=x.repeat(again, 1, 1, 1)[:count].to(device), source=f"{name}/test{repeated}")
+    return x.repeat(again, 1, 1, 1)[:count].to(device), f"{name}/test{repeated}"
 
 
 def training_recipe(name: str) -> Recipe:

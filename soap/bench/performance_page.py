@@ -50,7 +50,7 @@ def tables(rows: Sequence[BenchJson]) -> str:
         here = [row for row in rows if machine(row) == place]
         notes = dict.fromkeys(f"- {note}" for row in here for note in row["notes"])
         table = markdown_table(HEAD, map(_line, here))
-        parts.append("\n\n".join([f"### {place}", table, "\n".join([*_commands(here), *notes])]))
+        parts.append("\n\n".join([f"### {place}", table, "\n".join([*commands(here), *notes])]))
     return "\n\n".join(parts) or NO_ROWS
 
 
@@ -58,11 +58,10 @@ def variants(rows: Sequence[BenchJson]) -> str:
     """One line a variant: its speed and its agreement with the plain path."""
     head = ("variant", "batch", "ours, s", "images/s", "equal to the plain path")
     lines = []
-    for row in rows:
-        ours = row["paths"]["ours"]
+    for case, ours, row in ((row["case"], row["paths"]["ours"], row) for row in rows):
         speed = f"{ours['images_per_second']:,.0f}"
-        lines.append([row["case"]["variant"], str(row["case"]["batch"]), _seconds(ours), speed, _shares(row)])
-    return "\n".join([markdown_table(head, lines), "", *_commands(rows)])
+        lines.append([case["variant"], str(case["batch"]), _seconds(ours), speed, _shares(row)])
+    return "\n".join([markdown_table(head, lines), "", *commands(rows)])
 
 
 def paddings(rows: Sequence[BenchJson]) -> str:
@@ -75,7 +74,7 @@ def paddings(rows: Sequence[BenchJson]) -> str:
         found = ["{other} / {same} of {images}".format(**row["found"][n]) for n in sizes]
         padded = "not" if row["padded"] in (None, 1) else str(row["padded"])
         lines.append([f"`{row['model']}`", name, padded, *found, f"{row['milliseconds']['1']:.1f}"])
-    return "\n".join([markdown_table(head, lines), "", *_commands(rows)])
+    return "\n".join([markdown_table(head, lines), "", *commands(rows)])
 
 
 def draw(rows: Sequence[BenchJson]) -> Figure:
@@ -126,14 +125,13 @@ def rendered(document: str, rows: Sequence[BenchJson], tried: Sequence[BenchJson
     return with_section(document, "variants", variants(tried))
 
 
-def _commands(rows: Sequence[BenchJson]) -> list[str]:
-    """Commands of the rows, without duplicates."""
-    return list(
-        dict.fromkeys(
-            f"- `{p['command']}`: commit {(p['commit'] or 'unknown')[:12]}, {p['date'][:10]}, torch {p['torch']}"
-            for p in (row["provenance"] for row in rows)
-        )
-    )
+def commands(rows: Sequence[BenchJson], *, device: bool = False) -> list[str]:
+    """Commands of the rows with commit, date and version, without duplicates."""
+    lines: dict[str, None] = {}
+    for place in (row["provenance"] for row in rows):
+        source = f"commit {(place['commit'] or 'unknown')[:12]}, {place['date'][:10]}, torch {place['torch']}"
+        lines[f"- `{place['command']}`: {place['device'] + ', ' if device else ''}{source}"] = None
+    return list(lines)
 
 
 def _shares(row: BenchJson) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,10 +13,10 @@ from soap.auxiliary import JointModel, Purification
 from soap.bench import reference
 from soap.bench.comparison import Run, compare_paths, purifier_agreement
 from soap.bench.counting import counting_losses
-from soap.bench.floor import Rates, Work, cost_of, floor_of
+from soap.bench.floor import Rates, Work, cost_of
 from soap.bench.inputs import BenchModel, bench_images
-from soap.bench.results import FP32, OURS, PLAIN, BenchRow, provenance
-from soap.bench.timing import Watch
+from soap.bench.results import FP32, OURS, PLAIN, BenchRow
+from soap.bench.timing import Watch, silent
 from soap.purifiers import SOAP
 from soap.shapes import Tensor
 
@@ -66,13 +67,13 @@ def bench_purify(
     precision: str = "fp32",
     seed: int = 0,
     root: Path | None = None,
-    watch: Watch = lambda what, done, total: None,
+    watch: Watch = silent,
 ) -> BenchRow:
     """Purify one batch by min-aux; steps (T) and grid are the model's own unless given.
 
     With precision "bf16" both paths use bf16, and ours in fp32 is a third path.
     """
-    model, images = bench.model, bench_images(bench, batch, device, seed=seed, root=root)
+    model, (x, source) = bench.model, bench_images(bench, batch, device, seed=seed, root=root)
     settings = SOAP(model, steps=steps, grid=grid, precision=precision)
     gamma, T, radii = settings.step_size, settings.steps, settings.grid
 
@@ -80,7 +81,7 @@ def bench_purify(
         purifier = SOAP(model, steps=T, grid=radii, precision=precision)
 
         def run() -> ImagesAndRadii:
-            out = purifier(images.x)
+            out = purifier(x)
             return out.x, out.eps
 
         return run
@@ -88,32 +89,27 @@ def bench_purify(
     def plain(model: JointModel) -> Run[ImagesAndRadii]:
         def run() -> ImagesAndRadii:
             with devices.autocast(device, precision):
-                return reference.purify_min_aux(model, images.x, radii, gamma=gamma, T=T)
+                return reference.purify_min_aux(model, x, radii, gamma=gamma, T=T)
 
         return run
 
     paths = {OURS: ours, PLAIN: plain}
     if precision != "fp32":
         paths[FP32] = lambda model: ours(model, "fp32")
-    done = compare_paths(paths, model, counting_losses, images=batch, device=device, repeats=repeats, watch=watch)
-    floor = floor_of(least_work(model, images.x, radii, gamma=gamma, T=T), rates)
-    return BenchRow(
-        what="purify",
-        model=model.name,
-        weights=bench.weights,
-        inputs=images.source,
-        settings=repr(settings),
+    return compare_paths(
+        "purify",
+        bench,
+        paths,
+        inputs=source,
+        settings=settings,
         case={"batch": batch, "steps": T, "grid": len(radii), "precision": precision},
-        paths=done.paths,
-        agreement={
-            other: purifier_agreement(model, done.results[OURS], done.results[other])
-            for other in paths
-            if other != OURS
-        },
-        floor=floor,
-        share=floor.seconds / done.paths[OURS].seconds.median,
-        notes=bench.notes,
-        provenance=provenance(device),
+        counting=counting_losses,
+        agreement=partial(purifier_agreement, model),
+        work=lambda passes: least_work(model, x, radii, gamma=gamma, T=T),
+        rates=rates,
+        device=device,
+        repeats=repeats,
+        watch=watch,
     )
 
 

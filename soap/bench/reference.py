@@ -5,7 +5,7 @@ computes gradients of the parameters. DeepFool handles one image at a time. Trai
 implementations are measured against these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn import functional as F
@@ -28,15 +28,8 @@ DEEPFOOL_MARGIN = 1e-4
 def purify(
     model: JointModel, x: Float[Tensor, "batch *shape"], eps: float, *, gamma: float, T: int
 ) -> Float[Tensor, "batch *shape"]:
-    """Algorithm 2: delta <- delta - gamma * sign(gradient), clipped to [-eps, eps] and x + delta to [0, 1]; T times."""
-    delta = torch.zeros_like(x)
-    for _ in range(T):
-        x_pfy = (x + delta).requires_grad_()
-        loss = model.auxiliary.loss(model, x_pfy).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        delta = (delta - gamma * _gradient(x_pfy).sign()).clamp(-eps, eps)
-        delta = (x + delta).clamp(0, 1) - x
-    return x + delta
+    """Algorithm 2: `sign_steps` down the auxiliary loss."""
+    return sign_steps(lambda x_pfy: model.auxiliary.loss(model, x_pfy).sum(), x, eps=eps, step=-gamma, T=T)
 
 
 def purify_min_aux(
@@ -59,15 +52,20 @@ def purify_min_aux(
 def pgd(
     model: JointModel, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"], *, eps: float, gamma: float, T: int
 ) -> Float[Tensor, "batch *shape"]:
-    """Algorithm 1 from delta = 0: delta <- delta + gamma * sign(gradient), clipped as in `purify`; T times."""
+    """Algorithm 1 from delta = 0: `sign_steps` up the cross-entropy."""
+    x_adv = sign_steps(lambda x_adv: F.cross_entropy(model(x_adv), y, reduction="sum"), x, eps=eps, step=gamma, T=T)
+    model.zero_grad()
+    return x_adv
+
+
+def sign_steps(loss_of: Callable[[Tensor], Tensor], x: Tensor, *, eps: float, step: float, T: int) -> Tensor:
+    """delta <- delta + step * sign(gradient), clipped to [-eps, eps] and x + delta to [0, 1]; T times from 0."""
     delta = torch.zeros_like(x)
     for _ in range(T):
-        x_adv = (x + delta).requires_grad_()
-        loss = F.cross_entropy(model(x_adv), y, reduction="sum")
-        loss.backward()  # type: ignore[no-untyped-call]
-        delta = (delta + gamma * _gradient(x_adv).sign()).clamp(-eps, eps)
+        point = (x + delta).requires_grad_()
+        loss_of(point).backward()  # type: ignore[no-untyped-call]
+        delta = (delta + step * _gradient(point).sign()).clamp(-eps, eps)
         delta = (x + delta).clamp(0, 1) - x
-    model.zero_grad()
     return x + delta
 
 
@@ -75,13 +73,12 @@ def deepfool(
     model: JointModel, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"], settings: DeepFool
 ) -> Float[Tensor, "batch *shape"]:
     """DeepFool on each image of a batch, one by one."""
-    pairs = zip(torch.split(x, 1), y.tolist(), strict=True)
-    return torch.cat([deepfool_one(model, image, label, settings) for image, label in pairs])
+    return torch.cat(
+        [_deepfool_one(model, *pair, settings) for pair in zip(torch.split(x, 1), y.tolist(), strict=True)]
+    )
 
 
-def deepfool_one(
-    model: JointModel, image: Float[Tensor, "1 *shape"], label: int, settings: DeepFool
-) -> Float[Tensor, "1 *shape"]:
+def _deepfool_one(model: JointModel, image: Tensor, label: int, settings: DeepFool) -> Tensor:
     """Algorithm 2 of Moosavi-Dezfooli et al. (2016): step to the nearest boundary of the linearised classifier."""
     with torch.no_grad():
         order = model(image)[0].argsort(descending=True).tolist()
@@ -173,15 +170,13 @@ class PlainTraining:
 
     def _attacked(self, x: Tensor, y: Tensor) -> Tensor:
         """PGD, or FGSM as its single step, on the network in evaluation mode."""
+        attack = self.attack
+        if isinstance(attack, FGSM):
+            attack = PGD(eps=attack.eps, step_size=attack.eps, steps=1)
+        if not isinstance(attack, PGD):
+            raise InputError(f"the reference training cannot use {attack!r}; expected pgd or fgsm.")
         self.model.eval()
-        match self.attack:
-            case PGD():
-                eps, gamma, T = self.attack.eps, self.attack.step_size, self.attack.steps
-            case FGSM():
-                eps, gamma, T = self.attack.eps, self.attack.eps, 1
-            case _:
-                raise InputError(f"the reference training cannot use {self.attack!r}; expected pgd or fgsm.")
-        x_adv = pgd(self.model, x, y, eps=eps, gamma=gamma, T=T)
+        x_adv = pgd(self.model, x, y, eps=attack.eps, gamma=attack.step_size, T=attack.steps)
         self.model.train()
         return x_adv
 

@@ -3,6 +3,7 @@
 import datetime
 import json
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ class BenchRow:
 
     what: "purify", "attack" or "train". case: its settings, e.g. batch, T and grid size. paths: "ours", "plain",
     "foolbox", and in a bf16 row "fp32", which is ours in fp32. agreement: how the results of each other path compare
-    with ours. share: the floor's time divided by ours. notes: what a reader must know about the numbers.
+    with ours. notes: what a reader must know about the numbers.
     """
 
     what: str
@@ -57,20 +58,21 @@ class BenchRow:
     paths: Mapping[str, PathMetrics]
     agreement: Mapping[str, Mapping[str, float]]
     floor: Floor
-    share: float
     notes: tuple[str, ...]
     provenance: Mapping[str, Any]
 
+    @property
+    def share(self) -> float:
+        """The time of the floor divided by ours."""
+        return self.floor.seconds / self.paths[OURS].seconds.median
+
     def as_json(self) -> dict[str, Any]:
         """The JSON form."""
-        return {"schema": ROW_SCHEMA, **asdict(self)}
+        return {"schema": ROW_SCHEMA, **asdict(self), "share": self.share}
 
 
 def path_metrics(
-    seconds: Mapping[str, Spread],
-    images: int,
-    passes: Mapping[str, PassCount],
-    peaks: Mapping[str, int | None],
+    seconds: Mapping[str, Spread], images: int, passes: Mapping[str, PassCount], peaks: Mapping[str, int | None]
 ) -> dict[str, PathMetrics]:
     """The metrics of each path; a path whose passes were not counted has none."""
     return {
@@ -102,22 +104,27 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 def append(path: Path, row: BenchRow) -> None:
     """Append a row to a JSONL file."""
+    append_json(path, row.as_json())
+
+
+def append_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Append one line to a JSONL file."""
     with atomic.file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row.as_json(), sort_keys=True, allow_nan=False) + "\n")
+            file.write(json.dumps(content, sort_keys=True, allow_nan=False) + "\n")
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file as plain dictionaries, for tables and plots."""
+def read(path: Path, schema: str = ROW_SCHEMA) -> list[dict[str, Any]]:
+    """The rows of a JSONL file as plain dictionaries, for tables and plots; raises for rows of another schema."""
     with atomic.file_errors(path):
         lines = path.read_bytes().splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or row.get("schema") != ROW_SCHEMA:
-                raise ValueError(f"not a row of schema {ROW_SCHEMA}")
+            if not isinstance(row, dict) or row.get("schema") != schema:
+                raise ValueError(f"not a row of schema {schema}")
         except (ValueError, RecursionError) as error:
             raise FileError(f"{path}, line {number}: {error}; fix or remove the line.") from error
         rows.append(row)
@@ -126,23 +133,17 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def _processor() -> str:
     """The name of the CPU, or of its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
+    named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def _without_paths(arguments: Sequence[str]) -> list[str]:
     """The arguments without --results and --data-root: paths of one machine that do not affect the result."""
-    kept: list[str] = []
-    path_options = ("--results", "--data-root")
-    for argument, before in zip(arguments, ["", *arguments], strict=False):
-        if (
-            before not in path_options
-            and argument not in path_options
-            and not argument.startswith(tuple(f"{option}=" for option in path_options))
-        ):
-            kept.append(argument)
-    return kept
+    options = ("--results", "--data-root")
+    return [
+        argument
+        for before, argument in zip(["", *arguments], arguments, strict=False)
+        if before not in options and argument.partition("=")[0] not in options
+    ]

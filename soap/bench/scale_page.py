@@ -1,23 +1,27 @@
 """docs/scale.md: training on several GPUs, estimated from the GPU rows of results/bench-*.jsonl.
 
-Constants that no row has: link speeds from data sheets, and the architecture and data set of the estimate. All other
+Constants that no row has: link speeds from data sheets, and the network and data set of the estimate. All other
 numbers are measured, counted on the models, or computed from these.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from soap import recipes
-from soap.bench import read
+from soap.bench.performance_page import BenchJson, commands, committed_rows
 from soap.report import markdown_table, with_section
 
 LINKS = {"NVLink 4, 900 GB/s both ways": 450e9, "InfiniBand NDR, 400 Gb/s": 50e9, "Ethernet, 25 Gb/s": 25e9 / 8}
 """Bytes a second in one direction, for each GPU."""
 
 GPU_COUNTS = (8, 64)
-IMAGENET_IMAGES, SIDE, CLASSES, EPOCHS = 1_281_167, 224, 1000, 90
+IMAGENET_IMAGES, SIDE, EPOCHS = 1_281_167, 224, 90
 IMAGES_PER_GPU_STEP = 64
+
+RESNET50_OPERATIONS, RESNET50_VALUES, RESNET50_PARAMETERS = 8_178_368_512, 21_779_432, 25_557_032
+"""ResNet-50 at SIDE x SIDE with 1000 classes: operations of a forward pass, values that its layers read and write, and
+parameters; the stride is in the middle convolution, as in torchvision."""
+
 PASSES_BY_TRAINING = {
     "classifier alone": 1,
     "label consistency": 2,
@@ -26,24 +30,10 @@ PASSES_BY_TRAINING = {
 }
 """Forward and backward passes of a training image; a step of an attack counts as one."""
 
-BenchJson = dict[str, Any]
-"""A row of `soap bench` as JSON."""
-
-
-class NetworkSize(NamedTuple):
-    """Operations of a forward pass, values that its layers read and write, and parameters."""
-
-    operations: int
-    values: int
-    parameters: int
-
 
 def gpu_rows(folder: Path) -> list[BenchJson]:
     """Rows of `folder`/bench-*.jsonl from a GPU; of several for the same case, the latest."""
-    rows = [row for path in sorted(folder.glob("bench-*.jsonl")) for row in read(path)]
-    rows = [row for row in rows if not row["provenance"]["device"].startswith("cpu")]
-    keys = ("compiled", "precision", "batch", "grid", "steps", "attack")
-    return list({(row["what"], row["model"], *map(row["case"].get, keys)): row for row in rows}.values())
+    return [row for row in committed_rows("bench", folder) if not row["provenance"]["device"].startswith("cpu")]
 
 
 def trainings(rows: Sequence[BenchJson]) -> list[BenchJson]:
@@ -51,32 +41,6 @@ def trainings(rows: Sequence[BenchJson]) -> list[BenchJson]:
     keys = ("compiled", "precision", "batch")
     rows = [row for row in rows if row["what"] == "train" and "plain" in row["paths"]]
     return list({(row["model"], *map(row["case"].get, keys)): row for row in rows}.values())
-
-
-def resnet50(side: int = SIDE, classes: int = CLASSES) -> NetworkSize:
-    """Size of ResNet-50 (He et al. 2016) with the stride in the middle convolution, as in torchvision."""
-    operations = values = parameters = 0
-
-    def convolution(inputs: int, outputs: int, kernel: int, before: int, after: int) -> None:
-        nonlocal operations, values, parameters
-        operations += 2 * inputs * outputs * kernel**2 * after**2
-        values += inputs * before**2 + outputs * after**2
-        parameters += inputs * outputs * kernel**2 + 2 * outputs  # scale and shift of the batch norm
-
-    convolution(3, 64, 7, side, side // 2)
-    inputs, at = 64, side // 4
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        width = 64 << stage
-        for block in range(blocks):
-            after = at // 2 if stage and not block else at
-            convolution(inputs, width, 1, at, at)
-            convolution(width, width, 3, at, after)
-            convolution(width, 4 * width, 1, after, after)
-            if not block:
-                convolution(inputs, 4 * width, 1, at, after)
-            inputs, at = 4 * width, after
-    operations += 2 * inputs * classes
-    return NetworkSize(operations, values + inputs + classes, parameters + (inputs + 1) * classes)
 
 
 def exchanged(parameters: int, world: int) -> float:
@@ -111,11 +75,7 @@ def measured(rows: Sequence[BenchJson]) -> str:
         )
         for row in trainings(rows)
     ]
-    made = dict.fromkeys(
-        f"- `{p['command']}`: {p['device']}, commit {p['commit'][:12]}, {p['date'][:10]}, torch {p['torch']}"
-        for p in (row["provenance"] for row in trainings(rows))
-    )
-    return f"{markdown_table(head, lines)}\n\n" + "\n".join(made)
+    return f"{markdown_table(head, lines)}\n\n" + "\n".join(commands(trainings(rows), device=True))
 
 
 def exchange(rows: Sequence[BenchJson]) -> str:
@@ -136,12 +96,12 @@ def exchange(rows: Sequence[BenchJson]) -> str:
 def imagenet(rows: Sequence[BenchJson]) -> str:
     """Estimate for ResNet-50 on ImageNet: its operations and bytes at the highest measured rates."""
     computing, moving = max(rows, key=rate), max(rows, key=lambda row: rate(row, "bytes"))
-    size, world = resnet50(), GPU_COUNTS[-1]
-    work, traffic = 3 * size.operations, 2 * 4 * size.values  # back is twice the work of forward, and the same traffic
-    seconds = work / rate(computing) + traffic / rate(moving, "bytes")
-    sent = exchanged(size.parameters, world)
+    work = 3 * RESNET50_OPERATIONS  # the backward pass has twice the operations of the forward pass
+    traffic = 2 * 4 * RESNET50_VALUES  # and the same traffic
+    seconds, world = work / rate(computing) + traffic / rate(moving, "bytes"), GPU_COUNTS[-1]
+    sent = exchanged(RESNET50_PARAMETERS, world)
     text = (
-        f"ResNet-50 at {SIDE} x {SIDE} has {size.parameters / 1e6:.1f} million parameters; an image takes "
+        f"ResNet-50 at {SIDE} x {SIDE} has {RESNET50_PARAMETERS / 1e6:.1f} million parameters; an image takes "
         f"{work / 1e9:.3g} GFLOP in training, forward and back, and moves {traffic / 1e6:.3g} MB between layers. The "
         f"operations are taken at the {rate(computing) / 1e12:.3g} TFLOP/s of {_named(computing)}, the bytes at the "
         f"{rate(moving, 'bytes') / 1e9:.3g} GB/s of {_named(moving)}, counted alike, and the times added up. "
@@ -149,16 +109,15 @@ def imagenet(rows: Sequence[BenchJson]) -> str:
         f"epochs; {sent / 1e6:.3g} MB sent a step."
     )
     times = (f"{name}: an epoch; {EPOCHS} epochs; GPU-hours" for name in LINKS)
-    head = ("training (estimates)", "images/s and GPU", *times)
     lines = []
     for name, views in PASSES_BY_TRAINING.items():
         alone = 1 / (views * seconds)
         cells = []
         for link in LINKS.values():
             epoch = IMAGENET_IMAGES / (world * IMAGES_PER_GPU_STEP) * (IMAGES_PER_GPU_STEP / alone + sent / link)
-            cells.append(f"{_long(epoch)}; {_long(EPOCHS * epoch)}; {EPOCHS * epoch * world / 3600:,.0f}")
+            cells.append(f"{_duration(epoch)}; {_duration(EPOCHS * epoch)}; {EPOCHS * epoch * world / 3600:,.0f}")
         lines.append((name, f"{alone:,.0f}", *cells))
-    return f"{text}\n\n{markdown_table(head, lines)}"
+    return f"{text}\n\n{markdown_table(('training (estimates)', 'images/s and GPU', *times), lines)}"
 
 
 def rendered(document: str, rows: Sequence[BenchJson]) -> str:
@@ -174,7 +133,7 @@ def _named(row: BenchJson) -> str:
     return f"`{row['model']}` ({how})"
 
 
-def _long(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 Result = TypeVar("Result")
 
 Watch = Callable[[str, int, int], None]
 """Called with the current work, how much of it is done, and the total."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """A `Watch` that does nothing."""
+
 
 PROC_STATUS, PROC_CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK_RSS = "5"  # proc(5): sets the peak resident set size to the current one
@@ -36,23 +41,16 @@ class Spread:
 
 def spread(seconds: Sequence[float]) -> Spread:
     """The `Spread` of repeated timings."""
-    ordered = sorted(seconds)
+    lower, median, upper = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
     return Spread(
-        mean=statistics.fmean(ordered),
-        deviation=statistics.stdev(ordered) if len(ordered) > 1 else 0.0,
-        median=quantile(ordered, 0.5),
-        fastest=ordered[0],
-        lower_quartile=quantile(ordered, 0.25),
-        upper_quartile=quantile(ordered, 0.75),
-        repeats=len(ordered),
+        mean=statistics.fmean(seconds),
+        deviation=statistics.stdev(seconds) if len(seconds) > 1 else 0.0,
+        median=median,
+        fastest=min(seconds),
+        lower_quartile=lower,
+        upper_quartile=upper,
+        repeats=len(seconds),
     )
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile of ascending values, interpolated linearly."""
-    place = share * (len(ordered) - 1)
-    below, above = math.floor(place), math.ceil(place)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
 def synchronise(device: torch.device) -> None:
@@ -77,7 +75,7 @@ def interleaved(
     *,
     repeats: int,
     device: torch.device,
-    watch: Watch = lambda what, done, total: None,
+    watch: Watch = silent,
 ) -> dict[str, Spread]:
     """Time each run `repeats` times, alternately (A B A B ...); the caller warms up before."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}

@@ -130,7 +130,7 @@ def run_suite(
         "batch": console.batch,
         "seed": console.seed,
     }
-    note = {**request.as_json(), "command": _full_command(request, suite, threat, numbers, folder)}
+    note = {**asdict(request), "command": _full_command(request, suite, threat, numbers, folder)}
     target = request.defence(console.device)
     if request.bare:
         console.info(f"{network.name} has no auxiliary task to purify with: the bare classifier is attacked.")
@@ -215,7 +215,7 @@ def _line(line: ProtocolResult) -> dict[str, Any]:
         "correct": line.correct,
         "accuracy": line.accuracy,
         "interval": list(line.interval),
-        "bare": line.bare_accuracy,
+        "bare": None if line.bare is None else float(line.bare.mean()),
         "gain": None if line.gain is None else list(line.gain),
         "seconds": round(line.seconds, 3),
     }
@@ -234,7 +234,7 @@ def _view(report: SuiteReport) -> Group:
 
 
 def _protocols(summary: Summary, lines: Sequence[ProtocolResult]) -> rich.table.Table:
-    """A line for each protocol; the bare classifier is evaluated on the same points."""
+    """A table row for each protocol; the bare classifier is evaluated on the same points."""
     purifies = summary.plan["purifies"]
     others = ("bare on the same points, %", "gain, points") if purifies else ()
     view = table("protocol", "accuracy, %", *others, "seconds", right=("seconds",))

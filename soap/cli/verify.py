@@ -12,7 +12,7 @@ from soap.cli.console import EXIT_INTERRUPTED, Console, command
 from soap.cli.options import DataOptions
 from soap.cli.tables import table
 from soap.evaluation.run_folder import open_run
-from soap.evaluation.verification import RowComparison, Verification, verify_run
+from soap.evaluation.verification import Verification, verify_run
 from soap.recipes.run_request import read_request
 from soap.report.row_text import defence_text
 
@@ -60,11 +60,11 @@ def verify_command(
         "changed": found.changed,
         "rows": [
             {
-                "protocol": one.name,
+                "protocol": one.row.attack.name,
                 "defence": defence_text(one.row.defence),
                 "n": one.row.n,
                 "reported": one.reported,
-                "found": one.found,
+                "found": one.row.correct,
                 "holds": one.holds,
             }
             for one in found.comparisons
@@ -78,17 +78,16 @@ def verify_command(
 def _view(found: Verification) -> Group:
     view = table("protocol", "classifier", "reported, %", "found, %", "", right=("reported, %", "found, %"))
     for one in found.comparisons:
+        counts = [_percent(count, one.row.n) for count in (one.reported, one.row.correct)]
         defence = "defended" if one.row.defence.purifies else "bare"
-        reported = "-" if one.reported is None else _percent(one, one.reported)
-        view.add_row(one.name, defence, reported, _percent(one, one.found), "holds" if one.holds else "DOES NOT HOLD")
+        view.add_row(one.row.attack.name, defence, *counts, "holds" if one.holds else "DOES NOT HOLD")
     lines = [f"{found.changed:,} of {found.labels:,} stored predictions differ now.", *found.problems]
     end = "The report holds." if found.holds else "The report DOES NOT HOLD."
-    parts = ([view] if found.comparisons else []) + [Text(line) for line in (*lines, end)]
-    return Group(*parts)
+    return Group(*([view] if found.comparisons else []), *(Text(line) for line in (*lines, end)))
 
 
-def _percent(one: RowComparison, correct: int) -> str:
-    return f"{100 * correct / one.row.n:.1f} ({correct:,} of {one.row.n:,})"
+def _percent(correct: int | None, n: int) -> str:
+    return "-" if correct is None else f"{100 * correct / n:.1f} ({correct:,} of {n:,})"
 
 
 def register(app: typer.Typer) -> None:

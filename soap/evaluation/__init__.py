@@ -3,8 +3,7 @@
 from soap.evaluation.plan import PROTOCOLS, SUITES, Threat
 from soap.evaluation.provenance import fingerprint
 from soap.evaluation.suite import Report, SuiteReport, evaluate, evaluate_suite, read_report
-from soap.evaluation.threats import PAPER, Clean
-from soap.evaluation.transfer import evaluate_transfer, save_images
+from soap.evaluation.transfer import PAPER, Clean, evaluate_transfer, save_images
 from soap.evaluation.tuning import tune
 from soap.evaluation.verdict import RobustnessVerdict, headline
 from soap.evaluation.verification import Verification, verify_run

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from soap._runtime import seeding
 from soap._runtime.isolation import isolated
 from soap.attacks import Attack
 from soap.defence import Defence
-from soap.evaluation.plan import Attempt, PlannedRun
+from soap.evaluation.plan import PlannedRun
 from soap.evaluation.run_folder import AttackedBatch, RunFolder
 from soap.evaluation.summary import Mask, Summary, SummaryBuilder
 from soap.evaluation.transfer import Watch
@@ -34,28 +33,18 @@ def run_attempts(
 ) -> Summary | None:
     """Make every attempt on all images; None after a stop, and the same call then resumes."""
     builder = SummaryBuilder(folder.begin(run.content), run.data)
-    n, batch = len(run.data), run.batch
-    with isolated(run.defence):
-        for number in range(-(-n // batch)):
-            if stop():
-                return None
-            done = folder.read_batch(None, number)
-            if done is None:
-                done = _clean_batch(run, number)
-                folder.write_batch(None, number, done)
-            builder.add(None, number, done)
-            watch("clean images", min((number + 1) * batch, n), n)
-    for index, attempt in enumerate(run.attempts):
-        for number in range(-(-n // batch)):
-            if stop():
-                return None
-            done = folder.read_batch(index, number)
-            if done is None:
-                seed = seeding.seed_for(run.seed, index, number)
-                done = _attacked_batch(run, attempt, builder.survived(index), number, seed)
-                folder.write_batch(index, number, done)
-            builder.add(index, number, done)
-            watch(f"{attempt.protocol}, {attempt.name}", min((number + 1) * batch, n), n)
+    n = len(run.data)
+    for _, attempt, number in folder.batch_names():
+        if stop():
+            return None
+        batch = folder.read_batch(attempt, number)
+        if batch is None:
+            batch = _new_batch(run, attempt, number, builder.survived(attempt))
+            folder.write_batch(attempt, number, batch)
+        builder.add(attempt, number, batch)
+        planned = None if attempt is None else run.attempts[attempt]
+        name = "clean images" if planned is None else f"{planned.protocol}, {planned.name}"
+        watch(name, min((number + 1) * run.batch, n), n)
     return builder.summary()
 
 
@@ -74,34 +63,24 @@ def seeded(attack: Attack, seed: int) -> Attack:
     return replace(attack, seed=seed % 2**31) if draws else attack  # type: ignore[type-var]
 
 
-def _clean_batch(run: PlannedRun, number: int) -> AttackedBatch:
-    rows = np.arange(number * run.batch, min((number + 1) * run.batch, len(run.data)))
+def _new_batch(run: PlannedRun, attempt: int | None, number: int, wanted: Mask) -> AttackedBatch:
+    """The attempt on those images of the batch that are `wanted`; attempt: None for clean images."""
+    first = number * run.batch
+    rows = first + np.flatnonzero(wanted[first : first + run.batch])
     began = time.monotonic()
-    labels = predicted_labels(run.defence, run.data.x[rows[0] : rows[-1] + 1])
-    return _scored(rows, np.empty((0,), np.float32), labels, time.monotonic() - began)
-
-
-def _attacked_batch(run: PlannedRun, attempt: Attempt, survived: Mask, number: int, seed: int) -> AttackedBatch:
-    """The attempt on the images of the batch that survived so far."""
-    data, first = run.data, number * run.batch
-    rows = first + np.flatnonzero(survived[first : first + run.batch])
-    if len(rows) == 0:
-        none = torch.empty(0, dtype=torch.int64)
-        return _scored(rows, np.empty((0, *data.x.shape[1:]), np.float32), (none, none), 0.0)
-    model = run.defence.seen_by(attempt.rule, scale=attempt.scale)
-    if model is None:
-        raise RuntimeError(f"{attempt.name} needs the gradient rule {attempt.rule}, which the defence does not have")
-    index = torch.from_numpy(rows).to(data.x.device)
-    x, y = data.x[index], data.y[index]
-    began = time.monotonic()
-    x_adv = seeded(attempt.attack, seed)(with_finite_logits(model, x), x, y)
-    with isolated(run.defence):
-        labels = predicted_labels(run.defence, x_adv)
-    return _scored(rows, x_adv.cpu().numpy(), labels, time.monotonic() - began)
-
-
-def _scored(
-    rows: npt.NDArray[np.int64], x: npt.NDArray[np.float32], labels: tuple[Tensor, Tensor], seconds: float
-) -> AttackedBatch:
-    defended, bare = (each.cpu().numpy() for each in labels)
-    return AttackedBatch(rows=rows, x=x, defended=defended, bare=bare, seconds=seconds)
+    x, y = run.data_at(rows)
+    if attempt is not None and len(rows):
+        planned = run.attempts[attempt]
+        attack = seeded(planned.attack, seeding.seed_for(run.seed, attempt, number))
+        x = attack(with_finite_logits(planned.seen(run.defence), x), x, y)
+    defended = bare = y
+    if len(rows):
+        with isolated(run.defence):
+            defended, bare = predicted_labels(run.defence, x)
+    return AttackedBatch(
+        rows=rows,
+        x=np.empty((0,), np.float32) if attempt is None else x.cpu().numpy(),
+        defended=defended.cpu().numpy(),
+        bare=bare.cpu().numpy(),
+        seconds=time.monotonic() - began if len(rows) else 0.0,
+    )

@@ -5,6 +5,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
 from soap import validate
 from soap.attacks import APGD, PGD, Attack, AutoAttack, AuxiliaryAwarePGD, Noise, Square, StolenCopy
 from soap.auxiliary import JointModel
@@ -12,6 +17,7 @@ from soap.data import Dataset
 from soap.defence import BARE, DEFENDED, Defence
 from soap.errors import InputError, unknown
 from soap.evaluation.provenance import gather
+from soap.shapes import Tensor
 from soap.specs import AttackStep, DefenceSpec, defence_spec, spec_of
 
 BPDA, START, TRAJECTORY, UNROLLED = "bpda", "bpda-start", "bpda-trajectory", "unrolled"
@@ -62,6 +68,13 @@ class Attempt:
     rule: str
     scale: float = 1.0
 
+    def seen(self, defence: Defence) -> nn.Module:
+        """The defence as the attempt sees it."""
+        model = defence.seen_by(self.rule, scale=self.scale)
+        if model is None:
+            raise InputError(f"{self.name} needs the gradient rule {self.rule}, which {defence.name} does not have.")
+        return model
+
     @property
     def step(self) -> AttackStep:
         """The attempt as plans and rows store it."""
@@ -84,7 +97,11 @@ class PlannedRun:
 
     def __post_init__(self) -> None:
         validate.at_least("batch", self.batch, 1)
-        validate.inputs(self.data.x, self.defence.classifier)
+
+    def data_at(self, rows: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Images and labels with these numbers."""
+        index = torch.from_numpy(rows).to(self.data.x.device)
+        return self.data.x[index], self.data.y[index]
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -135,15 +152,12 @@ def plan_attempts(
     validate.at_least("steps", steps, 1)
     validate.at_least("queries", queries, 1)
     wanted, restarts = protocols(suite), 1 if suite == "quick" else RESTARTS
-    made = [
+    planned = [
         Attempt(protocol=protocol, name=name, attack=attack, rule=rule, scale=scale)
         for protocol in wanted
-        for name, attack, rule, scale in _of_protocol(protocol, defence, threat, steps, queries, restarts, classes)
-    ]
-    planned = [
-        attempt
-        for attempt in made
-        if attempt.rule in defence.rules() and (images or not isinstance(attempt.attack, AutoAttack | Square))
+        if not _obstacle(protocol, defence, threat, images)
+        for name, attack, rule, scale in _of_protocol(protocol, threat, steps, queries, restarts, classes)
+        if images or not isinstance(attack, Square)
     ]
     if not planned:
         why = "; ".join(f"{protocol}: {_obstacle(protocol, defence, threat, images)}" for protocol in wanted)
@@ -161,31 +175,23 @@ def protocols(suite: str) -> tuple[str, ...]:
 
 def left_out(defence: Defence, threat: Threat, planned: Sequence[Attempt], *, images: bool = True) -> dict[str, str]:
     """Protocols without an attempt, each with the reason; images: as in `plan_attempts`."""
-    done = {attempt.protocol for attempt in planned}
-    return {
-        protocol: _obstacle(protocol, defence, threat, images) or NOT_IN_SUITE
-        for protocol in PROTOCOLS
-        if protocol not in done
-    }
+    missing = [name for name in PROTOCOLS if name not in {attempt.protocol for attempt in planned}]
+    return {name: _obstacle(name, defence, threat, images) or NOT_IN_SUITE for name in missing}
 
 
 def _obstacle(protocol: str, defence: Defence, threat: Threat, images: bool) -> str:
     """The reason why a protocol does not apply to the defence; empty where it does."""
     if protocol in RULES and RULES[protocol] not in defence.rules():
         return NO_ITERATES if defence.purifies else NO_PURIFIER
-    if protocol == "auxiliary-aware" and not _has_task(defence):
-        return NO_TASK
-    if protocol == "auxiliary-aware" and threat.norm != "linf":
-        return LINF_ONLY
+    if protocol == "auxiliary-aware":
+        if not isinstance(defence.classifier, JointModel) or not defence.classifier.purifiable:
+            return NO_TASK
+        return LINF_ONLY if threat.norm != "linf" else ""
     return IMAGES_ONLY if protocol == "autoattack" and not images else ""
 
 
-def _has_task(defence: Defence) -> bool:
-    return isinstance(defence.classifier, JointModel) and defence.classifier.purifiable
-
-
 def _of_protocol(
-    protocol: str, defence: Defence, threat: Threat, steps: int, queries: int, restarts: int, classes: int
+    protocol: str, threat: Threat, steps: int, queries: int, restarts: int, classes: int
 ) -> list[tuple[str, Attack, str, float]]:
     """(name, attack, rule, scale) of each attempt of a protocol."""
     eps, norm = threat.eps, threat.norm
@@ -195,10 +201,7 @@ def _of_protocol(
     knows = protocol in ADAPTIVE
     again = restarts if knows and protocol != UNROLLED else 1  # "unrolled" starts again with each scale
     apgd = partial(APGD, eps=eps, norm=norm, leave_when_fooled=knows, restarts=again)
-    losses = {
-        "ce": apgd(loss="ce", steps=steps),
-        "margin": apgd(loss="margin", steps=steps),
-    }
+    losses = {"ce": apgd(loss="ce", steps=steps), "margin": apgd(loss="margin", steps=steps)}
     if classes >= 4:
         losses["targeted dlr"] = apgd(loss="targeted-dlr", targets=3, steps=steps)
     elif classes == 3:  # targeted DLR needs four classes
@@ -209,8 +212,6 @@ def _of_protocol(
         pgd = PGD(eps=eps, norm=norm, step_size=eps / 4, steps=20)
         return [("pgd", pgd, BARE, 1.0), *((f"apgd {name}", attack, BARE, 1.0) for name, attack in losses.items())]
     if protocol == "auxiliary-aware":
-        if not _has_task(defence) or norm != "linf":
-            return []
         aware = [AuxiliaryAwarePGD(eps=eps, step_size=eps / 10, steps=steps, beta=b, keep="best") for b in BETAS]
         return [(f"beta {attack.beta:g}", attack, BARE, 1.0) for attack in aware]
     if protocol == UNROLLED:

@@ -65,12 +65,13 @@ def commit() -> str | None:
     here = Path(__file__).resolve().parents[2]
     if not (here / ".git").exists():
         return None
+
+    def git(*arguments: str) -> str:
+        return subprocess.check_output(
+            ["git", "-C", str(here), *arguments], text=True, timeout=10, stderr=subprocess.DEVNULL
+        ).strip()
+
     try:
-        git = ("git", "-C", str(here))
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
-        dirty = subprocess.run(
-            [*git, "status", "--porcelain", "--", "soap"], capture_output=True, text=True, check=True, timeout=10
-        )
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "soap") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")

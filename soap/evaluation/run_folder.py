@@ -16,7 +16,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from soap._files import atomic, checksums
+from soap._files.records import fits
 from soap.data import Dataset
 from soap.data.npz import read_arrays
 from soap.errors import FileError, InputError
-from soap.results import Provenance, defence_from_json, provenance_from_json
+from soap.results import defence_from_json, provenance_from_json
 
 PLAN, ROWS, FINGERPRINTS = "run.json", "rows.jsonl", "seal.json"
 SCHEMA = "soap-run/2"
@@ -41,19 +42,12 @@ _COMMENT = json.dumps({checksums.CHECKSUM_FIELD: checksums.ZERO_CHECKSUM}).encod
 """The comment at the end of an archive, which holds its checksum."""
 
 _PLAN_TYPES: dict[str, Any] = {
-    "target": {"name": str, "defence": dict},
-    "threat": {"eps": float, "norm": str},
-    "data": {"name": str, "split": str, "n": int, "sha256": str},
-    "suite": str,
-    "classes": list,
-    "left_out": dict,
-    "separable": bool,
-    "purifies": bool,
-    "batch": int,
-    "seed": int,
-    "weights_sha256": str,
-    "provenance": {field.name: object for field in fields(Provenance)},
-}
+    "target.name": str, "target.defence": dict, "threat.eps": float, "threat.norm": str, "suite": str,
+    "data.name": str, "data.split": str, "data.n": int, "data.sha256": str, "classes": list, "attempts": list,
+    "left_out": dict, "separable": bool, "purifies": bool, "batch": int, "seed": int, "weights_sha256": str,
+    "provenance": dict,
+}  # fmt: skip
+_ATTEMPT_TYPES = {"protocol": str, "name": str, "attack": dict}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,18 +102,17 @@ class RunFolder:
         for key, wanted in json.loads(json.dumps(plan)).items():
             if key != "provenance" and there.get(key) != wanted:
                 raise InputError(
-                    f"{self.path} holds another run: its {key} is {_short(there.get(key))}, expected {_short(wanted)}. "
+                    f"{self.path} holds another run: its {key} is {there.get(key)!r:.80}, expected {wanted!r:.80}. "
                     "Give another folder, or repeat the command of the run."
                 )
         return there
 
     def note_continuation(self, provenance: Mapping[str, Any]) -> None:
         """Store the versions and the device that resume an unfinished run, where they are new."""
-        now = {name: provenance[name] for name in MAKERS}
-        found = self.read_fact(CONTINUED) or {"by": []}
-        began = self.plan()["provenance"]
-        if now != {name: began[name] for name in MAKERS} and now not in found["by"]:
-            self.write_fact(CONTINUED, {"by": [*found["by"], now]})
+        began, now = ({name: of[name] for name in MAKERS} for of in (self.plan()["provenance"], provenance))
+        earlier = (self.read_fact(CONTINUED) or {"by": []})["by"]
+        if now not in (began, *earlier):
+            self.write_fact(CONTINUED, {"by": [*earlier, now]})
 
     def read_batch(self, attempt: int | None, number: int) -> AttackedBatch | None:
         """A stored batch; None where it is missing. attempt: None for clean images."""
@@ -139,9 +132,7 @@ class RunFolder:
     def write_batch(self, attempt: int | None, number: int, batch: AttackedBatch) -> None:
         """Write a batch."""
         memory = io.BytesIO()
-        np.savez_compressed(
-            memory, rows=batch.rows, x=batch.x, defended=batch.defended, bare=batch.bare, seconds=batch.seconds
-        )
+        np.savez_compressed(memory, **vars(batch))
         with zipfile.ZipFile(memory, "a") as archive:
             archive.comment = _COMMENT
         with atomic.replace_file(self._batch_path(attempt, number)) as temporary:
@@ -149,8 +140,7 @@ class RunFolder:
 
     def read_fact(self, name: str) -> dict[str, Any] | None:
         """A stored fact; None where it is missing."""
-        path = self.path / "facts" / f"{name}.json"
-        return checksums.read_json(path, "remove it and run the suite again") if path.exists() else None
+        return self._read_json(f"facts/{name}.json")
 
     def write_fact(self, name: str, found: Mapping[str, Any]) -> None:
         """Write a fact."""
@@ -158,8 +148,7 @@ class RunFolder:
 
     def read_fingerprints(self) -> Mapping[str, str] | None:
         """The fingerprints of the batches of a finished run; None where the run is not finished."""
-        path = self.path / FINGERPRINTS
-        return checksums.read_json(path, "remove it and run the suite again") if path.exists() else None
+        return self._read_json(FINGERPRINTS)
 
     def write_fingerprints(self, found: Mapping[str, str]) -> None:
         """Write the fingerprints of a finished run; existing ones stay, so that later changes are noticed."""
@@ -173,6 +162,10 @@ class RunFolder:
         for attempt in (None, *range(len(content["attempts"]))):
             for number in range(count):
                 yield batch_name(attempt, number), attempt, number
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        return checksums.read_json(path, "remove it and run the suite again") if path.exists() else None
 
     def _batch_path(self, attempt: int | None, number: int) -> Path:
         return self.path / f"{batch_name(attempt, number)}.npz"
@@ -213,23 +206,6 @@ def open_run_on(out: Path, data: Dataset) -> RunFolder:
     return folder
 
 
-def stored_batches(
-    folder: RunFolder, data: Dataset, *, unfinished: bool = False
-) -> Iterator[tuple[int | None, int, AttackedBatch]]:
-    """Every stored batch in the order of the plan, read once; FileError where one does not fit the data.
-
-    unfinished: accept a run that was stopped before all clean images were classified.
-    """
-    for name, attempt, number in folder.batch_names():
-        batch = folder.read_batch(attempt, number)
-        if batch is None and attempt is None and not unfinished:
-            raise FileError(f"{folder.path}: {name} is missing, there are no results yet; repeat the run's command.")
-        if batch is not None and not batch_fits(batch, data, attacked=attempt is not None):
-            raise FileError(f"{folder.path}: the arrays of {name} do not fit the data; remove it, run the suite again.")
-        if batch is not None:
-            yield attempt, number, batch
-
-
 def batch_fits(batch: AttackedBatch, data: Dataset, *, attacked: bool) -> bool:
     """Whether the arrays of a batch fit the data and each other. attacked: whether it holds attacked images."""
     rows, labels = batch.rows, (batch.defended, batch.bare)
@@ -243,41 +219,23 @@ def batch_fits(batch: AttackedBatch, data: Dataset, *, attacked: bool) -> bool:
 
 def _invalid_entry(plan: Mapping[str, Any]) -> str:
     """The first entry of a plan that is missing or of another type; empty where all are valid."""
-    if wrong := _mismatch(plan, _PLAN_TYPES, ""):
-        return wrong
-    attempts = plan.get("attempts")
-    if not isinstance(attempts, list):
-        return "attempts"
-    for number, one in enumerate(attempts):
-        if wrong := _mismatch(one, {"protocol": str, "name": str, "attack": dict}, f"attempts[{number}]."):
-            return wrong
+    types = dict(_PLAN_TYPES)
+    for number in range(len(plan["attempts"]) if isinstance(plan.get("attempts"), list) else 0):
+        types |= {f"attempts.{number}.{name}": kind for name, kind in _ATTEMPT_TYPES.items()}
+    for path, kind in types.items():
+        value: Any = plan
+        for key in path.split("."):
+            value = value[int(key)] if isinstance(value, list) else value.get(key) if isinstance(value, dict) else None
+        if not fits(value, kind):
+            return path
     if plan["batch"] < 1 or plan["data"]["n"] < 1:
         return "batch" if plan["batch"] < 1 else "data.n"
-    for name, read in (("target.defence", defence_from_json), ("provenance", provenance_from_json)):
-        try:
-            read(plan["target"]["defence"] if name == "target.defence" else plan["provenance"])
-        except (TypeError, ValueError) as error:
-            return f"{name} ({error})"
+    try:
+        defence_from_json(plan["target"]["defence"])
+        provenance_from_json(plan["provenance"])
+    except (TypeError, ValueError) as error:
+        return f"target.defence or provenance ({error})"
     return ""
-
-
-def _mismatch(content: object, types: dict[str, Any], path: str) -> str:
-    if not isinstance(content, dict):
-        return path.removesuffix(".") or "content"
-    for key, wanted in types.items():
-        value = content.get(key)
-        if isinstance(wanted, dict):
-            if wrong := _mismatch(value, wanted, f"{path}{key}."):
-                return wrong
-        elif key not in content or not _is_of_type(value, wanted):
-            return path + key
-    return ""
-
-
-def _is_of_type(value: object, wanted: type) -> bool:
-    if wanted is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, wanted) and (wanted is not int or not isinstance(value, bool))
 
 
 def _check_archive(content: bytes) -> None:
@@ -285,8 +243,3 @@ def _check_archive(content: bytes) -> None:
     if content[-22:-18] == b"PK\x05\x06" and content.endswith(b"\0\0"):
         return
     checksums.verify(content, json.loads(content[-len(_COMMENT) :]))
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

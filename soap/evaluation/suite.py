@@ -134,8 +134,8 @@ def evaluate_suite(
     folder = RunFolder(out)
     steps = default_steps(suite) if steps is None else steps
     validate.inputs(data.x, defence.classifier)
-    images, classes = data.x.ndim == 4, defence.classes(data.x)
-    attempts = plan_attempts(defence, threat, suite, steps=steps, queries=queries, images=images, classes=classes)
+    sizes = {"steps": steps, "queries": queries, "classes": defence.classes(data.x)}
+    attempts = plan_attempts(defence, threat, suite, images=data.x.ndim == 4, **sizes)
     run = PlannedRun(defence=defence, data=data, threat=threat, suite=suite, attempts=attempts, batch=batch, seed=seed)
     folder.begin(run.content)
     if folder.read_fingerprints() is None:
@@ -147,7 +147,7 @@ def evaluate_suite(
         if summary is None or not run_measurements(run, folder, summary, watch=watch, stop=stop):
             return None
     folder.write_fingerprints(summary.fingerprints)
-    report = _judged(folder, summary, data)
+    report = _judged(folder, summary)
     store = Store(folder.rows)
     known = {(row.attack, row.defence) for row in store.read()}
     for row in report.rows:
@@ -170,7 +170,7 @@ def read_report(out: Path, data: Dataset) -> SuiteReport:
     """
     folder = open_run_on(out, data)
     try:
-        return _judged(folder, read_summary(folder, data), data)
+        return _judged(folder, read_summary(folder, data))
     except SoapError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
@@ -180,8 +180,8 @@ def read_report(out: Path, data: Dataset) -> SuiteReport:
         ) from error
 
 
-def _judged(folder: RunFolder, summary: Summary, data: Dataset) -> SuiteReport:
-    findings, rows = judge_checks(folder, summary, data), result_rows(summary)
+def _judged(folder: RunFolder, summary: Summary) -> SuiteReport:
+    findings, rows = judge_checks(folder, summary), result_rows(summary)
     worst = next(row for row in rows if row.attack.name == WORST)  # that of the defence comes before the bare one
     return SuiteReport(
         rows=rows,

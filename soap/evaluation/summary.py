@@ -7,16 +7,17 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from soap.data import Dataset
-from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_name, stored_batches
+from soap.errors import FileError
+from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_fits, batch_name
 from soap.results import Row, defence_from_json, provenance_from_json, wilson
-from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec
+from soap.specs import BARE, AttackSpec, AttackStep
 
 CLEAN, WORST = "clean", "worst"
 WORST_STEP = "Worst"
@@ -31,13 +32,15 @@ Images = npt.NDArray[np.float64]
 class ProtocolResult:
     """The images that defence and classifier classify correctly after a protocol (or "clean", "worst"), [n] each.
 
-    Both see the same points. bare: None where the classifier is unknown.
+    Both see the same points. bare: None where the classifier is unknown. after: share of images that survived each
+    attempt, by its name.
     """
 
     protocol: str
     defended: Mask
     bare: Mask | None
     seconds: float
+    after: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -60,19 +63,14 @@ class ProtocolResult:
         return wilson(self.correct, self.n)
 
     @property
-    def bare_accuracy(self) -> float | None:
-        """Accuracy of the classifier alone on the same points."""
-        return None if self.bare is None else float(self.bare.mean())
-
-    @property
     def gain(self) -> tuple[float, float, float] | None:
         """Accuracy of the defence less that of the classifier with a 95 % interval: (difference, low, high)."""
         return None if self.bare is None else paired_difference(self.defended, self.bare)
 
 
 @dataclass(kw_only=True, eq=False)
-class ProtocolOutcome:
-    """State of a protocol after its attempts so far, [n] each.
+class ProtocolState:
+    """A protocol after its attempts so far, [n] each.
 
     survived: images still classified correctly. moved: whether the last point of an image differs from the clean
     image. bare: the classifier's label of the last point. after: share of images that survived each attempt.
@@ -86,7 +84,7 @@ class ProtocolOutcome:
     batches: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Reach:
     """How far attacked images went: norm of the perturbation, also as 8-bit images, and distance outside [0, 1].
 
@@ -99,17 +97,15 @@ class Reach:
     images: int = 0
     not_finite: int = 0
 
-    def with_batch(self, x: Images, clean: Images, norm: str) -> "Reach":
-        """The maximum over the earlier batches and this one."""
-        finite = np.asarray(np.isfinite(x).reshape(len(x), -1).all(1))
+    def add(self, x: Images, clean: Images, norm: str) -> None:
+        """Take a batch into the maxima."""
+        finite = np.asarray(np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
+        self.images += len(finite)
+        self.not_finite += int((~finite).sum())
         x, clean = x[finite], clean[finite]
-        return Reach(
-            norm=max(self.norm, _largest(x - clean, norm)),
-            rounded=max(self.rounded, _largest(eight_bits(x, clean) - clean, norm)),
-            outside=max(self.outside, float(max((-x).max(initial=0.0), (x - 1).max(initial=0.0)))),
-            images=self.images + len(finite),
-            not_finite=self.not_finite + int((~finite).sum()),
-        )
+        self.norm = max(self.norm, float(norms(x - clean, norm).max(initial=0.0)))
+        self.rounded = max(self.rounded, float(norms(eight_bits(x, clean) - clean, norm).max(initial=0.0)))
+        self.outside = max(self.outside, float(np.maximum(-x, x - 1).max(initial=0.0)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,8 +121,7 @@ class Summary:
     clean: ProtocolResult
     protocols: tuple[ProtocolResult, ...]
     worst: ProtocolResult
-    outcomes: Mapping[str, ProtocolOutcome]
-    reach: Reach = Reach()
+    reach: Reach = field(default_factory=Reach)
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     broken: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     first_breaks: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -142,12 +137,11 @@ class SummaryBuilder:
 
     def __init__(self, plan: Mapping[str, Any], data: Dataset) -> None:
         n = len(data)
-        self.plan, self.y = plan, data.y.cpu().numpy()
-        self.x = data.x.cpu().numpy()
+        self.plan, self.x, self.y = plan, data.x.cpu().numpy(), data.y.cpu().numpy()
         self.batches = -(-n // int(plan["batch"]))
         self.defended, self.bare = np.full(n, -1), np.full(n, -1)
         self.clean_rows: list[Labels] = []
-        self.outcomes: dict[str, ProtocolOutcome] = {}
+        self.states: dict[str, ProtocolState] = {}
         self.reach = Reach()
         self.fingerprints: dict[str, str] = {}
         self.broken: dict[int, tuple[int, int]] = {}
@@ -162,55 +156,51 @@ class SummaryBuilder:
             self.clean_rows.append(rows)
             return
         one, correct = self.plan["attempts"][attempt], batch.defended == self.y[rows]
-        outcome = self.outcomes.setdefault(
+        state = self.states.setdefault(
             one["protocol"],
-            ProtocolOutcome(survived=self.defended == self.y, moved=np.zeros(len(self.y), bool), bare=self.bare.copy()),
+            ProtocolState(survived=self.defended == self.y, moved=np.zeros(len(self.y), bool), bare=self.bare.copy()),
         )
-        outcome.survived[rows] &= correct
-        outcome.moved[rows] = (batch.x != self.x[rows]).any(axis=tuple(range(1, batch.x.ndim)))
-        outcome.bare[rows] = batch.bare
-        outcome.after[one["name"]] = float(outcome.survived.mean())
-        outcome.seconds += batch.seconds
-        outcome.batches += 1
+        state.survived[rows] &= correct
+        state.moved[rows] = (batch.x != self.x[rows]).any(axis=tuple(range(1, batch.x.ndim)))
+        state.bare[rows] = batch.bare
+        state.after[one["name"]] = float(state.survived.mean())
+        state.seconds += batch.seconds
+        state.batches += 1
         met, lost = self.broken.get(attempt, (0, 0))
         self.broken[attempt] = met + len(rows), lost + int((~correct).sum())
         for place in np.flatnonzero(~correct):
             self.first_breaks.setdefault(int(rows[place]), (attempt, number, int(place)))
-        if len(rows):
-            clean = self.x[rows].astype(np.float64)
-            self.reach = self.reach.with_batch(batch.x.astype(np.float64), clean, self.plan["threat"]["norm"])
+        clean = self.x[rows].astype(np.float64)
+        self.reach.add(batch.x.astype(np.float64), clean, self.plan["threat"]["norm"])
 
-    def survived(self, attempt: int) -> Mask:
-        """The images that the earlier attempts of the attempt's protocol left correctly classified."""
-        outcome = self.outcomes.get(self.plan["attempts"][attempt]["protocol"])
-        return self.defended == self.y if outcome is None else outcome.survived
+    def survived(self, attempt: int | None) -> Mask:
+        """The images that the earlier attempts of the attempt's protocol left correctly classified; all for None."""
+        if attempt is None:
+            return np.ones(len(self.y), bool)
+        state = self.states.get(self.plan["attempts"][attempt]["protocol"])
+        return self.defended == self.y if state is None else state.survived
 
     def summary(self) -> Summary:
         """The results of the batches so far; a protocol counts when all its batches are there."""
-        separable, y = bool(self.plan["separable"]), self.y
-        planned = [one["protocol"] for one in self.plan["attempts"]]
+        planned, y = [one["protocol"] for one in self.plan["attempts"]], self.y
         complete = {
-            name: outcome
-            for name, outcome in self.outcomes.items()
-            if len(self.clean_rows) == self.batches and outcome.batches == planned.count(name) * self.batches
+            name: state
+            for name, state in self.states.items()
+            if len(self.clean_rows) == self.batches and state.batches == planned.count(name) * self.batches
         }
-
-        def result(protocol: str, survived: Mask, bare: Labels, seconds: float) -> ProtocolResult:
-            correct = (bare == y) if separable else None
-            return ProtocolResult(protocol=protocol, defended=survived, bare=correct, seconds=seconds)
-
-        results = tuple(result(name, one.survived, one.bare, one.seconds) for name, one in complete.items())
         survived, bare = self.defended == y, self.bare.copy()
-        for outcome in complete.values():  # the point of an image is the first that broke it, else the last one tried
-            open_ = survived & outcome.moved
-            bare[open_] = outcome.bare[open_]
-            survived = survived & outcome.survived
+        for state in complete.values():  # the point of an image is the first that broke it, else the last one tried
+            tried = survived & state.moved
+            bare[tried] = state.bare[tried]
+            survived = survived & state.survived
+        seconds = sum(state.seconds for state in complete.values())
         return Summary(
             plan=self.plan,
-            clean=result(CLEAN, self.defended == y, self.bare, 0.0),
-            protocols=results,
-            worst=result(WORST, survived, bare, sum(one.seconds for one in results)),
-            outcomes=complete,
+            clean=self._result(CLEAN, self.defended == y, self.bare, 0.0),
+            protocols=tuple(
+                self._result(name, one.survived, one.bare, one.seconds, one.after) for name, one in complete.items()
+            ),
+            worst=self._result(WORST, survived, bare, seconds),
             reach=self.reach,
             fingerprints=self.fingerprints,
             broken=self.broken,
@@ -218,12 +208,27 @@ class SummaryBuilder:
             clean_rows=np.concatenate([*self.clean_rows, np.empty(0, np.int64)]),
         )
 
+    def _result(
+        self, protocol: str, survived: Mask, bare: Labels, seconds: float, after: Mapping[str, float] | None = None
+    ) -> ProtocolResult:
+        correct = (bare == self.y) if self.plan["separable"] else None
+        return ProtocolResult(protocol=protocol, defended=survived, bare=correct, seconds=seconds, after=after or {})
+
 
 def read_summary(folder: RunFolder, data: Dataset, *, unfinished: bool = False) -> Summary:
-    """The results of a run from its folder; every batch is read once. unfinished: as in `stored_batches`."""
+    """The results of a run from its folder; every batch is read once. FileError where one does not fit the data.
+
+    unfinished: accept a run that was stopped before all clean images were classified.
+    """
     builder = SummaryBuilder(folder.plan(), data)
-    for attempt, number, batch in stored_batches(folder, data, unfinished=unfinished):
-        builder.add(attempt, number, batch)
+    for name, attempt, number in folder.batch_names():
+        batch = folder.read_batch(attempt, number)
+        if batch is None and attempt is None and not unfinished:
+            raise FileError(f"{folder.path}: {name} is missing, there are no results yet; repeat the run's command.")
+        if batch is not None and not batch_fits(batch, data, attacked=attempt is not None):
+            raise FileError(f"{folder.path}: the arrays of {name} do not fit the data; remove it, run the suite again.")
+        if batch is not None:
+            builder.add(attempt, number, batch)
     return builder.summary()
 
 
@@ -236,29 +241,23 @@ def result_rows(summary: Summary) -> list[Row]:
     steps |= {CLEAN: [AttackStep(name="Clean")], WORST: [AttackStep(name=WORST_STEP, settings=whole)]}
     made, defence = [], defence_from_json(plan["target"]["defence"])
     for line in (summary.clean, *summary.protocols, summary.worst):
-        outcome = summary.outcomes.get(line.protocol)
-        after = {f"after {name}": share for name, share in outcome.after.items()} if outcome else {}
-        counted: list[tuple[DefenceSpec, DefenceSpec | None, int, dict[str, float]]]
-        counted = [(defence, None, line.correct, after)]
+        after = {f"after {name}": share for name, share in line.after.items()}
+        row = Row(
+            protocol=line.protocol if line.protocol != CLEAN else "transfer",
+            model=plan["target"]["name"],
+            data=plan["data"]["name"],
+            attack=AttackSpec(name=line.protocol, steps=tuple(steps[line.protocol]), suite=plan["suite"]),
+            defence=defence,
+            n=line.n,
+            correct=line.correct,
+            seconds=round(line.seconds, 3),
+            measures=after,
+            provenance=provenance_from_json(plan["provenance"]),
+        )
+        made.append(row)
         if line.bare is not None and plan["purifies"]:
-            counted.append((BARE, defence, int(line.bare.sum()), {}))
-        for measured, against, correct, measures in counted:
-            made.append(
-                Row(
-                    protocol=line.protocol if line.protocol != CLEAN else "transfer",
-                    model=plan["target"]["name"],
-                    data=plan["data"]["name"],
-                    attack=AttackSpec(
-                        name=line.protocol, steps=tuple(steps[line.protocol]), suite=plan["suite"], against=against
-                    ),
-                    defence=measured,
-                    n=line.n,
-                    correct=correct,
-                    seconds=round(line.seconds, 3),
-                    measures=measures,
-                    provenance=provenance_from_json(plan["provenance"]),
-                )
-            )
+            aimed = replace(row.attack, against=defence)
+            made.append(replace(row, attack=aimed, defence=BARE, correct=int(line.bare.sum()), measures={}))
     return made
 
 
@@ -320,8 +319,7 @@ def eight_bits(x: Images, clean: Images) -> Images:
     return np.where(x >= clean, down, up)
 
 
-def _largest(delta: Images, norm: str) -> float:
-    if len(delta) == 0:
-        return 0.0
-    flat = np.abs(delta.reshape(len(delta), -1))
-    return float(flat.max() if norm == "linf" else np.sqrt((flat**2).sum(1)).max())
+def norms(delta: Images, norm: str) -> Images:
+    """The norm of each perturbation, "linf" or "l2"."""
+    flat = np.abs(delta).reshape(len(delta), math.prod(delta.shape[1:]))
+    return np.asarray(flat.max(1, initial=0.0) if norm == "linf" else np.sqrt((flat**2).sum(1)))

@@ -20,7 +20,7 @@ from soap import validate
 from soap._files import atomic
 from soap._runtime import distributed
 from soap._runtime.isolation import isolated
-from soap.attacks import Attack, MinimalL2, success
+from soap.attacks import FGSM, PGD, Attack, CarliniWagner, DeepFool, MinimalL2, Model, success
 from soap.balls import row_norms
 from soap.data import Dataset
 from soap.errors import InputError
@@ -37,6 +37,40 @@ PURIFIED_MEASURES = {"eps": "eps_pfy", "loss_before": "loss_before", "loss_after
 
 Watch = Callable[[str, int, int], None]
 """Called with the name of the current work, the images done, and the images in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clean(Attack):
+    """No attack: returns the images unchanged."""
+
+    def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
+        """A copy of the images."""
+        return x.clone()
+
+
+_DIGITS: dict[str, Attack] = {
+    "none": Clean(),
+    "fgsm": FGSM(eps=0.3),
+    "pgd": PGD(eps=0.3, step_size=0.01, steps=40),
+    "cw": CarliniWagner(radius=4.0),
+    "df": DeepFool(radius=4.0),
+}
+
+_COLOUR: dict[str, Attack] = {
+    "none": Clean(),
+    "fgsm": FGSM(eps=8 / 255),
+    "pgd": PGD(eps=8 / 255, step_size=2 / 255, steps=20),
+    "cw": CarliniWagner(radius=2.0),
+    "df": DeepFool(radius=2.0),
+}
+
+PAPER: dict[str, dict[str, Attack]] = {
+    "mnist": _DIGITS,
+    "mnist-mini": _DIGITS,
+    "cifar10": _COLOUR,
+    "cifar100": _COLOUR,
+}
+"""The paper's attacks on each data set, by the names its tables use (section 4.1)."""
 
 
 def evaluate_transfer(
@@ -70,17 +104,11 @@ def evaluate_transfer(
     known = {row.key: row for row in _stored_rows(store)}
     rows: list[Row] = []
     for name, attack in attacks.items():
-        save_to = None if save_adversarial is None else save_adversarial / f"{run.name}-{name}.npz"
-        ready = partial(attacks.__getitem__, name)
-        rows += run.measured(
-            attack_spec(name, attack),
-            ready,
-            purifiers,
-            known=known,
-            store=store,
-            save_to=save_to,
-            images=attacked_images,
-        )
+        images = {} if attacked_images is None and save_adversarial is not None else attacked_images
+        make = partial(attacks.__getitem__, name)
+        rows += run.measured(attack_spec(name, attack), make, purifiers, known=known, store=store, images=images)
+        if save_adversarial is not None and images and name in images and distributed.processes().is_main:
+            save_images(save_adversarial / f"{run.name}-{name}.npz", images[name], data.y)
     return rows
 
 
@@ -109,24 +137,22 @@ class TransferRun:
         *,
         known: dict[str, Row],
         store: Store | None,
-        save_to: Path | None = None,
         images: dict[str, Tensor] | None = None,
     ) -> list[Row]:
         """The rows of one attack, bare and behind each purifier; rows missing from `known` are measured and added.
 
-        make: returns the attack, or None after a stop; called only when a row is missing or images are to be saved.
+        make: returns the attack, or None after a stop; called only when a row is missing or `images` is given, which
+        receives the attacked images.
         """
         planned = {self.plan(spec, purifier).key: purifier for purifier in (None, *purifiers)}
         attack: Attack | None = None
         x_adv: Tensor | None = None
         seconds = 0.0
-        if save_to is not None or images is not None or not known.keys() >= planned.keys():
+        if images is not None or not known.keys() >= planned.keys():
             began = time.monotonic()
             attack = make()
             x_adv = None if attack is None else self.attacked(spec.name, attack)
             seconds = time.monotonic() - began
-            if x_adv is not None and save_to is not None and distributed.processes().is_main:
-                save_images(save_to, x_adv, self.data.y)
             if x_adv is not None and images is not None:
                 images[spec.name] = x_adv
         for key, purifier in planned.items():

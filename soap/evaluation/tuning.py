@@ -1,14 +1,15 @@
-"""Purifier settings for a model and data of one's own: gamma, T and the radii to choose from.
+"""Purifier settings for a model and a user's data: gamma, T and the grid of radii.
 
 The model is attacked, then clean and attacked images are purified with every step size, number of steps and radius. The
-loss of the attacked ones against the radius is the paper's Figure 3: it falls until the attack is undone and then
-hardly any more. Where it bends, the elbow, tells how far the radii need to go; accuracy on both kinds of images tells
-which gamma and T to take. Use training images, so that the test images stay unseen.
+loss of the attacked images against the radius is the paper's Figure 3: it falls until the attack is undone, then stays
+almost constant. Its elbow determines the largest radius; accuracy on clean and attacked images determines gamma and T.
+Use training images, so that the test images stay unseen.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +24,33 @@ from soap.data import Dataset
 from soap.data.dataset import fingerprint
 from soap.descent import UNIT
 from soap.errors import InputError
-from soap.evaluation.elbows import elbow
 from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import Watch
-from soap.purifiers.grid import GridDescent, descend_grid
+from soap.purifiers.grid import descend_grid
 from soap.purifiers.soap import is_minimal
-from soap.shapes import Float, Int, Tensor
+from soap.shapes import Float, Tensor
 
 GAMMAS = (1 / 4, 1 / 3, 1 / 2)
-"""Step sizes to try, as shares of the attack's radius; the paper has 1/3 (digits) and 1/2 (colour images)."""
+"""Step sizes to try, as shares of the attack's radius; the paper uses 1/3 (digits) and 1/2 (colour images)."""
 STEPS = (5, 10)
 RADII = tuple(k / 4 for k in range(13))
 """Radii to try, as multiples of the attack's radius."""
-ROOM = 2.0
-"""How many times the elbow the largest radius of the chosen grid is: some images are attacked further than the mean."""
-DIGITS = 6
-"""Decimals of radii and step sizes: a thousandth of a grey level is nothing, and files are to be read."""
+LARGEST_PER_ELBOW = 2.0
+"""The largest radius of the chosen grid, in elbows: some images are attacked further than the mean."""
+DECIMALS = 6
+"""Decimals of radii and step sizes; a smaller difference has no effect."""
+FLAT_SHARE = 1e-9
+"""Share of the whole decrease of a curve below which a difference is rounding."""
 
 SCHEMA = "soap-tune/1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """What one gamma and T came to. clean, attacked: mean auxiliary loss at every radius, [radii] each.
+    """The result of one gamma and T. clean, attacked: mean auxiliary loss at every radius, [radii] each.
 
-    elbow: where `attacked` bends. grid: the radii up to twice the elbow. clean_accuracy, attacked_accuracy: in [0, 1],
-    each image purified with the radius of that grid that has the lowest loss (min-aux).
+    elbow: of `attacked`. grid: the radii up to twice the elbow. clean_accuracy, attacked_accuracy: in [0, 1], each
+    image purified with the radius of that grid that has the lowest loss (min-aux).
     """
 
     step_size: float
@@ -62,13 +64,13 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """What is maximised: the mean of both accuracies."""
+        """The mean of both accuracies, which is maximised."""
         return (self.clean_accuracy + self.attacked_accuracy) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Everything that was tried on `n` images, in input units; `radii` are those of the curves.
+    """All candidates on `n` images, in input units; `radii` are those of the curves.
 
     bare_clean, bare_attacked: accuracy without purification, in [0, 1].
     """
@@ -86,7 +88,7 @@ class Tuning:
 
     @property
     def best(self) -> Candidate:
-        """The candidate of highest score; of equal ones that with fewest steps, then with the smallest gamma."""
+        """The candidate of highest score; ties go to fewer steps, then to a smaller gamma."""
         return max(self.candidates, key=lambda one: (one.score, -one.steps, -one.step_size))
 
     @property
@@ -97,11 +99,11 @@ class Tuning:
 
     @property
     def helps(self) -> bool:
-        """Whether purification scores higher than leaving images alone."""
+        """Whether purification scores higher than no purification."""
         return self.best.score > (self.bare_clean + self.bare_attacked) / 2
 
     def save(self, path: Path) -> None:
-        """Write all of it as JSON, the choice first."""
+        """Write everything as JSON, the choice first."""
         chosen = {**asdict(self.purification), "elbow": self.best.elbow}
         content = {"schema": SCHEMA, "chosen": chosen, "helps": self.helps, **asdict(self)}
         atomic.write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -121,10 +123,10 @@ def tune(
 ) -> Tuning:
     """Try every gamma (a share of `eps`) with every T on images of `data` under PGD of radius `eps`.
 
-    limit: how many images to draw, by `seed`; None for all: one's own may lie class by class, so that the first few
-    would not do. The model is not changed: assign `model.purification = tune(...).purification` to take the choice. The
-    attack is that of the transfer protocol, 20 steps on the bare classifier, and the choice is made on these very
-    images, so accuracies here are upper bounds.
+    limit: number of images, drawn by `seed` because a user's data may be ordered by class; None for all. The model is
+    not changed: assign `model.purification = tune(...).purification` to use the choice. The attack is that of the
+    transfer protocol, 20 steps on the bare classifier, and the choice is made on the same images, so the accuracies are
+    upper bounds.
     """
     validate.positive("eps", eps)
     validate.at_least("batch", batch, 1)
@@ -133,33 +135,48 @@ def tune(
     for number in steps:
         validate.at_least("steps (T)", number, 1)
     if not gammas or not steps:
-        raise InputError(f"gammas are {tuple(gammas)} and steps {tuple(steps)}: no gamma and T to try; give some.")
+        raise InputError(f"gammas are {tuple(gammas)} and steps {tuple(steps)}: expected at least one of each.")
     data, chosen = _drawn(data, limit, seed)
     task = model.auxiliary
     attack = PGD(eps=eps, step_size=eps / 4, steps=20, seed=seed)
-    pairs = [(round(gamma * eps, DIGITS), number) for gamma in gammas for number in steps]
-    radii = tuple(round(share * eps, DIGITS) for share in RADII)
+    pairs = [(round(gamma * eps, DECIMALS), number) for gamma in gammas for number in steps]
+    radii = tuple(round(share * eps, DECIMALS) for share in RADII)
+    batches = [*zip(torch.split(data.x, batch), torch.split(data.y, batch), strict=True)]
+    x_adv = torch.cat([attack(model, x, y) for x, y in batches])
 
-    def loss(x: Tensor) -> Tensor:
-        return task.loss(model, x)
-
-    found: dict[tuple[float, int], list[tuple[_Seen, _Seen]]] = {pair: [] for pair in pairs}
-    for first in range(0, len(data), batch):
-        x, y = data.x[first : first + batch], data.y[first : first + batch]
-        both = (x, attack(model, x, y))
-        for place, (gamma, number) in enumerate(pairs):
-            with isolated(model), torch.no_grad():
-                one, two = (
-                    _Seen.of(model, descend_grid(loss, part, radii, step_size=gamma, steps=number, bounds=UNIT), y)
-                    for part in both
+    def by_radius(images: Tensor, gamma: float, number: int) -> tuple[Tensor, Tensor]:
+        """Auxiliary losses, and whether the images are correctly classified, [radii, n] each."""
+        losses, correct = [], []
+        with isolated(model), torch.no_grad():
+            for x, y in zip(torch.split(images, batch), torch.split(data.y, batch), strict=True):
+                found = descend_grid(
+                    lambda point: task.loss(model, point), x, radii, step_size=gamma, steps=number, bounds=UNIT
                 )
-            found[gamma, number].append((one, two))
-            watch("gamma and T", first * len(pairs) + (place + 1) * len(x), len(data) * len(pairs))
-    candidates = tuple(
-        _candidate(*pair, radii, _Seen.joined([clean for clean, _ in parts]), _Seen.joined([two for _, two in parts]))
-        for pair, parts in found.items()
-    )
-    clean, attacked = (_Seen.joined([part[k] for part in found[pairs[0]]]) for k in (0, 1))
+                labels = model(found.points.flatten(0, 1)).argmax(1).reshape(found.losses.shape)
+                losses.append(found.losses.double().cpu())
+                correct.append((labels == y).cpu())
+        return torch.cat(losses, 1), torch.cat(correct, 1)
+
+    candidates = []
+    for place, (gamma, number) in enumerate(pairs, 1):
+        clean, attacked = by_radius(data.x, gamma, number), by_radius(x_adv, gamma, number)
+        curve = attacked[0].mean(1).tolist()
+        bend = elbow(radii, curve)
+        grid = tuple(radius for radius in radii if radius <= LARGEST_PER_ELBOW * bend * (1 + 1e-9))
+        made = Candidate(
+            step_size=gamma,
+            steps=number,
+            clean=tuple(clean[0].mean(1).tolist()),
+            attacked=tuple(curve),
+            elbow=bend,
+            grid=grid,
+            clean_accuracy=_accuracy(*clean, len(grid)),
+            attacked_accuracy=_accuracy(*attacked, len(grid)),
+        )
+        candidates.append(made)
+        if place == 1:  # radius 0 leaves the images as they are
+            bare_clean, bare_attacked = _accuracy(*clean, 1), _accuracy(*attacked, 1)
+        watch("gamma and T", place * len(data), len(pairs) * len(data))
     return Tuning(
         model=model.name,
         data=data.name,
@@ -167,15 +184,39 @@ def tune(
         attack=repr(attack),
         eps_adv=eps,
         radii=radii,
-        bare_clean=clean.accuracy(1),
-        bare_attacked=attacked.accuracy(1),
-        candidates=candidates,
+        bare_clean=bare_clean,
+        bare_attacked=bare_attacked,
+        candidates=tuple(candidates),
         provenance=asdict(replace(gather(model, data, seed=seed, batch=batch), images=chosen)),
     )
 
 
+def elbow(x: Sequence[float], y: Sequence[float]) -> float:
+    """The x at which the curve y(x) is furthest below its chord (Satopää et al. 2011), the smallest of several.
+
+    x ascends. Where the curve rises again, its lowest value so far is used. The chord connects the first point with the
+    last. Distances to it are vertical; with both axes scaled to [0, 1] their order is that of perpendicular distances.
+    A curve that never falls has its elbow at the first x. A curve that is nowhere below its chord has it at the first x
+    of its lowest value.
+    """
+    if len(x) != len(y) or len(x) < 2:
+        raise InputError(f"got {len(x)} radii and {len(y)} losses; expected equal numbers, at least two.")
+    if any(after <= before for before, after in pairwise(x)):
+        raise InputError(f"got radii {tuple(x)}; expected ascending order.")
+    lowest = list(accumulate(y, min))
+    fall = lowest[0] - lowest[-1]
+    if not fall > 0:
+        return x[0]
+    width = x[-1] - x[0]
+    below = [(lowest[0] - low) / fall - (at - x[0]) / width for at, low in zip(x, lowest, strict=True)]
+    most = max(below)
+    if most <= FLAT_SHARE:
+        return x[lowest.index(lowest[-1])]
+    return next(at for at, depth in zip(x, below, strict=True) if depth >= most - FLAT_SHARE)
+
+
 def _drawn(data: Dataset, limit: int | None, seed: int) -> tuple[Dataset, str]:
-    """So many examples in their order, drawn by `seed`, and which they are; all where there are no more."""
+    """`limit` examples drawn by `seed`, in their order, and a text that names them; all where there are no more."""
     if limit is None or limit >= len(data):
         return data, f"all of {data.split}"
     validate.at_least("limit", limit, 1)
@@ -186,40 +227,7 @@ def _drawn(data: Dataset, limit: int | None, seed: int) -> tuple[Dataset, str]:
     return some, f"{limit} of {data.split}, drawn by seed {seed}"
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """Of some images at every radius: auxiliary loss, and whether they are classified rightly."""
-
-    losses: Float[Tensor, "k n"]
-    right: Tensor
-
-    @classmethod
-    def of(cls, model: JointModel, walk: GridDescent, y: Int[Tensor, "n"]) -> "_Seen":
-        labels = model(walk.points.flatten(0, 1)).argmax(1).reshape(walk.losses.shape)
-        return cls(walk.losses.double().cpu(), (labels == y).cpu())
-
-    @classmethod
-    def joined(cls, parts: Sequence["_Seen"]) -> "_Seen":
-        return cls(torch.cat([part.losses for part in parts], 1), torch.cat([part.right for part in parts], 1))
-
-    def accuracy(self, among: int) -> float:
-        """Where every image takes the first of the smallest `among` radii whose loss is lowest, as `SOAP` does."""
-        losses = self.losses[:among]
-        choice = is_minimal(losses).to(torch.uint8).argmax(0)
-        return float(self.right[choice, torch.arange(losses.shape[1])].double().mean())
-
-
-def _candidate(gamma: float, steps: int, radii: tuple[float, ...], clean: _Seen, attacked: _Seen) -> Candidate:
-    curve = attacked.losses.mean(1).tolist()
-    bend = elbow(radii, curve)
-    grid = tuple(radius for radius in radii if radius <= ROOM * bend * (1 + 1e-9))
-    return Candidate(
-        step_size=gamma,
-        steps=steps,
-        clean=tuple(clean.losses.mean(1).tolist()),
-        attacked=tuple(curve),
-        elbow=bend,
-        grid=grid,
-        clean_accuracy=clean.accuracy(len(grid)),
-        attacked_accuracy=attacked.accuracy(len(grid)),
-    )
+def _accuracy(losses: Float[Tensor, "k n"], correct: Tensor, count: int) -> float:
+    """Accuracy where every image takes the first of the smallest `count` radii whose loss is lowest, as `SOAP` does."""
+    choice = is_minimal(losses[:count]).to(torch.uint8).argmax(0)
+    return float(correct[choice, torch.arange(losses.shape[1])].double().mean())

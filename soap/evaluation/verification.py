@@ -18,19 +18,17 @@ from soap._runtime.isolation import isolated
 from soap.data import Dataset
 from soap.defence import DEFENDED, Defence
 from soap.evaluation.attempts import predicted_labels
+from soap.evaluation.checks.legal_perturbations import NORM_TOLERANCE
 from soap.evaluation.plan import suite_defence_spec
 from soap.evaluation.provenance import fingerprint
 from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_fits, open_run
-from soap.evaluation.summary import Mask, SummaryBuilder, result_rows
+from soap.evaluation.summary import SummaryBuilder, norms, result_rows
 from soap.evaluation.transfer import Watch
 from soap.results import Row, Store, defence_from_json
 from soap.specs import call_text
 
 ACCURACY_TOLERANCE = 0.005
 """Share of the images by which an accuracy may differ through rounding on another device."""
-
-NORM_TOLERANCE = 1e-6
-"""By how much a norm may exceed the radius in float32, as in check 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +39,9 @@ class RowComparison:
     reported: int | None
 
     @property
-    def name(self) -> str:
-        """The protocol, "clean" or "worst"."""
-        return self.row.attack.name
-
-    @property
-    def found(self) -> int:
-        """Images that are correctly classified now."""
-        return self.row.correct
-
-    @property
     def holds(self) -> bool:
         """Whether both counts agree up to rounding."""
-        return self.reported is not None and abs(self.found - self.reported) <= ACCURACY_TOLERANCE * self.row.n
+        return self.reported is not None and abs(self.row.correct - self.reported) <= ACCURACY_TOLERANCE * self.row.n
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,37 +69,41 @@ def verify_run(
 ) -> Verification | None:
     """Classify the stored images of the run in `out` again; None after a stop."""
     folder = open_run(out)
-    plan = folder.plan()
+    plan, names = folder.plan(), [*folder.batch_names()]
     problems = _other_subject(plan, defence, data)
-    names = [] if problems else [*folder.batch_names()]  # images or weights of another run prove nothing
-    builder, coverage = SummaryBuilder(plan, data), _Coverage(plan, data)
+    same = whole = not problems  # images or weights of another run are not classified: they prove nothing
+    stored, found = SummaryBuilder(plan, data), SummaryBuilder(plan, data)
     fingerprints: dict[str, str] = {}
-    changed = labels = scored = 0
+    not_attacked: list[str] = []
+    changed = labels = 0
     for done, (name, attempt, number) in enumerate(names, 1):
         if stop():
             return None
         batch = folder.read_batch(attempt, number)
-        if batch is None:
-            problems.append(f"{name} is missing: the run is not finished; repeat its command.")
+        if batch is not None:
+            fingerprints[name] = batch_fingerprint(batch)
+        if not same:
             continue
-        fingerprints[name] = batch_fingerprint(batch)
-        if not batch_fits(batch, data, attacked=attempt is not None):
-            problems.append(f"{name}: its arrays do not fit the {len(data):,} images of {data.name}.")
-            continue
-        if attempt is not None and (illegal := _illegal(name, batch, data, plan["threat"])):
-            problems.append(illegal)  # not classified: a purifier rejects values outside [0, 1]
+        problem = _invalid_batch(batch, data, plan["threat"], attacked=attempt is not None)
+        if batch is None or problem:
+            problems.append(f"{name}{problem}")
+            whole = False
             continue
         again = _classified(defence, batch, data, clean=attempt is None)
         changed += int((again.defended != batch.defended).sum())
         labels += len(again.rows)
-        scored += 1
-        coverage.add(name, attempt, number, batch, again)
-        builder.add(attempt, number, again)
+        # Every image that survived by the stored and by the new labels had to be attacked.
+        first, size = number * plan["batch"], plan["batch"]
+        wanted = stored.survived(attempt) & found.survived(attempt)
+        missed = np.setdiff1d(first + np.flatnonzero(wanted[first : first + size]), batch.rows)
+        if attempt is not None and len(missed):
+            not_attacked.append(f"{name}: {len(missed)} surviving images were not attacked; the first is {missed[0]}.")
+        stored.add(attempt, number, batch)
+        found.add(attempt, number, again)
         watch("classifying again", done, len(names))
-    whole = bool(names) and scored == len(names)
-    problems += coverage.problems if whole else []
-    problems += _changed_files(folder, fingerprints if names else _stored_fingerprints(folder))
-    comparisons = _compared(folder, builder) if whole else ()
+    problems += not_attacked if whole else []
+    problems += _changed_files(folder, fingerprints)
+    comparisons = _compared(folder, found) if whole else ()
     return Verification(comparisons=comparisons, problems=tuple(problems), changed=changed, labels=labels)
 
 
@@ -129,19 +121,20 @@ def _other_subject(plan: Mapping[str, Any], defence: Defence, data: Dataset) -> 
     ]
 
 
-def _illegal(name: str, batch: AttackedBatch, data: Dataset, threat: Mapping[str, Any]) -> str:
-    """A sentence on the images outside the ball or [0, 1]; empty where there are none."""
-    if len(batch.rows) == 0:
+def _invalid_batch(batch: AttackedBatch | None, data: Dataset, threat: Mapping[str, Any], *, attacked: bool) -> str:
+    """Why a batch cannot be classified, e.g. because a purifier rejects its images; empty where it can."""
+    if batch is None:
+        return " is missing: the run is not finished; repeat its command."
+    if not batch_fits(batch, data, attacked=attacked):
+        return f": its arrays do not fit the {len(data):,} images of {data.name}."
+    if not attacked:
         return ""
     eps, norm = threat["eps"], threat["norm"]
     clean = data.x[torch.from_numpy(batch.rows)].cpu().numpy().astype(np.float64)
-    delta = (batch.x - clean).reshape(len(batch.rows), -1)
-    sizes = np.abs(delta).max(1) if norm == "linf" else np.sqrt(np.square(delta).sum(1))
-    flat = batch.x.reshape(len(batch.rows), -1)
-    outside = ~((flat >= 0) & (flat <= 1)).all(1)  # true for NaN, too
-    bad = batch.rows[outside | ~(sizes <= eps + NORM_TOLERANCE)]
+    inside = ((batch.x >= 0) & (batch.x <= 1)).all(axis=tuple(range(1, batch.x.ndim)))  # false for NaN, too
+    bad = batch.rows[~inside | ~(norms(batch.x - clean, norm) <= eps + NORM_TOLERANCE)]
     ball = f"the ball of {norm} radius {eps:g}"
-    return f"{name}: {len(bad)} images are not in {ball}; the first is image {bad[0]}." if len(bad) else ""
+    return f": {len(bad)} images are not in {ball}; the first is image {bad[0]}." if len(bad) else ""
 
 
 def _classified(defence: Defence, batch: AttackedBatch, data: Dataset, *, clean: bool) -> AttackedBatch:
@@ -152,35 +145,6 @@ def _classified(defence: Defence, batch: AttackedBatch, data: Dataset, *, clean:
     with isolated(defence), devices.cudnn_deterministic():
         defended, bare = predicted_labels(defence, x)
     return replace(batch, defended=defended.cpu().numpy(), bare=bare.cpu().numpy())
-
-
-class _Coverage:
-    """Finds images that an attempt had to attack and did not: those that survived by the stored and the new labels."""
-
-    def __init__(self, plan: Mapping[str, Any], data: Dataset) -> None:
-        self.plan, self.y = plan, data.y.cpu().numpy()
-        self.clean: Mask = np.zeros(len(data), bool)
-        self.survived, self.protocol = self.clean, ""
-        self.problems: list[str] = []
-
-    def add(self, name: str, attempt: int | None, number: int, then: AttackedBatch, now: AttackedBatch) -> None:
-        correct = (then.defended == self.y[then.rows]) & (now.defended == self.y[then.rows])
-        if attempt is None:
-            self.clean[then.rows] = correct
-            return
-        protocol = self.plan["attempts"][attempt]["protocol"]
-        if protocol != self.protocol:
-            self.survived, self.protocol = self.clean.copy(), protocol
-        size = int(self.plan["batch"])
-        wanted = number * size + np.flatnonzero(self.survived[number * size : (number + 1) * size])
-        if missed := np.setdiff1d(wanted, then.rows).tolist():
-            self.problems.append(f"{name}: {len(missed)} surviving images were not attacked; the first is {missed[0]}.")
-        self.survived[then.rows] &= correct
-
-
-def _stored_fingerprints(folder: RunFolder) -> dict[str, str]:
-    found = {name: folder.read_batch(attempt, number) for name, attempt, number in folder.batch_names()}
-    return {name: batch_fingerprint(batch) for name, batch in found.items() if batch is not None}
 
 
 def _changed_files(folder: RunFolder, found: Mapping[str, str]) -> list[str]:

@@ -6,47 +6,34 @@ which distinguishes rounding from a wrong graph: torch in single precision diffe
 """
 
 import copy
-import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from soap._files import atomic
 from soap._runtime.isolation import isolated
-from soap.attacks import Attack
 from soap.auxiliary import JointModel
 from soap.bench.comparison import same_pixels
-from soap.bench.results import provenance
-from soap.data import Dataset
+from soap.bench.results import append_json, provenance
 from soap.errors import FileError, InputError
 from soap.evaluation import fingerprint
-from soap.export.onnx_files import (
-    MANIFEST,
-    MANIFEST_SCHEMA,
-    ExportedFiles,
-    OnnxModel,
-    import_onnx_modules,
-    open_onnx,
-)
+from soap.export.onnx_files import MANIFEST, MANIFEST_SCHEMA, OnnxModel, import_onnx_modules, open_onnx
 from soap.purifiers import SOAP
 from soap.shapes import Float, Tensor
 
 MIN_AGREEMENT = 0.999
 """Share of images on which a file must agree with torch."""
 
-ATTACK_BATCH = 250
-"""Images attacked at a time."""
-
 LOSS_TOLERANCE = 1e-4
 """Losses this close (relative) agree."""
 
 Outputs = tuple[Tensor, ...]
 Run = Callable[[Tensor, Tensor], Outputs]
+Watch = Callable[[str, float, float | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +66,9 @@ class PartAgreement:
         return self.agree >= MIN_AGREEMENT
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "agree": self.agree,
-            "pixels": self.pixels,
-            "seconds_torch": self.seconds_torch,
-            "seconds_onnx": self.seconds_onnx,
-            "ratio": self.ratio,
-            "double_torch": self.double_torch,
-            "double_onnx": self.double_onnx,
-        }
+        """The JSON form, without the name of the part and the number of images."""
+        fields = asdict(self)
+        return {name: value for name, value in fields.items() if name not in ("part", "images")} | {"ratio": self.ratio}
 
 
 def check_export(
@@ -98,7 +78,7 @@ def check_export(
     *,
     purifier: SOAP | None = None,
     batch: int = 32,
-    watch: Callable[[str, float, float | None], None] = lambda what, done, total: None,
+    watch: Watch = lambda what, done, total: None,
 ) -> list[PartAgreement]:
     """Run each part in `folder` and the same computation in torch on `x`, `batch` images at a time.
 
@@ -117,38 +97,89 @@ def check_export(
     with isolated(model), torch.no_grad():
         grid = (0.0,) if purifier is None else purifier.grid
         eps = x.new_tensor(grid).repeat(-(-len(x) // len(grid)))[: len(x)]
-        return [
-            _compare_part(name, model, files, purifier, x, eps, batch=batch, watch=watch) for name in files.sessions
-        ]
-
-
-def check_on_attacked(
-    model: JointModel,
-    exported: ExportedFiles,
-    images: Dataset,
-    attack: Attack,
-    *,
-    batch: int = 32,
-    watch: Callable[[str, float, float | None], None] = lambda what, done, total: None,
-) -> list[PartAgreement]:
-    """Attack the bare classifier, then run `check_export` on the attacked images."""
-    attacked: list[Tensor] = []
-    parts = (torch.split(images.x, ATTACK_BATCH), torch.split(images.y, ATTACK_BATCH))
-    for x, y in zip(*parts, strict=True):
-        attacked.append(attack(model, x, y))
-        watch("attacking", sum(map(len, attacked)), len(images))
-    return check_export(
-        model, exported.folder, torch.cat(attacked), purifier=exported.purifier, batch=batch, watch=watch
-    )
+        comparison = _Comparison(model=model, files=files, purifier=purifier, x=x, eps=eps, batch=batch, watch=watch)
+        return [comparison.compare(name) for name in files.sessions]
 
 
 def append_check(path: Path, result: dict[str, Any]) -> None:
     """Append the result of a check to a JSONL file, with version, machine, time and command."""
     origin = {**provenance(torch.device("cpu")), "onnxruntime": import_onnx_modules("onnxruntime")[0].__version__}
-    with atomic.file_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"schema": MANIFEST_SCHEMA, **result, "provenance": origin}, sort_keys=True) + "\n")
+    append_json(path, {"schema": MANIFEST_SCHEMA, **result, "provenance": origin})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Comparison:
+    """The parts of one folder and torch, on the same images `x` with the radii `eps` for the part step."""
+
+    model: JointModel
+    files: OnnxModel
+    purifier: SOAP | None
+    x: Tensor
+    eps: Tensor
+    batch: int
+    watch: Watch
+
+    def compare(self, name: str) -> PartAgreement:
+        """Run both alternately on each batch, after one batch to warm up; in double precision too if they disagree."""
+        runs = (_torch_run(name, self.model, self.purifier), self._onnx_run(name))
+        for run in runs:
+            run(self.x[: self.batch], self.eps[: self.batch])
+        outputs, seconds, pixels = self._run_batches(name, runs, self.model, f"checking {name}")
+        found = PartAgreement(
+            part=name,
+            images=len(self.x),
+            agree=_share_equal(name, *outputs),
+            pixels=pixels if name in ("step", "whole") else None,
+            seconds_torch=seconds[0],
+            seconds_onnx=seconds[1],
+        )
+        if found.holds:
+            return found
+        model, purifier = copy.deepcopy(self.model).double(), None
+        if self.purifier is not None:
+            settings = {key: getattr(self.purifier, key) for key in ("eps", "step_size", "steps", "grid", "bounds")}
+            purifier = SOAP(model, **settings)
+        double = replace(self, x=self.x.double(), eps=self.eps.double())
+        what = f"checking {name} in double precision"
+        (exact,), _, _ = double._run_batches(name, [_torch_run(name, model, purifier)], model, what)
+        single, file = (_share_equal(name, exact, output) for output in outputs)
+        return replace(found, double_torch=single, double_onnx=file)
+
+    def _run_batches(
+        self, name: str, runs: Sequence[Run], model: JointModel, what: str
+    ) -> tuple[list[Tensor], list[float], float]:
+        """Losses or labels of each run, its seconds, and the share of pixels equal in the first and the last run."""
+        decisive: list[list[Tensor]] = [[] for _ in runs]
+        seconds, pixels = [0.0] * len(runs), 0.0
+        for x, eps in zip(*(torch.split(each, self.batch) for each in (self.x, self.eps)), strict=True):
+            outputs = []
+            for which, run in enumerate(runs):
+                began = time.perf_counter()
+                outputs.append(run(x, eps))
+                seconds[which] += time.perf_counter() - began
+                decisive[which].append(_decisive_output(name, model, outputs[-1]))
+            pixels += same_pixels(outputs[0][0], outputs[-1][0]) * len(x) / len(self.x)
+            self.watch(what, sum(map(len, decisive[0])), len(self.x))
+        return [torch.cat(each) for each in decisive], seconds, pixels
+
+    def _onnx_run(self, name: str) -> Run:
+        """A part run by onnxruntime; the part step runs all steps of the purifier."""
+
+        def run(*inputs: Tensor) -> Outputs:
+            outputs = self.files.run(name, *(x.numpy() for x in inputs))
+            return tuple(torch.from_numpy(np.asarray(out)) for out in outputs)
+
+        purifier = self.purifier
+        if name != "step" or purifier is None:
+            return lambda x, eps: run(x)[:2]
+
+        def steps(x: Tensor, eps: Tensor) -> Outputs:
+            point = x
+            for _ in range(purifier.steps):
+                (point,) = run(point, x, torch.tensor(purifier.step_size), eps)
+            return (point,)
+
+        return steps
 
 
 def _torch_run(name: str, model: JointModel, purifier: SOAP | None) -> Run:
@@ -165,94 +196,6 @@ def _torch_run(name: str, model: JointModel, purifier: SOAP | None) -> Run:
         return images, model(images)
 
     return purified
-
-
-def _onnx_run(name: str, files: OnnxModel, purifier: SOAP | None) -> Run:
-    """The same part run by onnxruntime."""
-
-    def run(*inputs: Tensor) -> Outputs:
-        return tuple(torch.from_numpy(np.asarray(out)) for out in files.run(name, *(x.numpy() for x in inputs)))
-
-    if name != "step" or purifier is None:
-        return lambda x, eps: run(x)[:2]
-
-    def steps(x: Tensor, eps: Tensor) -> Outputs:
-        point = x
-        for _ in range(purifier.steps):
-            (point,) = run(point, x, torch.tensor(purifier.step_size), eps)
-        return (point,)
-
-    return steps
-
-
-def _compare_part(
-    name: str,
-    model: JointModel,
-    files: OnnxModel,
-    purifier: SOAP | None,
-    x: Tensor,
-    eps: Tensor,
-    *,
-    batch: int,
-    watch: Callable[[str, float, float | None], None],
-) -> PartAgreement:
-    """Run both alternately on each batch, after one batch to warm up; in double precision too if they disagree."""
-    runs = (_torch_run(name, model, purifier), _onnx_run(name, files, purifier))
-    for run in runs:
-        run(x[:batch], eps[:batch])
-    seconds = [0.0, 0.0]
-    decisive: list[list[Tensor]] = [[], []]
-    pixels = []
-    for start in range(0, len(x), batch):
-        rows = slice(start, start + batch)
-        outputs = []
-        for which, run in enumerate(runs):
-            began = time.perf_counter()
-            outputs.append(run(x[rows], eps[rows]))
-            seconds[which] += time.perf_counter() - began
-            decisive[which].append(_decisive_output(name, model, outputs[-1]))
-        if name in ("step", "whole"):
-            pixels.append(same_pixels(outputs[0][0], outputs[1][0]) * len(outputs[0][0]))
-        watch(f"checking {name}", min(start + batch, len(x)), len(x))
-    torch_output, file_output = map(torch.cat, decisive)
-    found = PartAgreement(
-        part=name,
-        images=len(x),
-        agree=_share_equal(name, torch_output, file_output),
-        pixels=sum(pixels) / len(x) if pixels else None,
-        seconds_torch=seconds[0],
-        seconds_onnx=seconds[1],
-    )
-    if found.holds:
-        return found
-    exact = _in_double(name, model, purifier, x, eps, batch=batch, watch=watch)
-    return replace(
-        found, double_torch=_share_equal(name, exact, torch_output), double_onnx=_share_equal(name, exact, file_output)
-    )
-
-
-def _in_double(
-    name: str,
-    model: JointModel,
-    purifier: SOAP | None,
-    x: Tensor,
-    eps: Tensor,
-    *,
-    batch: int,
-    watch: Callable[[str, float, float | None], None],
-) -> Tensor:
-    """The decisive output of torch in double precision."""
-    model = copy.deepcopy(model).double()
-    if purifier is not None:
-        settings = {key: getattr(purifier, key) for key in ("eps", "step_size", "steps", "grid", "bounds")}
-        purifier = SOAP(model, **settings)
-    run = _torch_run(name, model, purifier)
-    outputs = []
-    for start in range(0, len(x), batch):
-        rows = slice(start, start + batch)
-        outputs.append(_decisive_output(name, model, run(x[rows].double(), eps[rows].double())))
-        watch(f"checking {name} in double precision", min(start + batch, len(x)), len(x))
-    return torch.cat(outputs)
 
 
 def _decisive_output(name: str, model: JointModel, outputs: Outputs) -> Tensor:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -18,15 +19,20 @@ from soap.cli.tables import percent, size, table
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation import PAPER
-from soap.export.checking import MIN_AGREEMENT, PartAgreement, append_check, check_on_attacked
+from soap.export.checking import MIN_AGREEMENT, PartAgreement, append_check, check_export
 from soap.export.onnx_files import OPSETS, ExportedFiles
 from soap.export.onnx_files import export as write_onnx
 from soap.export.parts import PARTS
 from soap.recipes import Recipe
 from soap.recipes.attacks import attacks_by_name, paper_data_set
 from soap.recipes.purifiers import parse_radius
+from soap.shapes import Tensor
 
 EXIT_DISAGREES = 1
+
+ATTACK_BATCH = 250
+"""Images attacked at a time."""
+
 BUNDLED_SUBSETS = {"mnist": "mnist-mini"}
 """The bundled subset of a published data set."""
 
@@ -124,11 +130,15 @@ def _check_images(console: Console, recipe: Recipe, options: CheckOptions) -> Da
 def _check(
     console: Console, network: JointModel, recipe: Recipe, made: ExportedFiles, images: Dataset, batch: int
 ) -> tuple[list[PartAgreement], dict[str, Any]]:
-    """Attack the images by the paper's PGD and compare the files with torch on them."""
+    """Attack the bare classifier by the paper's PGD and compare the files with torch on the attacked images."""
     paper = PAPER[paper_data_set(images.name, recipe, network)]
     attack = attacks_by_name(paper, ["pgd"], seed=console.seed)["pgd"]
+    attacked: list[Tensor] = []
     with console.progress() as show:
-        found = check_on_attacked(network, made, images, attack, batch=batch, watch=show)
+        for x, y in zip(*(torch.split(each, ATTACK_BATCH) for each in (images.x, images.y)), strict=True):
+            attacked.append(attack(network, x, y))
+            show("attacking", sum(map(len, attacked)), len(images))
+        found = check_export(network, made.folder, torch.cat(attacked), purifier=made.purifier, batch=batch, watch=show)
     return found, {
         "data": images.name,
         "data_sha256": images.sha256,
@@ -156,7 +166,7 @@ def _print_disagreement(console: Console, found: list[PartAgreement]) -> None:
     worst = min(found, key=lambda one: one.agree)
     console.info(
         f"{worst.part} agrees with torch on {100 * worst.agree:.2f} % of {worst.images:,} images, expected at least "
-        f"{100 * MIN_AGREEMENT:.1f} %; do not use these files if labels must equal those of torch."
+        f"{percent(MIN_AGREEMENT)}; do not use these files if labels must equal those of torch."
     )
     for one in found:
         if one.double_torch is not None and one.double_onnx is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from soap.errors import FileError
+from soap.bench import read
 from soap.export import MIN_AGREEMENT, PARTS
 from soap.export.onnx_files import MANIFEST_SCHEMA
 from soap.report import markdown_table, with_section
@@ -18,11 +18,7 @@ ExportJson = dict[str, Any]
 
 def committed_rows(path: Path) -> list[ExportJson]:
     """Rows of `soap export --check`; of several for one model and purifier, the latest."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    for number, row in enumerate(rows, 1):
-        if row.get("schema") != MANIFEST_SCHEMA:
-            raise FileError(f"{path}, line {number}: expected a row of schema {MANIFEST_SCHEMA}; remove the line.")
-    return list({(row["model"], row["purifier"]): row for row in rows}.values())
+    return list({(row["model"], row["purifier"]): row for row in read(path, MANIFEST_SCHEMA)}.values())
 
 
 def table(rows: Sequence[ExportJson]) -> str:

@@ -21,8 +21,7 @@ from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
 from soap.errors import FileError, InputError, unknown
 from soap.evaluation import fingerprint
-from soap.export import parts as available
-from soap.export.parts import PARTS, ExportPart
+from soap.export.parts import PARTS, ExportPart, export_part
 from soap.export.tracing import trace_batch
 from soap.purifiers import SOAP
 
@@ -92,7 +91,7 @@ def export(
     metadata = _metadata(model, purifier, opset)
     entries = {}
     for name, path in paths.items():
-        part = available.whole(purifier) if name == "whole" and purifier else getattr(available, name)(model)
+        part = export_part(name, model, purifier)
         with isolated(model):
             _write(part, path, {"part": name, **metadata}, opset)
         entries[name] = {"file": path.name, "sha256": atomic.sha256(path), "bytes": path.stat().st_size,
@@ -120,13 +119,8 @@ def _metadata(model: JointModel, purifier: SOAP | None, opset: int) -> dict[str,
     """Model, settings, input shape and versions, stored in each file and in the manifest."""
     settings: dict[str, Any] = {}
     if purifier is not None:
-        settings = {
-            "eps": purifier.eps,
-            "grid": purifier.grid,
-            "step_size": purifier.step_size,
-            "steps": purifier.steps,
-            "label": repr(purifier),
-        }
+        settings = {name: getattr(purifier, name) for name in ("eps", "grid", "step_size", "steps")}
+        settings["label"] = repr(purifier)
     return {
         "model": model.name,
         "weights_sha256": fingerprint(model),

@@ -1,8 +1,7 @@
 """The parts that can be exported: functions of tensors with named inputs and outputs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,75 +18,48 @@ EXAMPLE_BATCH = 3
 """Batch size of the example inputs; torch treats 0 and 1 as special sizes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportPart:
+class ExportPart(NamedTuple):
     """One function to export; `examples` are distinct input tensors of the right shapes."""
 
-    name: str
     function: Callable[..., Any]
-    examples: tuple[Tensor, ...] = field(repr=False)
+    examples: tuple[Tensor, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
-def classifier(model: JointModel) -> ExportPart:
-    """x -> logits."""
+def export_part(name: str, model: JointModel, purifier: SOAP | None = None) -> ExportPart:
+    """One of `PARTS`; whole needs a purifier."""
 
-    def forward(x: Tensor) -> Tensor:
+    def classifier(x: Tensor) -> Tensor:
         return model(x)  # type: ignore[no-any-return]
 
-    return ExportPart(
-        name="classifier", function=forward, examples=(_images(model),), inputs=("x",), outputs=("logits",)
-    )
-
-
-def loss(model: JointModel) -> ExportPart:
-    """x -> the auxiliary loss [batch] that purification minimises and chooses a radius by."""
-
-    def forward(x: Tensor) -> Tensor:
+    def loss(x: Tensor) -> Tensor:
+        """The auxiliary loss [batch] that purification minimises and chooses a radius by."""
         return model.auxiliary.loss(model, x)
 
-    return ExportPart(name="loss", function=forward, examples=(_images(model),), inputs=("x",), outputs=("loss",))
-
-
-def step(model: JointModel) -> ExportPart:
-    """One step of Algorithm 2: (x, x0, step_size [], eps [batch]) -> x_next, inside eps of x0 and inside [0, 1]."""
-
-    def forward(x: Tensor, x0: Tensor, step_size: Tensor, eps: Tensor) -> Tensor:
-        _, gradient = loss_and_gradient(lambda point: model.auxiliary.loss(model, point), x)
+    def step(x: Tensor, x0: Tensor, step_size: Tensor, eps: Tensor) -> Tensor:
+        """One step of Algorithm 2, inside eps [batch] of x0 and inside [0, 1]; step_size has no dimension."""
+        _, gradient = loss_and_gradient(loss, x)
         ball = Linf(eps)
         # The same as `advance`, with the step size as an input of the graph.
         delta = ball.project(x - step_size * ball.steepest(gradient) - x0)
         return (x0 + delta).clamp(*UNIT)
 
-    # Two tensors: if x and x0 were the same, torch would make one input of them.
-    x, x0 = _images(model), _images(model)
-    return ExportPart(
-        name="step",
-        function=forward,
-        examples=(x, x0, x.new_tensor(0.1), x.new_full((EXAMPLE_BATCH,), 0.3)),
-        inputs=("x", "x0", "step_size", "eps"),
-        outputs=("x_next",),
-    )
-
-
-def whole(purifier: SOAP) -> ExportPart:
-    """x -> the purified x, its logits, the radius that was used, and the auxiliary loss before and after."""
-
-    def forward(x: Tensor) -> tuple[Tensor, ...]:
+    def whole(x: Tensor) -> tuple[Tensor, ...]:
+        if purifier is None:
+            raise TypeError("the part 'whole' needs a purifier")
         purified, eps, loss_before, loss_after = purifier._purified(x)
         return purified, purifier.model(purified), eps, loss_before, loss_after
 
-    return ExportPart(
-        name="whole",
-        function=forward,
-        examples=(_images(purifier.model),),
-        inputs=("x",),
-        outputs=("purified", "logits", "eps", "loss_before", "loss_after"),
+    # Two tensors: if x and x0 were the same, torch would make one input of them.
+    x, x0 = (
+        torch.full((EXAMPLE_BATCH, *model.input_shape), 0.5, dtype=next(model.parameters()).dtype) for _ in range(2)
     )
-
-
-def _images(model: JointModel) -> Tensor:
-    """Grey images of the model's input shape."""
-    parameter = next(model.parameters())
-    return torch.full((EXAMPLE_BATCH, *model.input_shape), 0.5, dtype=parameter.dtype)
+    step_examples = (x, x0, x.new_tensor(0.1), x.new_full((EXAMPLE_BATCH,), 0.3))
+    parts = {
+        "classifier": ExportPart(classifier, (x,), ("x",), ("logits",)),
+        "loss": ExportPart(loss, (x,), ("x",), ("loss",)),
+        "step": ExportPart(step, step_examples, ("x", "x0", "step_size", "eps"), ("x_next",)),
+        "whole": ExportPart(whole, (x,), ("x",), ("purified", "logits", "eps", "loss_before", "loss_after")),
+    }
+    return parts[name]

@@ -49,6 +49,13 @@ class TextTable:
         return self.make()
 
     @property
+    def table(self) -> "TextTable":
+        """Itself: a table of text is shown as it is."""
+        return self
+
+    progress, missing_text = "from the code", ""
+
+    @property
     def head(self) -> tuple[str, ...]:
         """Column titles."""
         return self._content[0]

@@ -16,12 +16,12 @@ from soap.cli.options import DataRoot
 from soap.errors import InputError, unknown
 from soap.paper import command_views as views
 from soap.paper.architectures import TextTable
+from soap.paper.claims.checks import claims_about
 from soap.paper.claims.judging import evidence_from, judge, judge_all
 from soap.paper.command_views import CLAIMS_NAME
 from soap.paper.comparison import Comparison, Entry, compare_all
 from soap.paper.figure_data import FigureData
-from soap.paper.figure_inputs import InputOptions
-from soap.paper.figure_list import FIGURES, PaperFigure
+from soap.paper.figure_list import FIGURES, InputOptions, PaperFigure
 from soap.paper.job_runner import WEIGHTS, JobProgress, run_folder, run_jobs
 from soap.paper.jobs import ATTACK_PASSES
 from soap.paper.rows import committed_rows, committed_timings, results_folder, without_duplicates
@@ -193,7 +193,7 @@ def _drawn(figure: PaperFigure, data: FigureData, out: Path) -> tuple[dict[str, 
     paths = draw(figure.name, data, out)
     evidence = evidence_from(compare_all(TABLES.values(), data.rows), data)
     return views.figure_view(
-        views.figure_state(figure, data), [judge(claim, evidence) for claim in figure.claims], paths
+        views.figure_state(figure, data), [judge(claim, evidence) for claim in claims_about(figure.name)], paths
     )
 
 
@@ -246,8 +246,8 @@ def _run_jobs(
             watch=watch,
             **settings,
         )
-    for skipped in done.skipped:
-        console.info(f"Skipped {skipped.job.title}: {skipped.reason}")
+    for job, reason in done.skipped.items():
+        console.info(f"Skipped {job.title}: {reason}")
     console.info(f"{done.done} of {done.jobs} jobs done, {len(done.rows)} new rows in {results}.")
     return done.finished
 

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from soap.cli.tables import table
+from soap.paper.claims.checks import claims_about
 from soap.paper.claims.judging import (
     MARKS,
     READING,
@@ -56,13 +57,10 @@ def _group_view(entry: Comparison, group: Heading) -> rich.table.Table:
     """The columns of one group; each method has three lines: ours, the paper's and the difference."""
     labels = [column.label for column in entry.table.columns]
     made = table(entry.table.stub, "", *labels, right=tuple(labels), whole=("",))
-    section = ""
-    for row in entry.rows:
-        if row.section != section:
-            section = row.section
-            made.add_row(Text(section, "bold"))
-        cells = [entry.cells.get((row.name, group.name, column.name)) for column in entry.table.columns]
-        indent = "  " if section else ""
+    for row, first, cells in entry.lines(group):
+        if first:
+            made.add_row(Text(row.section, "bold"))
+        indent = "  " if row.section else ""
         made.add_row(f"{indent}{row.label}", _line_names(cells), *map(_cell_text, cells))
     return made
 
@@ -140,10 +138,7 @@ def tables_view(entries: Sequence[Entry]) -> RenderableType:
     """The list of tables, one line each."""
     made = table("name", "title", "cells done", "missing cells by recipe", right=("cells done",), whole=("name",))
     for entry in entries:
-        if isinstance(entry, Comparison):
-            made.add_row(entry.table.name, entry.table.title, f"{entry.done} of {entry.wanted}", entry.missing_text)
-        else:
-            made.add_row(entry.name, entry.title, "from the code", "")
+        made.add_row(entry.table.name, entry.table.title, entry.progress, entry.missing_text)
     return made
 
 
@@ -157,7 +152,7 @@ def claims_view(judged: Sequence[JudgedClaim]) -> RenderableType:
             parts.append(Text(head, VERDICT_STYLES[held] or "bold"))
         for one in own:
             parts.append(Text(f"- {one.claim.text} ({one.source})"))
-            lines = [f"Rule: {one.rule}.", one.ours.evidence, f"The paper's own numbers: {one.printed_text}."]
+            lines = [f"Rule: {one.claim.rule}.", one.ours.evidence, f"The paper's own numbers: {one.printed_text}."]
             parts += [Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines]
     signs = signs_text(judged)
     return Group(*parts, *([Text(f"\n{signs}.")] if signs else []))
@@ -177,7 +172,7 @@ def claim_json(judged: JudgedClaim) -> dict[str, Any]:
         "text": judged.claim.text,
         "section": judged.claim.section,
         "about": list(judged.claim.about),
-        "rule": judged.rule,
+        "rule": judged.claim.rule,
         "held": judged.ours.held,
         "evidence": judged.ours.evidence,
         "printed_held": None if printed is None else printed.held,
@@ -201,7 +196,7 @@ def figure_state(figure: PaperFigure, data: FigureData) -> dict[str, Any]:
     """Title, claims and missing inputs of a figure as JSON."""
     missing = figure.missing(data)
     inputs = len(figure.inputs)
-    claims = [f"{claim.text} ({claim.place})" for claim in figure.claims]
+    claims = [f"{claim.text} ({claim.place})" for claim in claims_about(figure.name)]
     words = {"name": figure.name, "title": figure.title, "caption": figure.caption, "claims": claims}
     return {**words, "wanted": inputs, "done": inputs - len(missing), "missing": missing}
 
@@ -231,7 +226,7 @@ def figure_view(
         if one is not None:
             held = one.ours.held
             verdict = (f"{MARKS[held]} {VERDICT_WORDS[held]}", VERDICT_STYLES[held])
-            text = Text.assemble(verdict, f". {one.ours.evidence} (Rule: {one.rule}.)")
+            text = Text.assemble(verdict, f". {one.ours.evidence} (Rule: {one.claim.rule}.)")
             parts.append(Padding(text, (0, 0, 0, 4), expand=False))
     parts += [Text(f"Missing: {words}") for words in state["missing"]]
     parts += [Text(str(path)) for path in paths]

@@ -1,7 +1,7 @@
 """Our numbers beside the paper's, cell by cell: means, intervals, differences, marks, footnotes and their wording."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from soap.paper.architectures import TextTable
@@ -128,6 +128,11 @@ class Comparison:
         return sum(compared.ours is not None for compared in self.cells.values())
 
     @property
+    def progress(self) -> str:
+        """'3 of 5': cells that are filled, of those that can be."""
+        return f"{self.done} of {self.wanted}"
+
+    @property
     def missing(self) -> dict[str, int]:
         """Number of empty cells by recipe (with the prior's recipe, if it has one)."""
         empty = [compared.cell.query for compared in self.cells.values() if compared.ours is None]
@@ -141,6 +146,14 @@ class Comparison:
             data, _, rest = recipe.partition("-")
             by_data.setdefault(data, []).append(f"{rest} {cells}")
         return "; ".join(f"{data}: {', '.join(rests)}" for data, rests in by_data.items())
+
+    def lines(self, group: Heading) -> Iterator[tuple[Heading, bool, list[ComparedCell | None]]]:
+        """Every row with its cells in a group of columns, and whether it is the first of its section."""
+        section = ""
+        for row in self.rows:
+            cells = [self.cells.get((row.name, group.name, column.name)) for column in self.table.columns]
+            yield row, row.section != section, cells
+            section = row.section
 
     def label(self, place: Place) -> str:
         """A cell as text: 'SOAP-DR ε = 0, FCN, PGD'."""
@@ -267,8 +280,7 @@ def number_text(value: float | None) -> str:
 
 def heading(entry: Entry) -> str:
     """'Table 2: CIFAR-10 under white-box attacks'."""
-    table = entry.table if isinstance(entry, Comparison) else entry
-    return f"{display_name(table.name)}: {table.title}"
+    return f"{display_name(entry.table.name)}: {entry.table.title}"
 
 
 def display_name(name: str) -> str:

@@ -33,10 +33,15 @@ class FigureData:
     rows: Sequence[Row] = field(default=(), repr=False)
     timings: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
-    def find(self, name: str, kind: type[FigureRecord]) -> FigureRecord | None:
-        """The content of a file in the folder; None if there is no such file."""
-        path = self.folder / name
+    def find(self, kind: type[FigureRecord], name: str) -> FigureRecord | None:
+        """The record of a model or data set; None if there is no such file."""
+        path = self.folder / file_name(kind, name)
         return read(path, kind) if path.exists() else None
+
+
+def file_name(kind: type, name: str) -> str:
+    """Name of the file of a record of a model or data set, such as "curve-mnist-fcn-dr.npz"."""
+    return f"{kind.file_prefix}-{name}.npz"  # type: ignore[attr-defined]
 
 
 def save(path: Path, record: Any) -> None:

@@ -24,7 +24,7 @@ from soap.auxiliary.consistency import GRADIENTS, flipped_crop
 from soap.auxiliary.resize import nearest_floor_indexed
 from soap.data import Dataset
 from soap.errors import InputError, unknown
-from soap.evaluation.threats import PAPER
+from soap.evaluation import PAPER
 from soap.evaluation.transfer import evaluate_transfer
 from soap.paper.sweeps import SweepOptions
 from soap.purifiers import SOAP

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from soap.evaluation import PAPER, evaluate_transfer
 from soap.paper.black_box import SUBSTITUTES, evaluate_black_box
 from soap.paper.jobs import EvaluationJob, Job, TrainingJob, plan_jobs
 from soap.paper.row_queries import CellQuery
-from soap.paper.time_left import TimeLeft, duration_text
 from soap.purifiers import SOAP, Purifier
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
@@ -28,6 +26,9 @@ from soap.results import Ledger, Row, Store
 from soap.training import checkpoint
 
 WEIGHTS = "last.safetensors"
+
+MULTIPLICATIONS_PER_SECOND = {"cpu": 2e10, "cuda": 2e12}
+"""A first guess for the time left, until a job is done."""
 
 ShowStep = Callable[..., None]
 """Called with what is being done, how much is done, of how much, and the seconds left if known."""
@@ -37,7 +38,7 @@ class MissingError(Exception):
     """Data or weights of a job are missing; the message says what to do."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class JobProgress:
     """The current job, its step, and the time left for all jobs."""
 
@@ -54,21 +55,16 @@ class JobProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SkippedJob:
-    """A job that could not run. reason: what is missing and the command that fetches it."""
-
-    job: Job
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobsResult:
-    """Result of a run. rows: the new ones. finished: False if it was stopped before the end."""
+    """Result of a run. rows: the new ones. finished: False if it was stopped before the end.
+
+    skipped: jobs that could not run, each with what is missing and the command that fetches it.
+    """
 
     finished: bool
     jobs: int
     done: int
-    skipped: tuple[SkippedJob, ...]
+    skipped: dict[Job, str]
     rows: list[Row]
 
 
@@ -88,7 +84,6 @@ def run_jobs(
     limit: Mapping[str, int] | None = None,
     watch: Callable[[JobProgress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
-    clock: Callable[[], float] = time.monotonic,
 ) -> JobsResult:
     """Fill the cells that neither `rows` nor the store `results` fills, one job after another.
 
@@ -101,35 +96,38 @@ def run_jobs(
     before = {row.key for row in store.read()}
     runner = JobRunner(store, runs, device, data_root, batch, precision, compiled, stop)
     jobs = plan_jobs(queries, store.read(), weights=runner.weights, epochs=epochs, seeds=seeds, limit=limit)
-    left = TimeLeft([(job.kind, job.work) for job in jobs], device=device.type, clock=clock)
-    skipped: list[SkippedJob] = []
-    done = 0
+    skipped: dict[Job, str] = {}
+    finished: list[tuple[Job, float]] = []  # with seconds
+    pace = 1 / MULTIPLICATIONS_PER_SECOND.get(device.type, MULTIPLICATIONS_PER_SECOND["cpu"])
 
-    def report(number: int, job: Job, what: str, part: int, total: int, own: float | None = None) -> None:
-        seconds = left.seconds(own)
-        watch(
-            JobProgress(job=job, number=number, jobs=len(jobs), what=what, done=part, total=total, seconds_left=seconds)
-        )
+    def run_job(number: int, job: Job) -> bool:
+        began = time.monotonic()
+
+        def show(what: str, part: int, total: int, own: float | None = None) -> None:
+            """own: the job's own estimate of its seconds left."""
+            left = max(pace * job.work - (time.monotonic() - began), 0.0) if own is None else own
+            left += pace * sum(other.work for other in jobs[number:])
+            watch(JobProgress(job, number, len(jobs), what, part, total, left))
+
+        show("", 0, 1)
+        complete = runner.run(job, show)
+        if complete:
+            finished.append((job, time.monotonic() - began))
+        return complete
 
     for number, job in enumerate(jobs, 1):
         if stop():
             break
-        left.begin()
-        show = partial(report, number, job)
-        show(job.kind, 0, 1)
         try:
-            complete = runner.run(job, show)
+            if not run_job(number, job):
+                break
         except MissingError as problem:
-            skipped.append(SkippedJob(job=job, reason=str(problem)))
-            left.end(counts=False)
+            skipped[job] = str(problem)
             continue
-        if not complete:
-            break
-        left.end()
-        done += 1
+        pace = sum(seconds for _, seconds in finished) / sum(done.work for done, _ in finished)
     new = [row for row in Store(results).read() if row.key not in before]
-    finished = done + len(skipped) == len(jobs)
-    return JobsResult(finished=finished, jobs=len(jobs), done=done, skipped=tuple(skipped), rows=new)
+    done = len(finished)
+    return JobsResult(finished=done + len(skipped) == len(jobs), jobs=len(jobs), done=done, skipped=skipped, rows=new)
 
 
 @dataclass
@@ -182,7 +180,7 @@ class JobRunner:
             "precision": self.precision,
             "compiled": self.compiled,
             "resume": (folder / checkpoint.NAME).exists(),
-            "watch": lambda at: show(job.kind, at.step, at.steps, at.seconds_left),
+            "watch": lambda at: show("train", at.step, at.steps, at.seconds_left),
             "stop": self.stop,
         }
         done = recipes.make(recipes.revised(recipe, epochs=job.epochs, seed=job.seed), **options)
@@ -265,3 +263,11 @@ def _check_recipe(path: Path, recipe: str, seed: int) -> None:
             f"{path} was not trained by the recipe {recipe} with seed {seed} on all of {expected.data}; move its "
             "folder to train it again, or choose another folder for runs."
         )
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in words, e.g. "about 5 minutes"."""
+    for name, length in (("hour", 3600), ("minute", 60)):
+        if seconds >= 1.5 * length:
+            return f"about {round(seconds / length)} {name}s"
+    return "about a minute" if seconds >= 45 else "less than a minute"

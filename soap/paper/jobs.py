@@ -47,11 +47,6 @@ class TrainingJob:
     epochs: int
 
     @property
-    def kind(self) -> str:
-        """Jobs of one kind take about the same time for the same work."""
-        return "train"
-
-    @property
     def title(self) -> str:
         """The job in words."""
         return f"{_model_text(self.recipe, self.seed)}: train for {self.epochs} epochs"
@@ -80,11 +75,6 @@ class EvaluationJob:
     purifiers: tuple[PurifierChoice, ...]
     n: int
     priors: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """Jobs of one kind take about the same time for the same work."""
-        return self.attack
 
     @property
     def title(self) -> str:
@@ -119,14 +109,22 @@ def plan_jobs(
     weights: file of a recipe and seed, or None if they must be trained. epochs: largest number to train for. seeds: a
     row is needed for each of these trainings. limit: largest number of images by attack.
     """
-    limits = _checked(epochs, seeds, limit or {})
+    limits = limit or {}
+    if epochs is not None:
+        validate.at_least("epochs", epochs, 1)
+    if not seeds:
+        raise InputError("got no seed; expected at least one, e.g. seeds=(0,).")
+    for seed in seeds:
+        validate.at_least("seed", seed, 0)
     cells, known = list(queries), list(rows)
+    for attack in (*limits, *(cell.attack for cell in cells)):
+        if attack not in ATTACK_PASSES:
+            raise unknown("attack", attack, ATTACK_PASSES)
+        validate.at_least(f"limit of {attack}", limits.get(attack, 1), 1)
     groups: dict[tuple[int, str], dict[tuple[str, int], dict[DefenceSpec, CellQuery]]] = {}
     for seed in seeds:
         trained = [row for row in known if training_seed(row) == seed]
         for cell in cells:
-            if cell.attack not in ATTACK_PASSES:
-                raise unknown("attack", cell.attack, ATTACK_PASSES)
             n = min(cell.n, limits.get(cell.attack, cell.n))
             if cell.filled_by(trained, n):
                 continue
@@ -147,20 +145,6 @@ def plan_jobs(
             names = tuple(cell.prior for cell in behind if cell.prior is not None)
             jobs.append(EvaluationJob(recipe=recipe, seed=seed, attack=attack, purifiers=purifiers, n=n, priors=names))
     return jobs
-
-
-def _checked(epochs: int | None, seeds: Sequence[int], limit: Mapping[str, int]) -> Mapping[str, int]:
-    if epochs is not None:
-        validate.at_least("epochs", epochs, 1)
-    if not seeds:
-        raise InputError("got no seed; expected at least one, e.g. seeds=(0,).")
-    for seed in seeds:
-        validate.at_least("seed", seed, 0)
-    for attack, images in limit.items():
-        if attack not in ATTACK_PASSES:
-            raise unknown("attack", attack, ATTACK_PASSES)
-        validate.at_least(f"limit of {attack}", images, 1)
-    return limit
 
 
 def _model_text(recipe: str, seed: int) -> str:

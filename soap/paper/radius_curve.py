@@ -1,7 +1,7 @@
 """Mean auxiliary loss against the purification radius, and the elbow of that curve (Figure 3)."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -28,6 +28,7 @@ class RadiusCurve:
     eps_adv: the largest change of a pixel by the attack. radii, eps_adv: in units of the input, [0, 1].
     """
 
+    file_prefix: ClassVar[str] = "curve"
     model: str
     data: str
     attack: str
@@ -51,11 +52,6 @@ class RadiusCurve:
         enough = self.adversarial - ELBOW_SHARE * (self.adversarial - min(self.purified))
         lowest = self.radii[self.purified.index(min(self.purified))]  # if no radius lowers the loss
         return next((radius for radius, loss in zip(self.radii, self.purified, strict=True) if loss <= enough), lowest)
-
-
-def file_name(model: str) -> str:
-    """Name of the file of a model's curve."""
-    return f"curve-{model}.npz"
 
 
 def measure_radius_curve(

@@ -1,28 +1,24 @@
 """Queries on result rows: the row of one table cell, and the rows of one sweep."""
 
 import json
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from soap import recipes
 from soap.attacks.substitute import Substitute
-from soap.evaluation.threats import PAPER
+from soap.evaluation import PAPER
 from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.sweeps import AUXILIARY_AWARE, CROSS_ENTROPY
 from soap.recipes import generative
 from soap.results import Row, wilson
-from soap.specs import UNDEFENDED, AttackSpec, DefenceSpec, attack_spec
+from soap.specs import BARE, UNDEFENDED, AttackSpec, DefenceSpec, Spec, attack_spec
 
 MIN_IMAGES = 1_000
 """A row on the first images of the test set fills a cell if it has at least so many of them."""
 SUBSTITUTE_PREFIX = "substitute-"
 
 SweepCell = TypeVar("SweepCell", bound=Hashable)
-SweepKey = tuple[Hashable, SweepCell] | None
-"""The settings that a row shares with its sweep, and its own cell; None if the row is not part of the sweep."""
-
-CROSS_ENTROPY_TASK = json.dumps({"loss": CROSS_ENTROPY})
 
 
 def training_epochs(row: Row) -> int | None:
@@ -140,127 +136,114 @@ class BlackBoxQuery(CellQuery):
         return row.n == self.n
 
 
-class SoapSettings(NamedTuple):
-    """Settings of a SOAP purifier. eps: "min-aux", "oracle" or a radius. task: the auxiliary task's, as JSON."""
-
-    eps: float | str
-    grid: tuple[float, ...]
-    gamma: float
-    steps: int
-    task: str
-    precision: str
-
-    @property
-    def radius(self) -> float | None:
-        """The fixed radius; None if it was chosen for every image."""
-        return None if isinstance(self.eps, str) else self.eps
-
-
-def soap_settings(defence: DefenceSpec) -> SoapSettings | None:
-    """Settings of a SOAP purifier; None for any other defence."""
-    own = defence.settings
-    if defence.name != "SOAP" or not {"eps", "step_size", "steps"} <= own.keys():
-        return None
-    return SoapSettings(
-        eps=own["eps"],
-        grid=tuple(own.get("grid", ())),
-        gamma=own["step_size"],
-        steps=own["steps"],
-        task=json.dumps(own.get("task", {}), sort_keys=True),
-        precision=own.get("precision", "fp32"),
-    )
-
-
 def by_beta(rows: Iterable[Row], model: str) -> dict[tuple[float, bool], Row]:
     """Rows of the auxiliary-aware attack by (beta, purified)."""
-
-    def key(row: Row) -> SweepKey[tuple[float, bool]]:
-        shared = dict(row.attack.steps[0].settings)
-        if row.protocol != AUXILIARY_AWARE or row.attack.suite is not None or "beta" not in shared:
-            return None
-        beta = float(shared.pop("beta"))
-        return json.dumps(shared, sort_keys=True), (beta, row.defence.purifies)
-
-    return _largest_sweep(rows, model, key)
+    aware = [row for row in rows if row.protocol == AUXILIARY_AWARE and row.attack.suite is None]
+    return _largest_sweep(
+        aware,
+        model,
+        cell=lambda row: (float(row.attack.steps[0].settings["beta"]), row.defence.purifies),
+        shared=lambda row: _settings(row.attack.steps[0], without=("beta",)),
+    )
 
 
 def by_steps(rows: Iterable[Row], model: str) -> dict[tuple[float, int], Row]:
     """Rows under PGD, purified with min-aux, by (step size, number of steps)."""
-
-    def key(row: Row) -> SweepKey[tuple[float, int]]:
-        own = _transfer(row, "pgd")
-        if own is None or own.eps != "min-aux" or own.task == CROSS_ENTROPY_TASK:
-            return None
-        return (row.attack.steps, own.grid, own.task, own.precision), (own.gamma, own.steps)
-
-    return _largest_sweep(rows, model, key)
+    return _largest_sweep(
+        [row for row in _by_own_loss(rows, "pgd") if row.defence.eps == "min-aux"],
+        model,
+        cell=lambda row: (row.defence.settings["step_size"], row.defence.settings["steps"]),
+        shared=lambda row: (row.attack, _settings(row.defence, without=("step_size", "steps"))),
+    )
 
 
 def by_radius(rows: Iterable[Row], model: str) -> dict[float | None, Row]:
     """Rows under PGD by the fixed radius of the purifier; key None is min-aux with the same step size and steps."""
-
-    def key(row: Row) -> SweepKey[float | None]:
-        own = _transfer(row, "pgd")
-        if own is None or own.eps == "oracle" or own.task == CROSS_ENTROPY_TASK:
-            return None
-        return (row.attack.steps, own.gamma, own.steps, own.task, own.precision), own.radius
-
-    return _largest_sweep(rows, model, key)
+    return _largest_sweep(
+        [row for row in _by_own_loss(rows, "pgd") if row.defence.eps == "min-aux" or _radius(row) is not None],
+        model,
+        cell=_radius,
+        shared=lambda row: (row.attack, _settings(row.defence, without=("eps", "grid"))),
+    )
 
 
 def by_rotation_loss(rows: Iterable[Row], model: str) -> dict[tuple[str, str], Row]:
     """Rows purified with min-aux by (attack, loss): "none" or "pgd"; "squared error" or "cross entropy"."""
-    losses = {"{}": "squared error", CROSS_ENTROPY_TASK: "cross entropy"}
-
-    def key(row: Row) -> SweepKey[tuple[str, str]]:
-        own = _transfer(row, "none", "pgd")
-        if own is None or own.eps != "min-aux" or own.task not in losses or own.precision != "fp32":
-            return None
-        return (own.grid, own.gamma, own.steps), (row.attack.name, losses[own.task])
-
-    return _largest_sweep(rows, model, key)
+    losses = {"squared error": {}, "cross entropy": {"loss": CROSS_ENTROPY}}
+    return _by_task(rows, model, ("none", "pgd"), losses)
 
 
 def by_gradient(rows: Iterable[Row], model: str) -> dict[tuple[str, str], Row]:
     """Rows purified with min-aux by (attack, gradient variant): one of `ATTACKS`; one of `VARIANTS`."""
-    variants = {json.dumps({"gradient": name}): name for name in VARIANTS}
-
-    def key(row: Row) -> SweepKey[tuple[str, str]]:
-        own = _transfer(row, *ATTACKS)
-        if own is None or own.eps != "min-aux" or own.task not in variants or own.precision != "fp32":
-            return None
-        return (own.grid, own.gamma, own.steps), (row.attack.name, variants[own.task])
-
-    return _largest_sweep(rows, model, key)
+    return _by_task(rows, model, ATTACKS, {name: {"gradient": name} for name in VARIANTS})
 
 
 def by_attack(rows: Iterable[Row], model: str) -> dict[str, Row]:
     """Rows of the bare classifier on clean images ("none") and under FGSM ("fgsm")."""
-
-    def key(row: Row) -> SweepKey[str]:
-        fits = row.protocol == "transfer" and row.attack.name in ("none", "fgsm") and not row.defence.purifies
-        return ((), row.attack.name) if fits else None
-
-    return _largest_sweep(rows, model, key)
+    bare = [row for row in rows if row.protocol == "transfer" and row.defence == BARE]
+    known = [row for row in bare if row.attack.name in ("none", "fgsm")]
+    return _largest_sweep(known, model, cell=lambda row: row.attack.name, shared=lambda row: None)
 
 
-def _transfer(row: Row, *attacks: str) -> SoapSettings | None:
-    """The purifier of a row of the transfer protocol under one of the attacks."""
-    return soap_settings(row.defence) if row.protocol == "transfer" and row.attack.name in attacks else None
+def _purified(rows: Iterable[Row], *attacks: str) -> list[Row]:
+    """Rows behind SOAP, of the transfer protocol under one of the attacks."""
+    return [
+        row for row in rows if (row.protocol, row.defence.name) == ("transfer", "SOAP") and row.attack.name in attacks
+    ]
 
 
-def _largest_sweep(rows: Iterable[Row], model: str, key: Callable[[Row], SweepKey[SweepCell]]) -> dict[SweepCell, Row]:
+def _task(row: Row) -> dict[str, Any]:
+    """Settings of the purifier's auxiliary task."""
+    return dict(row.defence.settings.get("task", {}))
+
+
+def _by_own_loss(rows: Iterable[Row], attack: str) -> list[Row]:
+    return [row for row in _purified(rows, attack) if _task(row) != {"loss": CROSS_ENTROPY}]
+
+
+def _radius(row: Row) -> float | None:
+    """The purifier's radius; None if it was chosen for every image."""
+    return None if isinstance(row.defence.eps, str) else row.defence.eps
+
+
+def _by_task(
+    rows: Iterable[Row], model: str, attacks: Sequence[str], tasks: Mapping[str, dict[str, Any]]
+) -> dict[tuple[str, str], Row]:
+    """Rows purified with min-aux in fp32 by (attack, name). tasks: settings of the auxiliary task by name."""
+    known = [
+        row
+        for row in _purified(rows, *attacks)
+        if row.defence.eps == "min-aux"
+        and row.defence.settings.get("precision", "fp32") == "fp32"
+        and _task(row) in tasks.values()
+    ]
+    return _largest_sweep(
+        known,
+        model,
+        cell=lambda row: (row.attack.name, next(name for name, task in tasks.items() if task == _task(row))),
+        shared=lambda row: _settings(row.defence, without=("task",)),
+    )
+
+
+def _settings(spec: Spec, without: Sequence[str]) -> str:
+    """All settings but those that vary in a sweep, as text."""
+    return json.dumps({name: value for name, value in spec.settings.items() if name not in without}, sort_keys=True)
+
+
+def _largest_sweep(
+    rows: Iterable[Row], model: str, *, cell: Callable[[Row], SweepCell], shared: Callable[[Row], Hashable]
+) -> dict[SweepCell, Row]:
     """Rows of one sweep by cell: the sweep with most cells, then most images, then the latest date.
 
     A store holds rows of several trainings, numbers of images and purifiers; rows of different ones are not mixed.
+    shared: what all rows of a sweep have in common.
     """
     sweeps: dict[Hashable, dict[SweepCell, Row]] = {}
     for row in rows:
-        found = key(row) if row.model == model else None
-        if found is not None:
+        if row.model == model:
             by = row.provenance
-            shared = (found[0], row.n, by.weights_sha256, by.data_sha256, by.images, by.seed)
-            sweeps.setdefault(shared, {})[found[1]] = row
+            common = (shared(row), row.n, by.weights_sha256, by.data_sha256, by.images, by.seed)
+            sweeps.setdefault(common, {})[cell(row)] = row
     return max(
         sweeps.values(),
         key=lambda sweep: (len(sweep), next(iter(sweep.values())).n, max(r.provenance.date for r in sweep.values())),

@@ -17,8 +17,8 @@ from soap.auxiliary import JointModel, Rotation, all_turns
 from soap.auxiliary.rotation import TURNS
 from soap.data import Dataset
 from soap.errors import InputError, unknown
+from soap.evaluation import PAPER, Clean
 from soap.evaluation.provenance import gather
-from soap.evaluation.threats import PAPER, Clean
 from soap.evaluation.transfer import TransferRun, Watch, evaluate_transfer
 from soap.purifiers import SOAP
 from soap.results import Row, Store

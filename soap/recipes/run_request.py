@@ -1,14 +1,14 @@
 """The request of a suite run: which model, which purifier and which images; stored in the run's folder."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from soap import data as library
 from soap import zoo
+from soap._files.records import read_record
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.defence import Defence
@@ -46,10 +46,6 @@ class RunRequest:
     prior: str | None = None
     seed: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """The stored form."""
-        return asdict(self)
-
     @property
     def bare(self) -> bool:
         """Whether the network has no purifier."""
@@ -74,28 +70,18 @@ def read_request(folder: RunFolder, *, model: str | None = None, data: str | Non
     A run made from Python stores no request; its plan names the model and the data.
     """
     plan = folder.plan()
-    stored = folder.read_fact(COMMAND_FACT)
-    if stored is None:
-        stored = RunRequest(
-            model=plan["target"]["name"],
-            gradient=None,
-            eps_pfy=str(plan["target"]["defence"]["eps"]) if plan["purifies"] else None,
-            data=plan["data"]["name"],
-            split=plan["data"]["split"],
-            limit=plan["data"]["n"],
-            command="",
-        ).as_json()
+    stored = folder.read_fact(COMMAND_FACT) or {
+        "model": plan["target"]["name"],
+        "gradient": None,
+        "eps_pfy": str(plan["target"]["defence"]["eps"]) if plan["purifies"] else None,
+        "data": plan["data"]["name"],
+        "split": plan["data"]["split"],
+        "limit": plan["data"]["n"],
+        "command": "",
+    }
     try:
-        found = RunRequest(**stored)
-        texts = (found.model, found.data, found.split, found.command, found.purifier)
-        optional = (found.gradient, found.eps_pfy, found.prior)
-        if not (
-            all(isinstance(text, str) for text in texts)
-            and all(isinstance(text, str | None) for text in optional)
-            and all(isinstance(count, int) for count in (found.limit, found.seed))
-        ):
-            raise TypeError("a value has the wrong type")
-    except TypeError as error:
+        found = read_record(RunRequest, stored)
+    except (TypeError, ValueError) as error:
         path = folder.path / "facts" / f"{COMMAND_FACT}.json"
         raise FileError(f"{path}: not a stored request ({error}); repeat the command that made the run.") from error
     return replace(found, model=model or found.model, data=data or found.data)

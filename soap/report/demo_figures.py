@@ -6,9 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from soap.evaluation.showcase import STAGES, Showcase
-from soap.report.drawing import Palette, show_zero
-from soap.report.panels import PAGE_FONT_SIZE, page_axes
-from soap.report.thumbnails import add_image, add_text, empty_page
+from soap.report.drawing import PAGE_FONT_SIZE, Palette, add_image, add_text, empty_page, page_axes, show_zero
 from soap.shapes import Tensor
 
 BLOCKS = {"inputs": "what the network is shown", "decoded": "what its decoder makes of it"}

@@ -10,7 +10,7 @@ from soap.report.demo_figures import draw_digits, draw_radii, draw_steps
 from soap.report.drawing import DARK, LIGHT
 from soap.report.html import environment, picture
 from soap.report.row_text import defence_text, settings_text
-from soap.report.run_figures.bars import draw_bars
+from soap.report.run_figures import draw_bars
 from soap.report.run_words import knowing_words
 from soap.results import Row
 

@@ -8,9 +8,7 @@ from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER, headline
 from soap.report.drawing import DARK, LIGHT
 from soap.report.html import environment, picture
 from soap.report.row_text import defence_text, step_text, training_text
-from soap.report.run_figures.bars import draw_bars
-from soap.report.run_figures.broken_images import gallery
-from soap.report.run_figures.curves import accuracy_by_radius, draw_losses, draw_radii, loss_by_step
+from soap.report.run_figures import accuracy_by_radius, draw_bars, draw_losses, draw_radii, gallery, loss_by_step
 from soap.report.run_words import alone, gain, right, shown_lines, subject, threat_words
 from soap.results import defence_from_json, provenance_from_json
 from soap.specs import AttackStep

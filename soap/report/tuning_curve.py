@@ -5,17 +5,27 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from soap.evaluation.tuning import Tuning
-from soap.report import panels
-from soap.report.drawing import LIGHT, Palette, save_figure, show_zero
+from soap.report.drawing import (
+    LIGHT,
+    Palette,
+    add_legend,
+    mark_attack,
+    mark_elbow,
+    panel_row,
+    radius_axis,
+    save_figure,
+    set_titles,
+    show_zero,
+)
 
 NAME = "tune"
 
 
 def draw(tuning: Tuning, palette: Palette = LIGHT) -> Figure:
     """Curves for the chosen gamma and T, with the attack's radius and the elbow."""
-    figure, (axes,) = panels.panel_row(1, palette, width=6.4, height=4.2)
+    figure, (axes,) = panel_row(1, palette, width=6.4, height=4.2)
     best = tuning.best
-    scale = 1 if tuning.eps_adv > 0.1 else 255  # small radii are in grey levels, as in the paper
+    scale, x_label = radius_axis(tuning.eps_adv)
     radii = [radius * scale for radius in tuning.radii]
     lines = (
         ("attacked, purified", best.attacked, palette.adversarial, "-", "o"),
@@ -23,20 +33,14 @@ def draw(tuning: Tuning, palette: Palette = LIGHT) -> Figure:
     )
     for label, losses, colour, dashes, marker in lines:
         axes.plot(radii, losses, color=colour, linestyle=dashes, marker=marker, markersize=4, linewidth=2, label=label)
-    attack = f"attack's radius, {tuning.eps_adv * scale:.3g}"
-    axes.axvline(tuning.eps_adv * scale, color=palette.ink, linestyle=(0, (1, 2)), linewidth=1.4, label=attack)
+    mark_attack(axes, tuning.eps_adv * scale, palette)
     at = tuning.radii.index(best.elbow)
-    axes.plot(
-        [radii[at]], [best.attacked[at]], marker="^", markersize=11, linestyle="none", markerfacecolor=palette.paper,
-        markeredgecolor=palette.ink, markeredgewidth=1.6, label=f"elbow, {radii[at]:.3g}",
-    )  # fmt: skip
+    mark_elbow(axes, radii[at], best.attacked[at], palette)
     show_zero(axes)
-    unit = "" if scale == 1 else ", in 255ths"
     name = tuning.model.replace("$", r"\$")  # $ starts mathematics in matplotlib
     title = f"{name}: $\\gamma$ = {best.step_size * scale:.3g}, T = {best.steps}"
-    x_label = f"purification radius $\\epsilon_{{pfy}}${unit}"
-    panels.set_titles(axes, palette, title, x_label, "mean auxiliary loss", f"{tuning.n:,} images")
-    panels.add_legend(axes, palette)
+    set_titles(axes, palette, title, x_label, "mean auxiliary loss", f"{tuning.n:,} images")
+    add_legend(axes, palette)
     return figure
 
 

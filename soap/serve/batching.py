@@ -74,8 +74,7 @@ class BatchWorker:
     @property
     def waiting(self) -> int:
         """Number of jobs in the queue."""
-        with self._changed:
-            return len(self._pending())
+        return len(self._pending())
 
     def admit(self, deadline: float) -> Job:
         """A place in the queue; raises status 503 if the queue is full.

@@ -25,6 +25,8 @@ HEADERS = {
 }
 """Response headers by status. A full queue is empty again in less than a second."""
 
+ROUTER_MESSAGES = {404: "this route does not exist; see /docs.", 405: "the route does not take this method; see /docs."}
+
 
 class ErrorDetail(BaseModel):
     """kind: a fixed word for programs. message: what was given, what is expected, what to do."""
@@ -45,13 +47,12 @@ class RequestError(Exception):
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
         self.headers = {**HEADERS.get(status, {}), **(headers or {})}
 
     def response(self) -> JSONResponse:
         """The error response."""
-        error = ErrorDetail(kind=KINDS.get(self.status, "request"), message=self.message)
-        return JSONResponse(ErrorResponse(error=error).model_dump(), self.status, self.headers)
+        error = {"kind": KINDS.get(self.status, "request"), "message": str(self)}
+        return JSONResponse({"error": error}, self.status, self.headers)
 
 
 def busy(reason: str) -> RequestError:
@@ -81,10 +82,6 @@ def _request_error(error: Exception) -> RequestError:
         first = error.errors()[0]
         return RequestError(422, f"{'.'.join(map(str, first['loc'][1:])) or 'request'}: {first['msg']}; see /docs.")
     if isinstance(error, HTTPException):
-        messages = {
-            404: "this route does not exist; see /docs.",
-            405: "the route does not take this method; see /docs.",
-        }
-        message = messages.get(error.status_code, str(error.detail))
+        message = ROUTER_MESSAGES.get(error.status_code, str(error.detail))
         return RequestError(error.status_code, message, error.headers)
     return RequestError(422, str(error))

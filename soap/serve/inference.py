@@ -17,9 +17,8 @@ from soap.serve.batching import BatchWorker, OverdueError
 from soap.serve.http_errors import RequestError, busy
 from soap.serve.limits import Limits
 from soap.serve.monitoring import Metrics
-from soap.serve.operations import Operation, Trajectory
+from soap.serve.operations import Operation, ServedModel, Trajectory, load_served_model
 from soap.serve.request_images import decode_image
-from soap.serve.served_model import ServedModel, load_served_model
 
 Result = TypeVar("Result")
 
@@ -35,18 +34,17 @@ class InferenceService:
     def __init__(self, models: Sequence[str], limits: Limits, device: str | torch.device) -> None:
         if not models:
             raise InputError("no model is given, expected at least one to serve; `soap models` lists them.")
-        self.limits = limits
-        self.metrics = Metrics()
+        self.limits, self.metrics = limits, Metrics()
         loaded = [load_served_model(name, device=device) for name in dict.fromkeys(models)]
         self.models = {served.name: served for served in loaded}
         if len(self.models) < len(loaded):
             raise InputError(f"two of the models {', '.join(models)} have the same name; serve them separately.")
-        self.workers: dict[str, BatchWorker] = {}
-        for name, served in self.models.items():
-            self.workers[name] = BatchWorker(served.model, limits, partial(self._count_batch, name))
-            self.metrics.observe_worker(self.workers[name])
+        self.workers = {
+            name: BatchWorker(served.model, limits, partial(self.metrics.count_batch, name))
+            for name, served in self.models.items()
+        }
+        self.metrics.observe_workers(self.workers)
         self._codecs = ThreadPoolExecutor(CODEC_THREADS, "soap-codec")
-        self._finished = 0
 
     def start(self) -> None:
         """Start the worker threads."""
@@ -58,11 +56,6 @@ class InferenceService:
         for worker in self.workers.values():
             worker.close()
         self._codecs.shutdown()
-
-    @property
-    def healthy(self) -> bool:
-        """Whether every worker thread runs."""
-        return all(worker.alive for worker in self.workers.values())
 
     def model(self, name: str | None) -> ServedModel:
         """A model by name; None for the first."""
@@ -79,7 +72,8 @@ class InferenceService:
         if label is not None and label >= served.model.classes:
             raise InputError(f"label is {label}, expected a class from 0 to {served.model.classes - 1}.")
         kind, body = request.headers.get("content-type", ""), await request.body()
-        x = await self.in_thread(partial(decode_image, body, kind, served.shape, self.limits, invert=invert))
+        shape = served.model.input_shape
+        x = await self.in_thread(partial(decode_image, body, kind, shape, self.limits, invert=invert))
         future = self.workers[served.name].submit(request.scope[JOB_KEY], operation, x, label)
         result: asyncio.Future[Any] = asyncio.wrap_future(future)
         disconnect: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(request))
@@ -94,27 +88,17 @@ class InferenceService:
         finally:
             result.cancel()
             disconnect.cancel()
-            self._finished += 1
 
     async def in_thread(self, function: Callable[[], Result]) -> Result:
         """Run `function` in a codec thread, so that it does not block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._codecs, function)
 
     async def trim_memory(self) -> None:
-        """Return freed memory to the system every few seconds if a request has finished since; runs forever.
-
-        glibc keeps the memory of large requests otherwise. Other C libraries have no such function.
-        """
+        """Return freed memory to the system every few seconds, forever; glibc alone keeps that of large requests."""
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-        seen = 0
         while trim is not None:
             await asyncio.sleep(TRIM_INTERVAL_S)
-            if self._finished != seen:
-                seen = self._finished
-                await self.in_thread(partial(trim, 0))
-
-    def _count_batch(self, model: str, operation: Operation, images: int) -> None:
-        self.metrics.batch.labels(model, operation.name).observe(images)
+            await self.in_thread(partial(trim, 0))
 
 
 async def _disconnected(request: Request) -> None:

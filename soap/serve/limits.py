@@ -33,8 +33,9 @@ class Limits:
     steps: int = 100
 
     def __post_init__(self) -> None:
-        counts = ("body", "json", "total_body", "pixels", "connections", "queue", "overload_queue", "batch", "attacks")
-        for name in (*counts, "steps"):
-            validate.at_least(name, getattr(self, name), 1)
-        validate.positive("timeout_s", self.timeout_s)
-        validate.non_negative("gather_s", self.gather_s)
+        checks = {"timeout_s": validate.positive, "gather_s": validate.non_negative}
+        for name, value in vars(self).items():
+            if name in checks:
+                checks[name](name, value)
+            else:
+                validate.at_least(name, value, 1)

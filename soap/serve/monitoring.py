@@ -7,6 +7,8 @@ import json
 import logging
 import time
 import traceback
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from soap.serve.admission import WORK_PATHS
 from soap.serve.batching import BatchWorker
 from soap.serve.http_errors import RequestError, busy
+from soap.serve.operations import Operation
 
 LOG = logging.getLogger("soap.serve")
 
@@ -37,20 +40,23 @@ class Metrics:
     """Prometheus metrics of one service, in their own registry."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        registry: dict[str, Any] = {"registry": self.registry}
-        self.requests = Counter("soap_requests", "Requests answered", ["route", "status"], **registry)
-        self.seconds = Histogram("soap_request_seconds", "Time from request to response", ["route"], **registry)
-        sizes = (1, 2, 4, 8, 16, 32, 64, 128)
-        labels = ["model", "operation"]
-        self.batch = Histogram("soap_batch_images", "Images in one batch", labels, buckets=sizes, **registry)
-        self.queue = Gauge("soap_queue_requests", "Requests waiting", ["model"], **registry)
-        self.running = Gauge("soap_running_requests", "Requests in the running batch", ["model"], **registry)
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("soap_requests", "Requests answered", ["route", "status"], registry=registry)
+        self.seconds = Histogram("soap_request_seconds", "Time from request to response", ["route"], registry=registry)
+        labels, sizes = ["model", "operation"], (1, 2, 4, 8, 16, 32, 64, 128)
+        self.batch = Histogram("soap_batch_images", "Images in one batch", labels, buckets=sizes, registry=registry)
+        self.queue = Gauge("soap_queue_requests", "Requests waiting", ["model"], registry=registry)
+        self.running = Gauge("soap_running_requests", "Requests in the running batch", ["model"], registry=registry)
 
-    def observe_worker(self, worker: BatchWorker) -> None:
-        """Report a worker's queue length, and its running requests, at every scrape."""
-        self.queue.labels(worker.model.name).set_function(lambda: worker.waiting)
-        self.running.labels(worker.model.name).set_function(lambda: worker.running)
+    def observe_workers(self, workers: Mapping[str, BatchWorker]) -> None:
+        """Report the queue length and the running requests of each worker at every scrape."""
+        for name, worker in workers.items():
+            self.queue.labels(name).set_function(partial(getattr, worker, "waiting"))
+            self.running.labels(name).set_function(partial(getattr, worker, "running"))
+
+    def count_batch(self, model: str, operation: Operation, images: int) -> None:
+        """Count one batch of a model."""
+        self.batch.labels(model, operation.name).observe(images)
 
 
 class AccessLog:
@@ -85,26 +91,22 @@ class AccessLog:
             await self.app(scope, receive, send_response)
         except Exception as error:
             if not isinstance(error, RequestError):
-                LOG.error({"event": "failure", "error": type(error).__name__, "place": _place(error)})
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                place = f"{Path(frame.filename).name}:{frame.lineno}"
+                LOG.error({"event": "failure", "error": type(error).__name__, "place": place})
                 error = busy("the service failed on this request")
             if status == 0:
                 await error.response()(scope, receive, send_response)
         finally:
-            self._note(scope, status, time.perf_counter() - start)
+            self._record(scope, status, time.perf_counter() - start)
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", scope["path"] if scope["path"] in WORK_PATHS else "other")
         self.metrics.requests.labels(route, status).inc()
         self.metrics.seconds.labels(route).observe(seconds)
         if LOG.isEnabledFor(logging.INFO):
             method = scope["method"] if scope["method"] in METHODS else "other"
             LOG.info({"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)})
-
-
-def _place(error: BaseException) -> str:
-    """File and line that raised the exception."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
 class JsonFormatter(logging.Formatter):

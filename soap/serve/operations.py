@@ -1,15 +1,15 @@
-"""Operations on a batch of images (predict, purify, attack) and the trajectory of each image.
+"""Served models, the operations on a batch of images (predict, purify, attack), and the trajectory of each image.
 
 An operation is a frozen dataclass: requests with equal operations share a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from soap import validate
+from soap import validate, zoo
 from soap._runtime.isolation import isolated
 from soap.attacks import FGSM, PGD, Attack
 from soap.attacks.losses import LOSSES
@@ -17,9 +17,16 @@ from soap.auxiliary import JointModel
 from soap.balls import BALLS
 from soap.data.pictures import round_to_8bit
 from soap.descent import iterates
+from soap.evaluation import PAPER
 from soap.purifiers import SOAP
 from soap.purifiers.grid import max_paths
+from soap.recipes import Recipe
+from soap.recipes.attacks import attacks_by_name, paper_data_set
+from soap.recipes.recipe import class_names
 from soap.shapes import Float, Tensor
+
+OFFERED_ATTACKS = ("fgsm", "pgd", "df")
+"""The paper's attacks that finish within a request's deadline; Carlini and Wagner's takes longer."""
 
 IMAGES_PER_PASS = 256
 """Images of one forward pass over the points of trajectories."""
@@ -29,6 +36,35 @@ NO_LABEL = -1
 
 DEEPFOOL_GRADIENTS = 60
 """Approximate number of gradients per image of DeepFool: a few iterations, one gradient per class."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServedModel:
+    """A loaded model, the names of its classes, and the paper's attacks for its data set."""
+
+    model: JointModel
+    recipe: Recipe
+    classes: tuple[str, ...]
+    attacks: Mapping[str, Attack]
+
+    @property
+    def name(self) -> str:
+        """Name of the model in requests."""
+        return self.model.name
+
+    def attack(self, name: str, *, eps: float | None = None, steps: int | None = None) -> Attack:
+        """An attack by name, with the paper's settings for those not given."""
+        given = {key: value for key, value in {"eps": eps, "steps": steps}.items() if value is not None}
+        return attacks_by_name(self.attacks, [name], settings=given)[name]
+
+
+def load_served_model(name: str, *, device: str | torch.device) -> ServedModel:
+    """Load a bundled model by name, or a model from the path of a .safetensors file."""
+    model, recipe = zoo.load(name, device=device), zoo.recipe(name)
+    model.requires_grad_(False)  # once here, instead of in every call
+    paper = PAPER[paper_data_set(recipe.data, recipe, model)]
+    attacks = {attack: paper[attack] for attack in OFFERED_ATTACKS}
+    return ServedModel(model=model, recipe=recipe, classes=tuple(class_names(recipe, model.classes)), attacks=attacks)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,8 +137,8 @@ class AttackClassifier:
 
     def points(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, None]:
         """Every iterate of FGSM and PGD; first and last point of other attacks."""
-        predicted = _evaluate(model, x, losses=False)[0].argmax(1).to(y.device)
-        y = torch.where(y == NO_LABEL, predicted, y)
+        with isolated(model), torch.no_grad():
+            y = torch.where(y == NO_LABEL, model(x).argmax(1), y)
         if isinstance(self.attack, FGSM):
             points = pgd_points(PGD(eps=self.attack.eps, step_size=self.attack.eps or 1.0, steps=1), model, x, y)
         elif isinstance(self.attack, PGD):
@@ -134,15 +170,14 @@ def run_operation(
     x = torch.stack(list(images)).to(device)
     y = torch.tensor([NO_LABEL if label is None else label for label in labels], device=device)
     points, eps = operation.points(model, x, y)
-    flat_probabilities, flat_losses = _evaluate(model, points.flatten(0, 1), losses=model.purifiable)
-    probabilities = flat_probabilities.reshape(*points.shape[:2], -1)
-    losses = None if flat_losses is None else flat_losses.reshape(points.shape[:2])
+    probabilities, losses = _evaluate(model, points.flatten(0, 1))
+    probabilities = probabilities.reshape(*points.shape[:2], -1)
     points = points.cpu()
     return [
         Trajectory(
             points=points[:, i],
             probabilities=probabilities[:, i],
-            losses=None if losses is None else losses[:, i],
+            losses=None if losses is None else losses.reshape(points.shape[:2])[:, i],
             eps=None if eps is None else float(eps[i]),
             label=int(probabilities[0, i].argmax()) if label is None else label,
         )
@@ -150,12 +185,11 @@ def run_operation(
     ]
 
 
-def _evaluate(model: JointModel, x: Tensor, *, losses: bool) -> tuple[Tensor, Tensor | None]:
-    """Class probabilities and auxiliary losses, on the CPU."""
-    probabilities, auxiliary = [], []
+def _evaluate(model: JointModel, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Class probabilities and auxiliary losses (None without an auxiliary task), on the CPU."""
+    parts = torch.split(x, IMAGES_PER_PASS)
     with isolated(model), torch.no_grad():
-        for part in torch.split(x, IMAGES_PER_PASS):
-            probabilities.append(model(part).softmax(1).cpu())
-            if losses:
-                auxiliary.append(model.auxiliary.loss(model, part).cpu())
-    return torch.cat(probabilities), torch.cat(auxiliary) if losses else None
+        probabilities = torch.cat([model(part).softmax(1).cpu() for part in parts])
+        if not model.purifiable:
+            return probabilities, None
+        return probabilities, torch.cat([model.auxiliary.loss(model, part).cpu() for part in parts])

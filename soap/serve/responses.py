@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from soap.attacks import Attack
 from soap.balls import row_norms
 from soap.data.pictures import encode_png, magnify_difference
-from soap.serve.operations import Trajectory
-from soap.serve.served_model import ServedModel
+from soap.serve.operations import ServedModel, Trajectory
 from soap.shapes import Tensor
 
 TOP_CLASSES = 3
@@ -96,36 +96,72 @@ class AttackResponse(TrajectoryResponse):
     l2: float
 
 
+class ModelResponse(BaseModel):
+    """A served model: its input, its classes, and the settings used if a request gives none.
+
+    browser_bytes: bytes that the page loads to run the model in the browser; null if it cannot.
+    """
+
+    name: str
+    data: str
+    task: str | None
+    purifiable: bool
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    attacks: dict[str, dict[str, Any]]
+    purification: dict[str, Any] | None
+    browser_bytes: int | None
+
+
 def predict_response(served: ServedModel, trajectory: Trajectory, *, pictures: bool) -> PredictResponse:
     """The response of /v1/predict."""
     return PredictResponse(
+        **_prediction(served, trajectory, -1),
         model=served.name,
         aux_loss=_loss(trajectory, 0),
         input=_base64_png(trajectory.points[0]) if pictures else None,
-        **_prediction(served, trajectory, -1),
     )
 
 
 def purify_response(served: ServedModel, trajectory: Trajectory, *, pictures: bool) -> PurifyResponse:
     """The response of /v1/purify."""
-    return PurifyResponse(eps=trajectory.eps, **_trajectory(served, trajectory, pictures=pictures))
+    return PurifyResponse(**_trajectory(served, trajectory, pictures=pictures), eps=trajectory.eps)
 
 
-def attack_response(served: ServedModel, trajectory: Trajectory, attack: object, *, pictures: bool) -> AttackResponse:
+def attack_response(served: ServedModel, trajectory: Trajectory, attack: Attack, *, pictures: bool) -> AttackResponse:
     """The response of /v1/attack."""
     delta = trajectory.points[-1:] - trajectory.points[:1]
     return AttackResponse(
+        **_trajectory(served, trajectory, pictures=pictures),
         attack=repr(attack),
         eps=getattr(attack, "eps", None),
         label=trajectory.label,
         fooled=int(trajectory.probabilities[-1].argmax()) != trajectory.label,
         linf=float(delta.abs().max()),
         l2=float(row_norms(delta)[0]),
-        **_trajectory(served, trajectory, pictures=pictures),
+    )
+
+
+def model_response(served: ServedModel, browser_bytes: int | None) -> ModelResponse:
+    """One model in the response of /v1/models."""
+    own = served.model.purification
+    return ModelResponse(
+        name=served.name,
+        data=served.recipe.data,
+        task=served.recipe.task,
+        purifiable=served.model.purifiable,
+        input_shape=served.model.input_shape,
+        classes=served.classes,
+        attacks={
+            name: _settings(attack, "eps", "step_size", "steps", "radius") for name, attack in served.attacks.items()
+        },
+        purification=None if own is None else _settings(own, "step_size", "steps", "grid"),
+        browser_bytes=browser_bytes,
     )
 
 
 def _trajectory(served: ServedModel, trajectory: Trajectory, *, pictures: bool) -> dict[str, Any]:
+    """The fields of `TrajectoryResponse`."""
     first, last = trajectory.points[0], trajectory.points[-1]
     difference, magnification = magnify_difference(last - first)
     return {
@@ -143,17 +179,15 @@ def _trajectory(served: ServedModel, trajectory: Trajectory, *, pictures: bool) 
 
 
 def _prediction(served: ServedModel, trajectory: Trajectory, t: int) -> dict[str, Any]:
+    """The fields of `Prediction` at step t."""
     label = int(trajectory.probabilities[t].argmax())
-    return {
-        "class_number": label,
-        "name": served.classes[label],
-        "probabilities": _rounded(trajectory.probabilities[t]),
-    }
+    rounded = [round(value, 6) for value in trajectory.probabilities[t].tolist()]
+    return {"class_number": label, "name": served.classes[label], "probabilities": rounded}
 
 
 def _step(served: ServedModel, trajectory: Trajectory, t: int, *, pictures: bool) -> StepResponse:
     order = trajectory.probabilities[t].argsort(descending=True, stable=True)[:TOP_CLASSES].tolist()
-    rounded = _rounded(trajectory.probabilities[t])
+    rounded = _prediction(served, trajectory, t)["probabilities"]
     top = [ClassProbability(class_number=i, name=served.classes[i], probability=rounded[i]) for i in order]
     return StepResponse(
         **top[0].model_dump(),
@@ -165,12 +199,12 @@ def _step(served: ServedModel, trajectory: Trajectory, t: int, *, pictures: bool
     )
 
 
+def _settings(of: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names if hasattr(of, name)}
+
+
 def _loss(trajectory: Trajectory, t: int) -> float | None:
     return None if trajectory.losses is None else float(trajectory.losses[t])
-
-
-def _rounded(values: Tensor) -> list[float]:
-    return [round(value, 6) for value in values.tolist()]
 
 
 def _base64_png(x: Tensor) -> str:

@@ -24,7 +24,7 @@ from granian.log import LogLevels
 
 from soap import zoo
 from soap.errors import InputError, SoapError
-from soap.serve.access import check_binding
+from soap.serve.admission import check_binding
 from soap.serve.app import create_app
 from soap.serve.limits import Limits
 from soap.serve.monitoring import logging_config
@@ -35,10 +35,9 @@ MAX_HEADER_BYTES = 65_536
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """Settings of the server; picklable, since the worker process receives them.
+    """Settings of the server, sent to the worker process; address and port are those of `listen_address`.
 
-    address, port: where to listen, as `listen_address` returns them. tls: certificate and key file, PEM.
-    max_memory_mib: the worker is replaced when its resident memory exceeds it.
+    tls: certificate and key file, PEM. max_memory_mib: the worker is replaced when its resident memory exceeds it.
     """
 
     models: tuple[str, ...]
@@ -67,16 +66,16 @@ def listen_address(host: str, port: int) -> tuple[str, int]:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise InputError(f"host is {host!r}, which is not an address of this machine ({error.strerror}).") from error
-    with socket.socket(family, kind, protocol) as probe:
-        try:
+    try:
+        with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             found: tuple[str, int] = probe.getsockname()[:2]
-        except OSError as error:
-            raise InputError(
-                f"cannot listen at {host}, port {port} ({error.strerror}); choose another --port, or 0 for a free one."
-            ) from error
-    return found
+            return found
+    except OSError as error:
+        raise InputError(
+            f"cannot listen at {host}, port {port} ({error.strerror}); choose another --port, or 0 for a free one."
+        ) from error
 
 
 def run_server(config: ServerConfig, on_ready: Callable[[], None]) -> None:

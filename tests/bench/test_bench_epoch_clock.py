@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from soap.bench.training_run import EpochClock
+from soap.bench.training import EpochClock
 from soap.errors import InputError
 
 STEP, CHECKPOINT = 2.0, 50.0
@@ -24,10 +24,10 @@ def epochs(clock, time, *, count, steps, told_twice=False):
     for step in range(1, count * steps + 1):
         time.now += STEP
         if told_twice:
-            clock.reached(step)
+            clock.step = step
         if step % steps == 0:
             time.now += CHECKPOINT
-            clock.reached(step)
+            clock.step = step
         said.append(clock.tick())
         if said[-1] is not None:
             time.now += 1000  # another path has its turn
@@ -52,6 +52,6 @@ def test_a_loop_that_skips_steps_cannot_be_scaled(monkeypatch):
     clock = EpochClock(torch.device("cpu"), measured=4, whole=100)
     Time(monkeypatch)
     clock.start()
-    clock.reached(4)
+    clock.step = 4
     with pytest.raises(InputError, match="--steps"):
         clock.tick()

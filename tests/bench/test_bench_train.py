@@ -9,8 +9,8 @@ from soap import recipes
 from soap.bench import Rates
 from soap.bench.reference import PlainTraining
 from soap.bench.training import bench_train
-from soap.training.joint_step import Stepper
-from soap.training.loop import _Run
+from soap.training.joint_step import JointStep
+from soap.training.loop import TrainingLoop
 
 CPU = torch.device("cpu")
 RECIPE = replace(recipes.read("mnist-fcn-no-def"), data="mnist-mini")
@@ -32,9 +32,9 @@ def told(monkeypatch):
         return slow
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    monkeypatch.setattr(Stepper, "__call__", taking("ours", OURS, Stepper.__call__))
+    monkeypatch.setattr(JointStep, "__call__", taking("ours", OURS, JointStep.__call__))
     monkeypatch.setattr(PlainTraining, "_train_step", taking("plain", PLAIN, PlainTraining._train_step))
-    monkeypatch.setattr(_Run, "_save_weights", taking("weights", WEIGHTS, _Run._save_weights))
+    monkeypatch.setattr(TrainingLoop, "_save_weights", taking("weights", WEIGHTS, TrainingLoop._save_weights))
     return done
 
 

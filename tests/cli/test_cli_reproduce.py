@@ -9,11 +9,12 @@ from paper_rows import row_for
 
 import soap
 from soap.paper import rows
+from soap.paper.claims.checks import CLAIMS
 from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
-from soap.paper.claims.texts import CLAIMS
 from soap.paper.figure_list import FIGURES
 from soap.paper.job_runner import JobsResult
 from soap.paper.tables import TABLES, PaperTable
+from soap.report.row_text import eps_text
 from soap.results import Store
 
 WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].query
@@ -150,7 +151,9 @@ def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
     numbers = {"dr-min-aux": 6500, "fgsm-at": 8000, "pgd-at": 5000}
     for method, correct in numbers.items():
         wanted = cells[method, "fcn", "fgsm"].query
-        row = row_for(wanted, correct, date="2099-01-01T00:00:00+00:00", weights="f", training="1000 epochs, seed 0")
+        row = row_for(
+            wanted, correct, date="2099-01-01T00:00:00+00:00", weights="f", training="1000 epochs, seed 0, fp32"
+        )
         Store(tmp_path / "mine.jsonl").append(row)
     done = run("reproduce", "claims", "--results", "mine.jsonl", "--json")
     assert done.code == 0
@@ -225,7 +228,7 @@ def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
 
     def fake(wanted, **options):
         seen.update(options, wanted=list(wanted))
-        return JobsResult(finished=False, jobs=4, done=1, skipped=(), rows=[])
+        return JobsResult(finished=False, jobs=4, done=1, skipped={}, rows=[])
 
     monkeypatch.setattr("soap.paper.command.run_jobs", fake)
     done = run("reproduce", "--run", "--only", "cifar10-resnet18-lc", "--epochs", "30", "--trainings", "2",

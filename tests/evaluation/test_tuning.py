@@ -14,9 +14,8 @@ import soap
 from soap import SOAP, InputError
 from soap.attacks import PGD
 from soap.data import Dataset
-from soap.evaluation.elbows import elbow
 from soap.evaluation.provenance import fingerprint
-from soap.evaluation.tuning import RADII, Candidate, Tuning, tune
+from soap.evaluation.tuning import RADII, Candidate, Tuning, elbow, tune
 from soap.report.tuning_curve import save
 
 FINE = [k / 1000 for k in range(3001)]
@@ -173,8 +172,8 @@ def test_files(tmp_path):
         ({"steps": (0,)}, "steps .T. is 0"),
         ({"limit": 0}, "limit is 0"),
         ({"batch": 0}, "batch is 0"),
-        ({"gammas": ()}, "no gamma"),
-        ({"steps": ()}, "no gamma"),
+        ({"gammas": ()}, "expected at least one"),
+        ({"steps": ()}, "expected at least one"),
     ],
 )
 def test_bad_input(changes, words):

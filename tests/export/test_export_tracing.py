@@ -9,7 +9,7 @@ from soap._runtime.isolation import frozen
 from soap.auxiliary import Consistency, JointModel
 from soap.descent import loss_and_gradient
 from soap.errors import InputError
-from soap.export import parts
+from soap.export.parts import export_part
 from soap.export.tracing import trace_batch
 from soap.models import Network
 
@@ -43,7 +43,7 @@ LAYERS = {
 @pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
 def test_the_graph_of_a_step_computes_a_step(layers):
     model = JointModel(network(*layers), Consistency()).eval()
-    step = parts.step(model)
+    step = export_part("step", model)
     with frozen(model):
         graph = trace_batch(step.function, step.examples)
         for rows in (1, 5):
@@ -79,7 +79,7 @@ def test_tensors_cached_by_a_model_are_real_after_tracing():
     """Label consistency caches the indices of its resize: they must not be fake tensors from tracing."""
     inputs = (1, 11, 11)  # a size that no other test has
     model = JointModel(network(lambda: nn.Conv2d(1, 2, 3), inputs=inputs), Consistency()).eval()
-    step = parts.step(model)
+    step = export_part("step", model)
     with frozen(model):
         trace_batch(step.function, step.examples)
         losses, gradient = loss_and_gradient(lambda x: model.auxiliary.loss(model, x), uniform(2, *inputs))

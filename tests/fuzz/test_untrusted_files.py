@@ -184,16 +184,16 @@ BAD_ROWS = {
     "seconds are text": ({"seconds": "1"}, "its seconds is '1'"),
     "seconds are infinite": ({"seconds": float("inf")}, "its seconds is inf"),
     "seconds are NaN": ({"seconds": float("nan")}, "its seconds is nan"),
-    "a name is a number": ({"attack": 3}, "its attack is 3"),
-    "a name is a lone surrogate": ({"attack": "\ud800"}, "its attack is "),
-    "measures are a list": ({"measures": [1]}, "its measures are not numbers by name"),
-    "a measure is null": ({"measures": {"a": None}}, "its measures are not numbers by name"),
-    "a measure is NaN": ({"measures": {"a": float("nan")}}, "its measures are not numbers by name"),
+    "a name is a number": ({"model": 3}, "its model is 3"),
+    "a name is a lone surrogate": ({"model": "\ud800"}, "lone surrogate"),
+    "measures are a list": ({"measures": [1]}, "its measures is "),
+    "a measure is null": ({"measures": {"a": None}}, "its measures is "),
+    "a measure is NaN": ({"measures": {"a": float("nan")}}, "its measures is "),
     "a count is a boolean": ({"n": True, "correct": True}, "its n is True"),
     "a count is a fraction": ({"n": 10.5, "correct": 3}, "its n is 10.5"),
     "a count is beyond a float": ({"n": 10**400, "correct": 0}, "its n is 1000"),
-    "a count of zero": ({"n": 0, "correct": 0}, "0 right of 0 is not a count"),
-    "more correct than samples": ({"n": 3, "correct": 4}, "4 right of 3 is not a count"),
+    "a count of zero": ({"n": 0, "correct": 0}, "0 correct of 0 is not a count"),
+    "more correct than samples": ({"n": 3, "correct": 4}, "4 correct of 3 is not a count"),
 }
 
 

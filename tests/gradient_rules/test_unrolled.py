@@ -212,7 +212,7 @@ def test_cost_is_one_purification_and_two_backward_passes_per_step():
     x, y = attacked_digits(model, 10)
     meter = Meter(x.device)
     twin = counting_features(model, meter)
-    meter.restart()
+    meter.reset()
     Unrolled(twin, soap.SOAP(twin)).logits_and_gradient(x, of(y))
     passes = meter.passes(len(x))
     assert (passes.forward, passes.backward) == (16 + 1 + 5, 11 + 1 + 5 * 2)

@@ -9,10 +9,10 @@ from paper_rows import row_for
 from soap import recipes
 from soap.attacks import PGD
 from soap.evaluation import PAPER
-from soap.paper import attacked_examples, figure_data, radius_curve
-from soap.paper.attacked_examples import Examples
-from soap.paper.claims.checks import ClaimEvidence
+from soap.paper import figure_data
+from soap.paper.claims.checks import ClaimEvidence, ClaimVerdict
 from soap.paper.comparison import ComparedCell
+from soap.paper.example_images import Examples
 from soap.paper.figure_data import FigureData
 from soap.paper.figure_list import TASKS
 from soap.paper.radius_curve import RadiusCurve
@@ -161,12 +161,17 @@ def digits(back=range(10)):
 def findings(folder, *, numbers=None, rows=None, seconds=SECONDS, curves_of=None, pictures=None):
     """All of the made-up world, or what is given in its place."""
     for made in [curve(model) for model in TASKS] if curves_of is None else curves_of:
-        figure_data.save(folder / radius_curve.file_name(made.model), made)
+        figure_data.save(folder / figure_data.file_name(RadiusCurve, made.model), made)
     for made in [digits()] if pictures is None else pictures:
-        figure_data.save(folder / attacked_examples.file_name(made.model), made)
+        figure_data.save(folder / figure_data.file_name(Examples, made.model), made)
     rows = sweep_rows() if rows is None else rows
     return ClaimEvidence(
         tables=as_tables(world() if numbers is None else numbers),
         seconds=seconds,
         figure_data=FigureData(folder=folder, rows=list(rows.values())),
     )
+
+
+def verdict(check, source):
+    """The verdict of a check on these numbers."""
+    return ClaimVerdict(tuple(check(source)))

@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 from report_samples import PROVENANCE
 
-from soap.paper import attacked_examples, figure_data, radius_curve, task_views
-from soap.paper.attacked_examples import Examples
+from soap.paper import figure_data
+from soap.paper.example_images import Examples, TaskViews
 from soap.paper.figure_data import FigureData
 from soap.paper.gradient_variants import ATTACKS, VARIANTS
 from soap.paper.radius_curve import RadiusCurve
 from soap.paper.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
-from soap.paper.task_views import TaskViews
 from soap.purifiers.soap import soap_spec
 from soap.results import Row
 from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec
@@ -138,8 +137,8 @@ def sample_views() -> TaskViews:
 
 def sample_material(folder: Path) -> FigureData:
     for model in TASKS:
-        figure_data.save(folder / radius_curve.file_name(model), sample_curve(model))
+        figure_data.save(folder / figure_data.file_name(RadiusCurve, model), sample_curve(model))
     for model in PICTURED:
-        figure_data.save(folder / attacked_examples.file_name(model), sample_examples(model))
-    figure_data.save(folder / task_views.file_name("cifar10"), sample_views())
+        figure_data.save(folder / figure_data.file_name(Examples, model), sample_examples(model))
+    figure_data.save(folder / figure_data.file_name(TaskViews, "cifar10"), sample_views())
     return FigureData(folder=folder, rows=sample_rows(), timings=sample_timings())

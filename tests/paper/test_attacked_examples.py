@@ -12,8 +12,7 @@ from soap import SOAP, FileError, InputError
 from soap.attacks import FGSM, PGD
 from soap.data import Dataset
 from soap.paper import figure_data
-from soap.paper.attacked_examples import Examples, as_uint8, file_name, make_examples
-from soap.paper.task_views import TaskViews, make_views
+from soap.paper.example_images import Examples, TaskViews, as_uint8, make_examples, make_views
 
 ATTACKS = {"fgsm": FGSM(eps=0.2), "pgd": PGD(eps=0.3, step_size=0.1, steps=4)}
 
@@ -53,7 +52,7 @@ def test_against_the_same_by_hand(task):
 
 def test_it_comes_back_from_its_file(tmp_path):
     shown = make_examples(tiny_model(), images(), ATTACKS)
-    path = tmp_path / file_name(shown.model)
+    path = tmp_path / figure_data.file_name(Examples, shown.model)
     figure_data.save(path, shown)
     back = figure_data.read(path, Examples)
     for field in dataclasses.fields(Examples):

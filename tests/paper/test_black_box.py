@@ -10,6 +10,7 @@ import soap
 from soap.attacks import FGSM, Substitute
 from soap.data import Dataset
 from soap.paper.black_box import PROTOCOL, SUBSTITUTES, evaluate_black_box
+from soap.report.row_text import eps_text
 from soap.results import Store
 from soap.specs import attack_spec
 

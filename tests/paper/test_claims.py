@@ -1,5 +1,6 @@
 """The claims as data, and how parts make a verdict."""
 
+import math
 import re
 import tomllib
 from importlib import resources
@@ -8,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soap.paper.claims.checks import ClaimPart, ClaimVerdict, mostly
-from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
-from soap.paper.claims.table_numbers import TableNumber, above
-from soap.paper.claims.texts import CLAIMS, claims_about
+from soap.paper.claims.checks import CLAIMS, ClaimPart, ClaimVerdict, claims_about, mostly
+from soap.paper.claims.figure_claims import FIGURE_CHECKS
+from soap.paper.claims.table_claims import TABLE_CHECKS, TableNumber, above
 from soap.paper.figure_list import FIGURES
 from soap.paper.tables import TABLES
 
@@ -37,21 +37,21 @@ def test_a_claim_has_its_words_its_section_and_what_it_is_about(claim):
     if claim.name in TABLE_CHECKS:
         assert any(name.startswith("table") for name in claim.about)
     if claim.name in TABLE_CHECKS | FIGURE_CHECKS:
-        rule = (TABLE_CHECKS | FIGURE_CHECKS)[claim.name].rule
-        assert rule
-        assert not rule.endswith(".")
+        assert claim.rule
+        assert not claim.rule.endswith(".")
 
 
 def test_the_file_has_nothing_more():
     text = (resources.files("soap.paper") / "claims.toml").read_text(encoding="utf-8")
-    assert all(set(entry) == {"text", "section", "about"} for entry in tomllib.loads(text).values())
+    words = {"text", "section", "about"}
+    assert all(words <= set(entry) <= words | {"rule", "numbers"} for entry in tomllib.loads(text).values())
+    assert {claim.name for claim in CLAIMS.values() if not claim.rule} == DESCRIPTIONS
     assert len({claim.text for claim in CLAIMS.values()}) == len(CLAIMS)
 
 
 def test_claims_are_found_by_what_they_are_about():
     assert [claim.name for claim in claims_about("figure-3")] == ["loss-tells-attack", "elbow-at-attack-radius"]
     assert [claim.name for claim in claims_about("ablation-leaking")] == ["labels-leak"]
-    assert FIGURES["figure-3"].claims == claims_about("figure-3")
     assert {name for name in FIGURES if not claims_about(name)} == OURS
     assert CLAIMS["shared-encoder"].place == "sections 1 and 3.2"
     assert CLAIMS["labels-leak"].place == "section 4.1"
@@ -67,11 +67,11 @@ def test_evidence_tells_what_is_against_it_first_and_groups_by_subject():
         ClaimPart(held=True, subject="FCN", words="c"),
         ClaimPart(held=None, words="d", missing=(("model", "DF"), ("model", "CW"), ("curve", ""))),
     )
-    made = ClaimVerdict(parts=parts)
+    made = ClaimVerdict(parts)
     assert made.held is False
     assert made.against == "CNN: b"
     assert made.evidence == "Against it: CNN: b. For it: FCN: a, c. So far: d. Missing: model (CW, DF), curve."
-    assert ClaimVerdict(parts=parts[:1]).evidence == "For it: FCN: a."
+    assert ClaimVerdict(parts[:1]).evidence == "For it: FCN: a."
     assert list(made.evidence_by_kind) == ["Against it", "For it", "So far", "Missing"]
 
 
@@ -81,7 +81,7 @@ HELD = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=6)
 @given(HELD)
 @settings(max_examples=50, deadline=None)
 def test_a_claim_holds_where_all_of_it_holds(held):
-    verdict = ClaimVerdict(parts=tuple(ClaimPart(held=one) for one in held)).held
+    verdict = ClaimVerdict(tuple(ClaimPart(held=one) for one in held)).held
     possible = {None not in held or rest for rest in (True, False)} if False not in held else {False}
     assert verdict is (possible.pop() if len(possible) == 1 else None)
 
@@ -97,7 +97,13 @@ def test_what_is_typical_is_decided_once_the_rest_cannot_change_it(held, share):
 
 def number(value, method="A"):
     return TableNumber(
-        value=value, signs="†", short=False, method=method, network="FCN", attack="CW", missing=(method, "CW")
+        value=math.nan if value is None else value,
+        signs="†",
+        short=False,
+        method=method,
+        network="FCN",
+        attack="CW",
+        needs=(method, "CW"),
     )
 
 

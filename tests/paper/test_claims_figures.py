@@ -12,10 +12,11 @@ from claim_worlds import (
     findings,
     purified_row,
     sweep_rows,
+    verdict,
 )
 
+from soap.paper.claims.checks import CLAIMS
 from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS, judge, judge_all
-from soap.paper.claims.texts import CLAIMS
 from soap.paper.epoch_times import epoch_seconds
 from soap.paper.figure_list import TASKS
 
@@ -80,10 +81,10 @@ def test_claims_of_figures_both_ways_and_open(name, tmp_path):
     folders = {case: tmp_path / case for case in ("good", "spoilt", "open")}
     for folder in folders.values():
         folder.mkdir()
-    good = check.judge(findings(folders["good"]))
+    good = verdict(check, findings(folders["good"]))
     assert good.held is True, good.evidence
     assert set(good.evidence_by_kind) == {"For it"}
-    spoilt, lacking = (check.judge(findings(folders[case], **changes)) for case, changes in cases)
+    spoilt, lacking = (verdict(check, findings(folders[case], **changes)) for case, changes in cases)
     assert spoilt.held is False, spoilt.evidence
     assert spoilt.against
     assert lacking.held is None, lacking.evidence
@@ -109,13 +110,13 @@ def test_claims_of_figures_both_ways_and_open(name, tmp_path):
     ],
 )
 def test_evidence_of_figures_in_words(name, words, tmp_path):
-    assert words in FIGURE_CHECKS[name].judge(findings(tmp_path)).evidence
+    assert words in verdict(FIGURE_CHECKS[name], findings(tmp_path)).evidence
 
 
 def test_a_fall_in_between_is_told(tmp_path):
-    verdict = FIGURE_CHECKS["positive-beta-rises"].judge(findings(tmp_path, **beta(DR, 10.0, True, 63.9)))
+    found = verdict(FIGURE_CHECKS["positive-beta-rises"], findings(tmp_path, **beta(DR, 10.0, True, 63.9)))
     told = "Against it: SOAP-DR: from 50.00 to 75.00 after purification, falling by 1.10 in between (1,000 images)."
-    assert verdict.evidence.startswith(told)
+    assert found.evidence.startswith(told)
 
 
 def test_claims_are_judged_in_the_papers_order_and_descriptions_are_not(tmp_path):

@@ -6,14 +6,16 @@ import pytest
 from claim_worlds import (
     as_rows,
     as_tables,
+    verdict,
     world,
 )
 
 from soap.paper.claims.judging import TABLE_CHECKS
-from soap.paper.claims.table_numbers import PRINTED, number
+from soap.paper.claims.table_claims import PRINTED, number
 from soap.paper.comparison import SHORTER, compare
 from soap.paper.figure_list import TASKS
 from soap.paper.tables import TABLES, PaperTable
+from soap.specs import TrainingSpec
 
 DR, RP, LC = TASKS
 T1, T2, T3, T4, T8, T9 = (f"table-{k}" for k in (1, 2, 3, 4, 8, 9))
@@ -61,19 +63,19 @@ LACKING = {name: [next(iter(places))] for name, places in SPOILT.items()} | {
 @pytest.mark.parametrize("name", TABLE_CHECKS)
 def test_claims_of_tables_both_ways_and_open(name):
     check, whole = TABLE_CHECKS[name], world()
-    good = check.judge(as_tables(whole))
+    good = verdict(check, as_tables(whole))
     assert good.held is True, good.evidence
     assert set(good.evidence_by_kind) == {"For it"}
-    bad = check.judge(as_tables(whole | SPOILT[name]))
+    bad = verdict(check, as_tables(whole | SPOILT[name]))
     assert bad.held is False, bad.evidence
     assert bad.against
     left = {
         place: value for place, value in whole.items() if not any(place[: len(gone)] == gone for gone in LACKING[name])
     }
-    lacking = check.judge(as_tables(left))
+    lacking = verdict(check, as_tables(left))
     assert lacking.held is None, lacking.evidence
     assert "Missing" in lacking.evidence_by_kind
-    nothing = check.judge({})
+    nothing = verdict(check, {})
     assert nothing.held is None
     assert set(nothing.evidence_by_kind) == {"Missing"}
 
@@ -85,11 +87,11 @@ def test_what_fails_after_a_short_training_is_told_and_decides_nothing(name):
     short = {
         table: {place: replace(cell, signs=(SHORTER,)) for place, cell in own.items()} for table, own in tables.items()
     }
-    verdict = TABLE_CHECKS[name].judge(short)
-    assert verdict.held is None, verdict.evidence
-    assert not verdict.against
-    shown = verdict.evidence_by_kind["Against it after a short training"]
-    assert shown.replace(SHORTER, "") == TABLE_CHECKS[name].judge(tables).against
+    found = verdict(TABLE_CHECKS[name], short)
+    assert found.held is None, found.evidence
+    assert not found.against
+    shown = found.evidence_by_kind["Against it after a short training"]
+    assert shown.replace(SHORTER, "") == verdict(TABLE_CHECKS[name], tables).against
 
 
 def test_the_table_of_cases_has_every_claim_of_tables():
@@ -99,26 +101,28 @@ def test_the_table_of_cases_has_every_claim_of_tables():
 def test_the_rest_of_a_claim_may_be_missing_once_part_of_it_fails():
     only = {place: value for place, value in world().items() if place[:3] in {(T1, "dr-min-aux", "fcn")}}
     numbers = only | {(T1, "fgsm-at", "fcn", "fgsm"): 80.57, (T1, "dr-min-aux", "fcn", "fgsm"): 66.85}
-    verdict = TABLE_CHECKS["fcn-above-adversarial-training"].judge(as_tables(numbers))
-    assert verdict.held is False
-    assert verdict.evidence == (
+    found = verdict(TABLE_CHECKS["fcn-above-adversarial-training"], as_tables(numbers))
+    assert found.held is False
+    assert found.evidence == (
         "Against it: FCN, SOAP-DR: FGSM 66.85 against FGSM AT 80.57. "
         "Missing: mnist-fcn-pgd-at (FGSM, PGD, CW, DF), mnist-fcn-fgsm-at (PGD, CW, DF)."
     )
 
 
 def test_a_figure_behind_a_prior_is_missed_by_both_names():
-    verdict = TABLE_CHECKS["cnn-near-defense-gan"].judge({})
+    found = verdict(TABLE_CHECKS["cnn-near-defense-gan"], {})
     lacking = "mnist-cnn-dr (FGSM, PGD), mnist-cnn-no-def behind defense-gan-mnist (FGSM, PGD)"
-    assert f"Missing: {lacking}." in verdict.evidence
+    assert f"Missing: {lacking}." in found.evidence
 
 
 def test_other_evidence_in_words():
     tables = as_tables(world())
-    assert "CNN: 62.00 under FGSM against 60.00 without an attack" in TABLE_CHECKS["labels-leak"].judge(tables).evidence
-    kept = TABLE_CHECKS["l2-by-purification-alone"].judge(tables).evidence
+    assert (
+        "CNN: 62.00 under FGSM against 60.00 without an attack" in verdict(TABLE_CHECKS["labels-leak"], tables).evidence
+    )
+    kept = verdict(TABLE_CHECKS["l2-by-purification-alone"], tables).evidence
     assert "CNN: SOAP-DR 80.00 under CW and 80.00 under DF, of 95.00, PGD AT 60.00 under CW" in kept
-    typical = TABLE_CHECKS["easy-before-purification"].judge(tables).evidence
+    typical = verdict(TABLE_CHECKS["easy-before-purification"], tables).evidence
     assert typical == "For it: 11 of 12 cases, but not DF on Wide-ResNet-28 (SOAP-LC 20.00)."
 
 
@@ -150,7 +154,7 @@ PRINTED_HOLDS = {
 
 def test_verdicts_by_the_papers_own_numbers():
     """Looked up by hand in the paper's tables."""
-    assert {name: check.judge(PRINTED).held for name, check in TABLE_CHECKS.items()} == PRINTED_HOLDS
+    assert {name: verdict(check, PRINTED).held for name, check in TABLE_CHECKS.items()} == PRINTED_HOLDS
     assert number(PRINTED, T1, "dr-min-aux", "fcn", "pgd").value == 61.88
 
 
@@ -165,6 +169,6 @@ def test_rows_reach_the_verdicts_through_the_tables_cells():
     tables = [table for table in TABLES.values() if isinstance(table, PaperTable)]
     found = {table.name: compare(table, rows).cells for table in tables}
     for name, check in TABLE_CHECKS.items():
-        verdict = check.judge(found)
-        assert verdict.held is True, (name, verdict.evidence)
-    assert "PGD 65.00 against PGD AT 45.00†" in TABLE_CHECKS["fcn-above-adversarial-training"].judge(found).evidence
+        judged = verdict(check, found)
+        assert judged.held is True, (name, judged.evidence)
+    assert "PGD 65.00 against PGD AT 45.00†" in verdict(TABLE_CHECKS["fcn-above-adversarial-training"], found).evidence

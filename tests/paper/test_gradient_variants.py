@@ -14,8 +14,7 @@ from soap.attacks import FGSM, PGD
 from soap.auxiliary import second_view
 from soap.auxiliary.consistency import GRADIENTS
 from soap.data import Dataset
-from soap.evaluation import Clean, evaluate_transfer
-from soap.evaluation.threats import PAPER
+from soap.evaluation import PAPER, Clean, evaluate_transfer
 from soap.paper import row_queries
 from soap.paper.gradient_variants import ATTACKS, VARIANTS, measure_variants, variant
 from soap.paper.rows import committed_rows

@@ -12,11 +12,10 @@ from matplotlib.text import Text
 import soap
 from soap import recipes, zoo
 from soap.evaluation import fingerprint
-from soap.paper import attacked_examples, figure_data, figure_inputs, radius_curve
-from soap.paper.attacked_examples import Examples
+from soap.paper import figure_data, figure_list
+from soap.paper.example_images import Examples
 from soap.paper.figure_data import FigureData
-from soap.paper.figure_inputs import SWEEPS, InputOptions, SweepInput, TimingInput, ViewsInput
-from soap.paper.figure_list import FIGURES
+from soap.paper.figure_list import FIGURES, SWEEPS, FileInput, InputOptions, SweepInput, TimingInput
 from soap.paper.figures import DRAWINGS
 from soap.paper.radius_curve import RadiusCurve
 from soap.paper.sweeps import fixed_radii
@@ -49,7 +48,7 @@ def model():
 @pytest.fixture(scope="module")
 def quick():
     """The attacks of the figures of examples, but for the slow one."""
-    return {name: attack for name, attack in figure_inputs.PAPER["mnist"].items() if name != "cw"}
+    return {name: attack for name, attack in figure_list.PAPER["mnist"].items() if name != "cw"}
 
 
 def options(folder, **others):
@@ -77,10 +76,10 @@ def test_what_the_data_lack_the_drawing_lacks_too(figure, tmp_path):
     drawn = DRAWINGS[figure.name](material, LIGHT)
     said = " ".join(text.get_text().replace("\n", " ") for text in drawn.findobj(Text))
     for piece in figure.inputs:
-        name = piece.data if isinstance(piece, ViewsInput) else piece.model
+        name = getattr(piece, "recipe", None) or getattr(piece, "name", None) or piece.model
         assert re.search(rf"no [\w ]+ {name}\b", said), name
         assert any(name in words for words in missing)
-        assert isinstance(piece, ViewsInput) or name in recipes.names()
+        assert name in recipes.names() or (isinstance(piece, FileInput) and piece.model is None)
 
 
 def test_models_are_those_whose_weights_help():
@@ -90,7 +89,7 @@ def test_models_are_those_whose_weights_help():
 
 
 def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, quick, monkeypatch):
-    monkeypatch.setitem(figure_inputs.PAPER, "mnist", quick)
+    monkeypatch.setitem(figure_list.PAPER, "mnist", quick)
     root = tmp_path / "root"
     made = {
         name: FIGURES[name].make_inputs({MODEL: model}, options(tmp_path, data_root=root, limit=20))
@@ -102,10 +101,10 @@ def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, q
         "figure-8": [],  # the same images; those of the CNN are not to be had
     }
     assert digits == [("mnist", "test", root)] * 2
-    shown = figure_data.read(tmp_path / attacked_examples.file_name(MODEL), Examples)
+    shown = figure_data.read(tmp_path / figure_data.file_name(Examples, MODEL), Examples)
     assert shown.attacks == tuple(name for name in quick if name != "none")
     assert len(shown.truth) == 10
-    curve = figure_data.read(tmp_path / radius_curve.file_name(MODEL), RadiusCurve)
+    curve = figure_data.read(tmp_path / figure_data.file_name(RadiusCurve, MODEL), RadiusCurve)
     assert (curve.n, curve.eps_adv) == (20, pytest.approx(0.3, abs=1e-6))
     material = FigureData(folder=tmp_path)
     assert FIGURES["figure-2"].missing(material) == []
@@ -116,7 +115,7 @@ def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, q
         next(other.parameters()).data.mul_(1.01)
     again = FIGURES["figure-3"].make_inputs({MODEL: other}, options(tmp_path, limit=20))
     assert again == ["auxiliary losses of mnist-fcn-dr against the radius"]
-    assert figure_data.read(tmp_path / radius_curve.file_name(MODEL), RadiusCurve).provenance[
+    assert figure_data.read(tmp_path / figure_data.file_name(RadiusCurve, MODEL), RadiusCurve).provenance[
         "weights_sha256"
     ] == fingerprint(other)
 
@@ -177,7 +176,8 @@ def test_what_is_kept_was_made_with_the_bundled_weights_and_is_small():
     assert sum(path.stat().st_size for path in kept.values()) < 3_000_000
     for name in zoo.names():
         weights = fingerprint(zoo.load(name))
-        for file, kind in ((radius_curve.file_name(name), RadiusCurve), (attacked_examples.file_name(name), Examples)):
+        for kind in (RadiusCurve, Examples):
+            file = figure_data.file_name(kind, name)
             if file in kept:
                 assert figure_data.read(kept[file], kind).provenance["weights_sha256"] == weights, file
 

@@ -10,14 +10,14 @@ from paper_samples import sample_timings, timing
 from soap.bench import read
 from soap.paper.epoch_times import NETWORKS, comparable, seconds
 from soap.paper.figure_data import FigureData
-from soap.paper.figures.training_time import draw
+from soap.paper.figures.bars import draw_training_time
 from soap.report.drawing import LIGHT
 
 RESULTS = Path(__file__).parents[2] / "results"
 
 
 def panels_of(timings):
-    return draw(FigureData(folder=Path("not there"), timings=timings), LIGHT).axes
+    return draw_training_time(FigureData(folder=Path("not there"), timings=timings), LIGHT).axes
 
 
 def chosen(rows, models=("a", "b")):

@@ -114,8 +114,8 @@ def test_a_prior_without_its_data_is_skipped_with_the_reason_and_the_rest_is_don
     absent = replace(BEHIND, attack="pgd", prior="tiny-prior-mnist")
     done = go(tmp_path, [BEHIND, absent], data_root=tmp_path / "empty")
     assert (done.finished, done.jobs, done.done) == (True, 5, 3)
-    assert [each.job.recipe for each in done.skipped] == ["tiny-prior-mnist", "tiny-no-def"]
-    assert all("soap data download mnist" in each.reason for each in done.skipped)
+    assert [job.recipe for job in done.skipped] == ["tiny-prior-mnist", "tiny-no-def"]
+    assert all("soap data download mnist" in reason for reason in done.skipped.values())
     assert {row.attack.name for row in done.rows} == {"fgsm"}
 
 

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from tiny_recipes import cells, nowhere, own_recipes, row_for  # noqa: F401
 
+from soap.attacks import FGSM, PGD
 from soap.errors import InputError
+from soap.paper.job_runner import duration_text
 from soap.paper.jobs import EvaluationJob, TrainingJob, plan_jobs
 from soap.paper.row_queries import BlackBoxQuery, CellQuery
+from soap.specs import attack_spec
 
 pytestmark = pytest.mark.usefixtures("own_recipes")
 
@@ -48,15 +51,17 @@ def test_what_rows_fill_is_not_planned_and_other_settings_fill_nothing():
     wanted = cells("pgd", "none", choices=("none", "min-aux", "oracle"))
     there = [row_for(cell) for cell in wanted]
     assert plan_jobs(wanted, there, weights=nowhere) == []
-    assert plan_jobs(wanted, [replace(row, provenance=replace(row.provenance, training="")) for row in there],
+    assert plan_jobs(wanted, [replace(row, provenance=replace(row.provenance, training=None)) for row in there],
                 weights=nowhere) == []  # fmt: skip
     left = plan_jobs(wanted, there[1:], weights=nowhere)
     assert left[1:] == [EvaluationJob(recipe="tiny-dr", seed=0, attack="pgd", purifiers=(), n=30)]
     whole = plan_jobs(wanted[1:2], [], weights=nowhere)
     assert len(whole) == 2
     for other in (
-        {"settings": "PGD(eps=0.1)"}, {"defence": there[1].defence.replace("steps=2", "steps=9")}, {"n": 20},
-        {"model": "tiny-lc"}, {"protocol": "adaptive"}, {"data": "mnist"}, {"attack": "fgsm"},
+        {"attack": attack_spec("pgd", PGD(eps=0.1, step_size=0.1, steps=1))},
+        {"defence": replace(there[1].defence, settings={**there[1].defence.settings, "steps": 9})}, {"n": 20},
+        {"model": "tiny-lc"}, {"protocol": "adaptive"}, {"data": "mnist"},
+        {"attack": attack_spec("fgsm", FGSM(eps=0.3))},
     ):  # fmt: skip
         assert plan_jobs(wanted[1:2], [replace(there[1], **other)], weights=nowhere) == whole, other
 
@@ -105,3 +110,31 @@ def test_an_unknown_attack_or_recipe_is_refused():
         plan_jobs([CellQuery(recipe="tiny-dr", attack="pdg")], [], weights=nowhere)
     with pytest.raises(InputError, match="unknown recipe 'mnist-fnc-dr'"):
         plan_jobs([CellQuery(recipe="mnist-fnc-dr", attack="pgd")], [], weights=nowhere)
+
+
+def test_the_work_of_jobs_is_in_a_sensible_order():
+    def evaluation(attack: str, recipe: str = "cifar10-resnet18-lc", **changed: object) -> float:
+        given = {"seed": 0, "attack": attack, "purifiers": (), "n": 10_000, **changed}
+        return EvaluationJob(recipe=recipe, **given).work
+
+    attacks = [evaluation(attack) for attack in ("none", "fgsm", "pgd", "df", "cw")]
+    assert attacks == sorted(attacks)
+    assert evaluation("pgd", purifiers=(("min-aux", None),)) > evaluation("pgd")
+    assert evaluation("pgd", n=1_000) == pytest.approx(evaluation("pgd") / 10)
+    sizes = ("mnist-fcn-dr", "mnist-cnn-dr", "cifar10-resnet18-rp", "cifar10-wide-resnet28-rp")
+    assert [evaluation("pgd", recipe) for recipe in sizes] == sorted(evaluation("pgd", recipe) for recipe in sizes)
+    methods = ("no-def", "fgsm-at", "pgd-at")
+    lengths = [TrainingJob(recipe=f"cifar10-resnet18-{name}", seed=0, epochs=200).work for name in methods]
+    assert lengths == sorted(lengths)
+    assert TrainingJob(recipe="cifar10-resnet18-no-def", seed=0, epochs=20).work == pytest.approx(lengths[0] / 10)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "less than a minute"), (44, "less than a minute"), (60, "about a minute"), (89, "about a minute"),
+        (91, "about 2 minutes"), (3600, "about 60 minutes"), (5401, "about 2 hours"), (36_000, "about 10 hours"),
+    ],
+)  # fmt: skip
+def test_durations_in_words(seconds, words):
+    assert duration_text(seconds) == words

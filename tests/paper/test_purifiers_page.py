@@ -12,6 +12,7 @@ from paper_rows import row_for
 import soap
 from soap import zoo
 from soap._files import tensor_files
+from soap.attacks import PGD
 from soap.evaluation import fingerprint
 from soap.evaluation.verdict import NOTHING
 from soap.paper.pages import purifiers as tool
@@ -21,6 +22,7 @@ from soap.paper.rows import committed_rows
 from soap.recipes import generative
 from soap.recipes.purifiers import NAMES
 from soap.results import Store
+from soap.specs import DefenceSpec, attack_spec
 
 PAGE = (DOCS / "purifiers.md").read_text(encoding="utf-8")
 MODEL = "cifar10-resnet18-pgd-at"
@@ -61,9 +63,13 @@ def test_a_line_shows_its_own_rows_and_the_cost_of_the_purifier():
 @pytest.mark.parametrize(
     "others",
     [
-        {"defence": "Hedge(eps=0.1, step_size=0.01, steps=20, seed=0)"},
+        {
+            "defence": DefenceSpec(
+                name="Hedge", settings={"eps": 0.1, "step_size": 0.01, "steps": 20, "seed": 0}, eps=0.1
+            )
+        },
         {"protocol": "black-box"},
-        {"settings": "PGD(eps=0.1)"},
+        {"attack": attack_spec("pgd", PGD(eps=0.1, step_size=0.1, steps=1))},
         {"data": "cifar100"},
         {"training": "25 epochs, seed 1, fp32"},
     ],
@@ -84,7 +90,8 @@ def suite(folder, defences, name="full", verdict="UPPER BOUND ONLY"):
     for defence in defences:
         for row in figures(defence):
             what = "worst" if row.attack.name == "pgd" else "clean"
-            Store(folder / "rows.jsonl").append(replace(row, protocol="worst", attack=f"suite {name}: {what}"))
+            attack = replace(row.attack, name=what, suite=name)
+            Store(folder / "rows.jsonl").append(replace(row, protocol="worst", attack=attack))
     content = json.dumps({"verdict": {"name": verdict, "reasons": ["check 9, restarts: more break"]}})
     (folder / "findings.json").write_text(content)
     (folder / "asked.json").write_text(json.dumps({"command": f"soap evaluate {MODEL} --suite {name}"}))

@@ -1,6 +1,7 @@
 """The curve of losses against a plain loop, its elbow, and the file that keeps such things."""
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from soap.attacks import PGD
 from soap.data import Dataset
 from soap.evaluation.provenance import fingerprint
 from soap.paper import figure_data
-from soap.paper.radius_curve import RadiusCurve, file_name, measure_radius_curve
+from soap.paper.radius_curve import RadiusCurve, measure_radius_curve
 
 ATTACK = PGD(eps=0.25, step_size=0.1, steps=4)
 
@@ -85,7 +86,7 @@ def test_radii_and_losses_go_together():
 
 
 def test_it_comes_back_from_its_file_whole(tmp_path):
-    path = tmp_path / "new" / file_name("m")
+    path = tmp_path / "new" / figure_data.file_name(RadiusCurve, "m")
     figure_data.save(path, curve())
     assert figure_data.read(path, RadiusCurve) == curve()
     first = path.read_bytes()
@@ -116,7 +117,7 @@ def damaged(path, how):
         case "no JSON":
             np.savez(path, about=np.frombuffer(b"{", np.uint8))
         case "other kind":
-            figure_data.save(path, Other(**{name: getattr(curve(), name) for name in RadiusCurve.__dataclass_fields__}))
+            figure_data.save(path, Other(**{field.name: getattr(curve(), field.name) for field in fields(RadiusCurve)}))
         case "a field too few":
             facts = {"model": "m"}
             about = {"schema": figure_data.SCHEMA, "kind": "RadiusCurve", "facts": facts}

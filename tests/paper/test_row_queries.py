@@ -28,7 +28,8 @@ def test_the_bundled_rows_fill_their_cells():
     for row, eps_pfy in (("dr-0", "none"), ("dr-min-aux", "min-aux"), ("dr-oracle", "oracle")):
         for attack in ("none", "fgsm", "pgd", "cw", "df"):
             wanted = TABLES["table-1"].cells[row, "fcn", attack].query
-            (entry,) = (e for e in entries if (e["attack"], e["eps_pfy"], e["n"]) == (attack, eps_pfy, 10_000))
+            key = (attack, None if eps_pfy == "none" else eps_pfy, 10_000)
+            (entry,) = (e for e in entries if (e["attack"]["name"], e["defence"]["eps"], e["n"]) == key)
             (found,) = wanted.found_in(filled)
             assert wanted.value(found) == pytest.approx(100 * entry["correct"] / 10_000)
             assert wanted.interval(found) == pytest.approx([100 * bound for bound in entry["interval"]])

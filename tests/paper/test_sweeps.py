@@ -1,12 +1,9 @@
 """Sweeps against the same figures computed by hand, their store across a stop, and their rows found again."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny import GRID, noise_images, state_of, tiny_model
 from torch.nn import functional as F
 
@@ -25,10 +22,8 @@ from soap.paper.sweeps import (
     rotation_losses,
     steps_heat_map,
 )
-from soap.purifiers.soap import soap_spec
 from soap.report.row_text import eps_text
 from soap.results import Store
-from soap.specs import BARE, DefenceSpec
 
 ATTACK = PGD(eps=0.2, step_size=0.1, steps=3)
 
@@ -113,7 +108,7 @@ def test_the_heat_map_varies_gamma_and_steps_alone():
     x_adv = ATTACK(model, data.x, data.y)
     for (gamma, steps), row in found.items():
         assert row.correct == right(model, SOAP(model, step_size=gamma, steps=steps)(x_adv).x, data.y)
-        assert row_queries.soap_settings(row.defence).grid == GRID
+        assert tuple(row.defence.settings["grid"]) == GRID
 
 
 def test_fixed_radii_are_halves_of_gamma_up_to_the_farthest_reach():
@@ -187,30 +182,3 @@ def test_of_several_runs_the_fullest_then_largest_then_latest_is_found():
     assert row_queries.by_steps(full, "other") == {}
     for find in (row_queries.by_beta, row_queries.by_rotation_loss, row_queries.by_attack):
         assert find(full, model.name).keys() <= {("pgd", "squared error")}
-
-
-@settings(max_examples=40)
-@given(
-    eps=st.one_of(st.sampled_from(["min-aux", "oracle"]), st.floats(0, 1)),
-    gamma=st.floats(1e-6, 1),
-    steps=st.integers(1, 99),
-    task=st.sampled_from([{}, {"gradient": "stop"}, {"loss": "cross entropy", "precision": "bf16"}]),
-)
-def test_settings_of_a_soap_purifier(eps, gamma, steps, task):
-    own = row_queries.soap_settings(soap_spec(eps, (0.0, 4 / 255), gamma, steps, **task))
-    assert (own.gamma, own.steps, own.precision) == (gamma, steps, task.pop("precision", "fp32"))
-    assert json.loads(own.task) == task
-    assert (own.eps if isinstance(eps, str) else own.radius) == eps
-
-
-@pytest.mark.parametrize(
-    "defence",
-    [
-        BARE,
-        DefenceSpec(name="SOAP"),
-        DefenceSpec(name="DefenseGAN", settings={"steps": 5}),
-        DefenceSpec(name="SOAP", settings={"eps": "min-aux", "steps": 5}),
-    ],
-)
-def test_other_defences_have_no_settings(defence):
-    assert row_queries.soap_settings(defence) is None

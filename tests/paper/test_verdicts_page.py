@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from soap.paper.claims.checks import ClaimPart, ClaimVerdict
+from soap.paper.claims.checks import Claim, ClaimPart, ClaimVerdict
 from soap.paper.claims.judging import (
     MARKS,
     TITLE,
@@ -15,24 +15,23 @@ from soap.paper.claims.judging import (
     grouped_by_verdict,
     signs_text,
 )
-from soap.paper.claims.texts import Claim
 from soap.paper.comparison import SIGNS
 from soap.paper.pages.results import results_html, results_markdown
 from soap.paper.tables import TABLES
 
 
 def judged(name, text, rule, ours, printed=None):
-    claim = Claim(name=name, text=text, section="4.1", about=("table-1", "figure-5"))
-    return JudgedClaim(claim=claim, rule=rule, ours=ours, printed=printed)
+    claim = Claim(name=name, text=text, section="4.1", about=("table-1", "figure-5"), rule=rule)
+    return JudgedClaim(claim=claim, ours=ours, printed=printed)
 
 
 def verdict(*parts):
-    return ClaimVerdict(parts=tuple(ClaimPart(held=held, words=words) for held, words in parts))
+    return ClaimVerdict(tuple(ClaimPart(held=held, words=words) for held, words in parts))
 
 
 JUDGED = [
     judged("a", "It holds.", "one", verdict((True, "1.00†")), verdict((True, ""))),
-    judged("b", "It is open.", "two", ClaimVerdict(parts=(ClaimPart(held=None, missing=(("rows", ""),)),))),
+    judged("b", "It is open.", "two", ClaimVerdict((ClaimPart(held=None, missing=(("rows", ""),)),))),
     judged(
         "c",
         "It fails as |beta| <grows>.",

@@ -13,10 +13,9 @@ from PIL import Image
 from report_samples import sample_showcase
 from run_samples import sample_images, sample_run
 
-from soap.report import demo_figures
+from soap.report import demo_figures, run_figures
 from soap.report.drawing import DARK, LIGHT, Palette, svg
 from soap.report.html import picture
-from soap.report.run_figures import bars, curves
 from soap.report.run_page import render_run
 
 NAMES = ["digits", "steps", "radii", "bars", "run radii", "run losses"]
@@ -36,9 +35,9 @@ def draw(run):
         "digits": lambda palette: demo_figures.draw_digits(show, palette),
         "steps": lambda palette: demo_figures.draw_steps(show, palette),
         "radii": lambda palette: demo_figures.draw_radii(show, palette),
-        "bars": lambda palette: bars.draw_bars(run, palette),
-        "run radii": lambda palette: curves.draw_radii(curves.accuracy_by_radius(folder), palette),
-        "run losses": lambda palette: curves.draw_losses(curves.loss_by_step(folder), palette),
+        "bars": lambda palette: run_figures.draw_bars(run, palette),
+        "run radii": lambda palette: run_figures.draw_radii(run_figures.accuracy_by_radius(folder), palette),
+        "run losses": lambda palette: run_figures.draw_losses(run_figures.loss_by_step(folder), palette),
     }
     assert list(by_name) == NAMES
     return lambda name, palette: by_name[name](palette)

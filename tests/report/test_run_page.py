@@ -5,7 +5,7 @@ import html
 import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -18,12 +18,11 @@ from soap.evaluation.summary import broken_images
 from soap.evaluation.verdict import NOTHING, RobustnessVerdict
 from soap.report.drawing import LIGHT
 from soap.report.html import picture
-from soap.report.run_figures.bars import draw_bars
-from soap.report.run_figures.broken_images import gallery
-from soap.report.run_figures.curves import accuracy_by_radius, draw_losses, draw_radii, loss_by_step
+from soap.report.run_figures import accuracy_by_radius, draw_bars, draw_losses, draw_radii, gallery, loss_by_step
 from soap.report.run_page import MEANING, render_run
 from soap.report.run_words import alone, gain, knowing_words, right, subject
 from soap.results import wilson
+from soap.specs import DefenceSpec
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +167,8 @@ def test_a_void_run_shows_no_worst_case(report, data):
 
 def test_the_title_names_what_was_attacked(report, data, tmp_path):
     assert subject(report.summary) == "some-model behind purifier of some-model"
-    plan = {**report.summary.plan, "target": {"name": "net", "defence": "SOAP(eps='min-aux', gradient='stop')"}}
+    defence = DefenceSpec(name="SOAP", settings={"task": {"gradient": "stop"}}, eps="min-aux")
+    plan = {**report.summary.plan, "target": {"name": "net", "defence": asdict(defence)}}
     assert subject(replace(report.summary, plan=plan)) == "net behind SOAP, gradient stop"
     assert subject(sample_run(tmp_path / "run", data, purifies=False).summary) == "some-model"
 

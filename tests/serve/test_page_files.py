@@ -14,8 +14,7 @@ pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 import make_gallery
 
 from soap.serve import Limits
-from soap.serve.operations import AttackClassifier, Predict, Purify, run_operation
-from soap.serve.served_model import load_served_model
+from soap.serve.operations import AttackClassifier, Predict, Purify, load_served_model, run_operation
 from soap.serve.web_page import CONTENT_TYPES, STATIC
 
 FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from soap.evaluation.checks.check import Check, Evidence, Judgement, failed, not_run, passed, percent, warned
+from soap.evaluation.checks.check import FAIL, PASS, WARN, Check, Evidence, Judgement, NotMeasuredError, percent
 from soap.evaluation.plan import ADAPTIVE, THROUGH_PURIFIER
 from soap.evaluation.summary import ProtocolResult
 
@@ -22,13 +22,13 @@ def judge_white_box(evidence: Evidence) -> Judgement:
     black = next((line for name in BLACK_BOX for line in lines if line.protocol == name), None)
     white = [line for line in lines if line.protocol not in (*BLACK_BOX, *MIXED)]
     if black is None or not white:
-        return not_run("It needs a protocol with gradients and one without; run the full suite.")
+        raise NotMeasuredError("It needs a protocol with gradients and one without; run the full suite.")
     share = _survived(white)
     measured = f"{percent(share)} white-box, {percent(black.accuracy)} {black.protocol}"
     if share > black.accuracy + MASKING_TOLERANCE:
-        return failed(measured, "Attacks without gradients break more than those with gradients: gradient masking.")
+        return FAIL, measured, "Attacks without gradients break more than those with gradients: gradient masking."
     rest = "" if black.protocol == BLACK_BOX[0] else " (compared with random points alone)"
-    return passed(measured, f"Gradients help the attacker{rest}.")
+    return PASS, measured, f"Gradients help the attacker{rest}."
 
 
 def judge_adaptive(evidence: Evidence) -> Judgement:
@@ -38,19 +38,19 @@ def judge_adaptive(evidence: Evidence) -> Judgement:
     """
     summary = evidence.summary
     if not evidence.plan["purifies"]:
-        return passed("no purifier", "There is no purifier, so every attack on the classifier is adaptive.")
+        return PASS, "no purifier", "There is no purifier, so every attack on the classifier is adaptive."
     through = [line for line in summary.protocols if line.protocol in THROUGH_PURIFIER]
     transfer = summary.protocol("transfer")
     if not through or transfer is None:
-        return not_run("It needs the protocol transfer and one that goes through the purifier.")
+        raise NotMeasuredError("It needs the protocol transfer and one that goes through the purifier.")
     share, alone = _survived(line for line in summary.protocols if line.protocol in ADAPTIVE), _survived(through)
     measured = f"{percent(share)} adaptive, {percent(transfer.accuracy)} transfer"
     if share > transfer.accuracy + MASKING_TOLERANCE:
-        return failed(measured, "Attacks that know the purifier break less than transfer: gradient masking.")
+        return FAIL, measured, "Attacks that know the purifier break less than transfer: gradient masking."
     if alone > transfer.accuracy:
         measured += f", {percent(alone)} through the purifier"
-        return warned(measured, "Attacks through the purifier break less than transfer: gradient masking there.")
-    return passed(measured, "Knowledge of the purifier helps the attacker.")
+        return WARN, measured, "Attacks through the purifier break less than transfer: gradient masking there."
+    return PASS, measured, "Knowledge of the purifier helps the attacker."
 
 
 def _survived(lines: Iterable[ProtocolResult]) -> float:
@@ -58,7 +58,7 @@ def _survived(lines: Iterable[ProtocolResult]) -> float:
     return float(np.logical_and.reduce([line.defended for line in lines]).mean())
 
 
-CHECKS: tuple[Check, ...] = (
-    Check(number=13, name="white-box beats black-box", judge=judge_white_box),
-    Check(number=14, name="adaptive beats transfer", judge=judge_adaptive),
+CHECKS = (
+    Check(13, "white-box beats black-box", judge_white_box),
+    Check(14, "adaptive beats transfer", judge_adaptive),
 )

@@ -10,7 +10,16 @@ from soap.attacks import APGD
 from soap.attacks.apgd import Trace
 from soap.evaluation.attempts import seeded
 from soap.evaluation.checks import deterministic
-from soap.evaluation.checks.check import HALF_A_POINT, Check, Evidence, Judgement, Measurement, not_run, passed, warned
+from soap.evaluation.checks.check import (
+    HALF_A_POINT,
+    PASS,
+    WARN,
+    Check,
+    Evidence,
+    Judgement,
+    Measurement,
+    NotMeasuredError,
+)
 from soap.evaluation.checks.context import ImpossibleError, MeasurementContext, Nearest, attempt_text
 from soap.gradient_rules import Criterion, logits_and_gradient, with_finite_logits
 from soap.shapes import Int, Tensor
@@ -44,21 +53,21 @@ class LossTrace:
 
 def measure(context: MeasurementContext) -> BestIterate:
     """Run the strongest attack on a model that remembers the points it was asked about."""
-    seen, y = _observed_attack(context), context.few(IMAGES)[1]
-    ends, again = ~context.correct(seen.found, y), ~context.correct(seen.breaking, y)
+    model, found, _ = _observed_attack(context)
+    ends, again = ~context.correct(found, model.y), ~context.correct(model.breaking, model.y)
     return BestIterate(
-        images=len(y),
-        broken_on_the_way=int(seen.broken.sum()),
+        images=len(found),
+        broken_on_the_way=int(model.broken.sum()),
         broken_at_the_end=int(ends.sum()),
-        lost=int((seen.broken & again & ~ends).sum()),
-        doubtful=int((seen.broken & ~again).sum()),
-        attack=attempt_text(context.strongest.step),
+        lost=int((model.broken & again & ~ends).sum()),
+        doubtful=int((model.broken & ~again).sum()),
+        attack=attempt_text(context.strongest),
     )
 
 
 def measure_loss_curve(context: MeasurementContext) -> LossTrace:
     """The loss of the same attack, step by step."""
-    trace = _observed_attack(context).trace
+    _, _, trace = _observed_attack(context)
     if trace is None:
         raise ImpossibleError(f"{type(context.strongest.attack).__name__} does not return its losses step by step")
     losses = list(trace.loss_curve.nan_to_num(nan=torch.nan, posinf=torch.nan, neginf=torch.nan))
@@ -66,10 +75,9 @@ def measure_loss_curve(context: MeasurementContext) -> LossTrace:
         losses[step] = torch.where(losses[step].isnan(), losses[step - 1], losses[step])
     means = torch.stack(losses).nanmean(1).nan_to_num()
     steps = torch.arange(len(means), device=means.device)
-    hit = trace.fooled_at
-    survived = ((hit < 0) | (hit > steps[:, None])).double().mean(1)
+    survived = ((trace.fooled_at < 0) | (trace.fooled_at > steps[:, None])).double().mean(1)
     return LossTrace(
-        attack=attempt_text(context.strongest.step), loss=tuple(means.tolist()), standing=tuple(survived.tolist())
+        attack=attempt_text(context.strongest), loss=tuple(means.tolist()), standing=tuple(survived.tolist())
     )
 
 
@@ -100,48 +108,34 @@ class RememberingModel(nn.Module):
         self.broken[rows[new]], self.breaking[rows[new]] = True, x.detach()[new]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ObservedAttack:
-    """A run of the attack: images broken on the way, the points that broke them, the result, and APGD's trace."""
-
-    broken: Tensor
-    breaking: Tensor
-    found: Tensor
-    trace: Trace | None
-
-
-def _observed_attack(context: MeasurementContext) -> ObservedAttack:
-    """One run for both measurements."""
+def _observed_attack(context: MeasurementContext) -> tuple[RememberingModel, Tensor, Trace | None]:
+    """The model after the attack, the attacked images, and APGD's trace; one run for both measurements."""
     if "observed attack" not in context.memory:
         x, y = context.few(IMAGES)
         model = RememberingModel(with_finite_logits(context.model, x), Nearest(x=x, norm=context.threat.norm), y)
         attack = seeded(context.strongest.attack, seeding.seed_for(context.seed, 7))
         trace = attack.trace(model, x, y) if isinstance(attack, APGD) else None
         found = attack(model, x, y) if trace is None else trace.x
-        context.memory["observed attack"] = ObservedAttack(
-            broken=model.broken, breaking=model.breaking, found=found, trace=trace
-        )
-    made: ObservedAttack = context.memory["observed attack"]
+        context.memory["observed attack"] = model, found, trace
+    made: tuple[RememberingModel, Tensor, Trace | None] = context.memory["observed attack"]
     return made
 
 
-MEASUREMENT: Measurement[BestIterate] = Measurement(fact="best-iterate", record=BestIterate, measure=measure, check=7)
-LOSS_CURVE: Measurement[LossTrace] = Measurement(
-    fact="loss-curve", record=LossTrace, measure=measure_loss_curve, check=None
-)
+MEASUREMENT = Measurement("best-iterate", BestIterate, measure)
+LOSS_CURVE = Measurement("loss-curve", LossTrace, measure_loss_curve)
 
 
 def judge(evidence: Evidence) -> Judgement:
     """WARN where more than half a point of the images is lost."""
     found = evidence.record(MEASUREMENT)
     if not evidence.record(deterministic.MEASUREMENT).deterministic:
-        return not_run("The defence is random (check 3), so a point that broke it once need not break it again.")
+        raise NotMeasuredError("The defence is random (check 3): a point that broke it once need not break it again.")
     measured = f"{found.lost} of {found.broken_on_the_way} images broken on the way were returned unbroken"
     if found.doubtful:
         measured += f"; {found.doubtful} broke in one batch and not in another"
     if found.lost > HALF_A_POINT * found.images:
-        return warned(measured, "The attack does not return its best iterate.")
-    return passed(measured, "The attack returns its best iterate.")
+        return WARN, measured, "The attack does not return its best iterate."
+    return PASS, measured, "The attack returns its best iterate."
 
 
-CHECK: Check = Check(number=7, name="best iterate kept", judge=judge)
+CHECKS = (Check(7, "best iterate kept", judge, (MEASUREMENT, LOSS_CURVE)),)

@@ -1,4 +1,4 @@
-"""What all checks share: findings, the evidence they judge, and the measurements they store as facts of a run.
+"""What all checks share: findings, the evidence they judge, and measurements stored as facts of a run.
 
 A check is one file. Where a run's batches are not enough, the file defines a typed record, the function that measures
 it, and a `Measurement`; its `judge` function turns the evidence into a judgement.
@@ -10,16 +10,17 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from soap._files.records import read_record
-from soap.data import Dataset
 from soap.evaluation.checks.context import ImpossibleError, MeasurementContext
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.summary import Summary
 
-PASS, WARN, FAIL, NOT_RUN = "PASS", "WARN", "FAIL", "NOT RUN"
-STATES = (PASS, WARN, FAIL, NOT_RUN)
+PASS, WARN, FAIL, NOT_RUN = STATES = ("PASS", "WARN", "FAIL", "NOT RUN")
 
 HALF_A_POINT = 0.005
 """Change of accuracy that a check tolerates."""
+
+Judgement = tuple[str, str, str]
+"""State, measured and meaning of a `Finding`."""
 
 Record = TypeVar("Record")
 
@@ -39,23 +40,30 @@ class Finding:
     meaning: str
 
 
-@dataclass(frozen=True, kw_only=True)
+class NotMeasuredError(Exception):
+    """A measurement is missing: not in the suite, not reached before a stop, or not applicable to the defence."""
+
+
+class MeasurementFailedError(Exception):
+    """A measurement raised an error."""
+
+
+@dataclass(frozen=True)
 class Measurement(Generic[Record]):
     """A measurement that a check needs. fact: its file in the run folder. record: the dataclass it returns.
 
-    quick: whether it is cheap enough for the quick suite. check: the number of its check, None for the report alone.
+    quick: whether it is cheap enough for the quick suite.
     """
 
     fact: str
     record: type[Record]
     measure: Callable[[MeasurementContext], Record]
-    check: int | None
     quick: bool = True
 
     def read(self, fact: Mapping[str, Any]) -> Record:
         """The record of a stored fact; entries that the record does not have are ignored."""
         names = {each.name for each in fields(self.record)}  # type: ignore[arg-type]
-        return read_record(self.record, {name: value for name, value in fact.items() if name in names})
+        return read_record(self.record, {name: fact[name] for name in fact.keys() & names})
 
     def fact_content(self, context: MeasurementContext) -> dict[str, Any]:
         """Measure, and return the content of the fact: the record, or the problem that prevented it."""
@@ -72,10 +80,9 @@ class Measurement(Generic[Record]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """What a check may use: the files and results of the run, and the images it ran on."""
+    """What a check may use: the files and the results of the run."""
 
     folder: RunFolder
-    data: Dataset
     summary: Summary
 
     @property
@@ -95,66 +102,30 @@ class Evidence:
         return measurement.read(found)
 
 
-class NotMeasuredError(Exception):
-    """A measurement is missing: not in the suite, not reached before a stop, or not applicable to the defence."""
-
-
-class MeasurementFailedError(Exception):
-    """A measurement raised an error."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """A finding without the number and name of its check."""
-
-    state: str
-    measured: str
-    meaning: str
-
-
-def passed(measured: str, meaning: str) -> Judgement:
-    """PASS."""
-    return Judgement(state=PASS, measured=measured, meaning=meaning)
-
-
-def warned(measured: str, meaning: str) -> Judgement:
-    """WARN: the accuracy is an upper bound only."""
-    return Judgement(state=WARN, measured=measured, meaning=meaning)
-
-
-def failed(measured: str, meaning: str) -> Judgement:
-    """FAIL: the accuracy does not measure robustness."""
-    return Judgement(state=FAIL, measured=measured, meaning=meaning)
-
-
-def not_run(meaning: str) -> Judgement:
-    """NOT RUN."""
-    return Judgement(state=NOT_RUN, measured="not measured", meaning=meaning)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
     """One of the checks of a run."""
 
     number: int
     name: str
     judge: Callable[[Evidence], Judgement]
+    measurements: tuple[Measurement[Any], ...] = ()
 
     @property
     def page(self) -> str:
         """The file of its page under docs/checks/."""
-        words = re.findall(r"[a-z0-9]+", self.name.lower())
-        return f"{self.number:02d}-{'-'.join(words)}.md"
+        return f"{self.number:02d}-{'-'.join(re.findall(r'[a-z0-9]+', self.name.lower()))}.md"
 
     def finding(self, evidence: Evidence) -> Finding:
         """The finding of the check, also where its measurement is missing or failed."""
         try:
-            found = self.judge(evidence)
+            state, measured, meaning = self.judge(evidence)
         except NotMeasuredError as missing:
-            found = not_run(str(missing))
+            state, measured, meaning = NOT_RUN, "not measured", str(missing)
         except MeasurementFailedError as problem:
-            found = warned("could not be measured", f"The measurement raised an error: {problem}")
-        return Finding(number=self.number, name=self.name, **asdict(found))
+            state, measured = WARN, "could not be measured"
+            meaning = f"The measurement raised an error: {problem}"
+        return Finding(number=self.number, name=self.name, state=state, measured=measured, meaning=meaning)
 
 
 def percent(share: float) -> str:

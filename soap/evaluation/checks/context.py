@@ -1,8 +1,7 @@
 """What a measurement gets: the defence, a few images, and the strongest attempts of the run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from soap._runtime.isolation import isolated
 from soap.attacks import APGD, Attack
 from soap.attacks.losses import TARGETED
 from soap.balls import BALLS, Ball
-from soap.data import Dataset
 from soap.defence import Defence
 from soap.errors import InputError
 from soap.evaluation.attempts import predicted_labels, seeded
@@ -23,7 +21,10 @@ from soap.evaluation.summary import Summary
 from soap.gradient_rules import with_finite_logits
 from soap.results import wilson
 from soap.shapes import Float, Int, Tensor
-from soap.specs import AttackStep, call_text
+from soap.specs import call_text, spec_of
+
+MAX_IMAGES = 100
+"""Images of each measurement."""
 
 
 class ImpossibleError(Exception):
@@ -36,7 +37,7 @@ class MeasurementContext:
 
     share: the share of all images that one of `surviving` represents, so that a count becomes a change of accuracy.
     ranked: attempts with gradient steps, strongest first, one for each gradient rule. left: share of x that survived
-    the protocol of the strongest. batch: images in one call.
+    the protocol of the strongest. batch: images in one call. memory: results that several measurements share.
     """
 
     defence: Defence
@@ -49,6 +50,7 @@ class MeasurementContext:
     left: float
     seed: int
     batch: int
+    memory: dict[str, Any] = field(default_factory=dict)
 
     @property
     def strongest(self) -> Attempt:
@@ -65,12 +67,7 @@ class MeasurementContext:
     @property
     def model(self) -> nn.Module:
         """The defence as the strongest attempt sees it."""
-        return seen_by_attempt(self.defence, self.strongest)
-
-    @cached_property
-    def memory(self) -> dict[str, Any]:
-        """Results that several measurements share."""
-        return {}
+        return self.strongest.seen(self.defence)
 
     def few(self, n: int) -> tuple[Tensor, Tensor]:
         """The first `n` images and labels."""
@@ -78,14 +75,11 @@ class MeasurementContext:
 
     def attacked(self, attack: Attack, model: nn.Module, x: Tensor, y: Tensor, *, salt: int = 0) -> Tensor:
         """The images after the attack, batch by batch. salt: distinguishes the seeds of measurements."""
-        parts = [
-            seeded(attack, seeding.seed_for(self.seed, salt, start))(
-                with_finite_logits(model, x[start : start + self.batch]),
-                x[start : start + self.batch],
-                y[start : start + self.batch],
-            )
-            for start in range(0, len(x), self.batch)
-        ]
+        parts = []
+        for start in range(0, len(x), self.batch):
+            part, labels = x[start : start + self.batch], y[start : start + self.batch]
+            own = seeded(attack, seeding.seed_for(self.seed, salt, start))
+            parts.append(own(with_finite_logits(model, part), part, labels))
         return torch.cat(parts) if parts else x
 
     def correct(self, x: Tensor, y: Tensor) -> Tensor:
@@ -99,38 +93,25 @@ def measurement_context(run: PlannedRun, summary: Summary, *, max_images: int) -
     """The context of a run whose attempts are done, with at most `max_images` images of each kind."""
     if len(summary.protocols) < len({one.protocol for one in run.attempts}):
         raise InputError("the attempts of this run are not done; finish run_attempts before run_measurements.")
-    data = run.data
     rows = np.flatnonzero(summary.clean.defended)[:max_images]
     surviving = np.flatnonzero(summary.worst.defended)
     tried = surviving[:max_images]
     order = ranked_attempts(run.attempts, summary)
-    left = summary.outcomes[order[0].protocol].survived[rows] if order else np.ones(len(rows))
-    x, y = _at(data, rows)
+    strongest = summary.protocol(order[0].protocol) if order else None
+    left = np.ones(len(rows)) if strongest is None else strongest.defended[rows]
+    (x, y), some = run.data_at(rows), run.data_at(tried)
     return MeasurementContext(
         defence=run.defence,
         threat=run.threat,
         x=x,
         y=y,
-        surviving=_at(data, tried),
-        share=len(surviving) / max(1, len(tried)) / len(data),
+        surviving=some,
+        share=len(surviving) / max(1, len(tried)) / len(run.data),
         ranked=order,
         left=float(left.mean()) if len(rows) else 0.0,
         seed=run.seed,
         batch=run.batch,
     )
-
-
-def _at(data: Dataset, rows: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[Tensor, Tensor]:
-    index = torch.from_numpy(rows).to(data.x.device)
-    return data.x[index], data.y[index]
-
-
-def seen_by_attempt(defence: Defence, attempt: Attempt) -> nn.Module:
-    """The defence as the attempt sees it."""
-    model = defence.seen_by(attempt.rule, scale=attempt.scale)
-    if model is None:
-        raise ImpossibleError(f"the defence has no gradient rule {attempt.rule}")
-    return model
 
 
 def ranked_attempts(attempts: Sequence[Attempt], summary: Summary) -> tuple[Attempt, ...]:
@@ -147,20 +128,19 @@ def ranked_attempts(attempts: Sequence[Attempt], summary: Summary) -> tuple[Atte
         targeted = getattr(attack, "loss", "") in TARGETED
         return attempts[index].protocol not in ADAPTIVE, not isinstance(attack, APGD), targeted, -share
 
-    able = sorted((index for index, one in enumerate(attempts) if _has_gradient_steps(one)), key=rank)
+    able = [
+        index
+        for index, one in enumerate(attempts)
+        if {"eps", "steps"} <= _setting_names(one.attack) and one.protocol not in ("auxiliary-aware", "black-box")
+    ]
     views: dict[tuple[str, float], Attempt] = {}
-    for index in able:
+    for index in sorted(able, key=rank):
         views.setdefault((attempts[index].rule, attempts[index].scale), attempts[index])
     return tuple(views.values())
 
 
-def _has_gradient_steps(attempt: Attempt) -> bool:
-    names = _setting_names(attempt.attack)
-    return {"eps", "steps"} <= names and attempt.protocol not in ("auxiliary-aware", "black-box")
-
-
 def _setting_names(attack: Attack) -> set[str]:
-    return {field.name for field in fields(attack)}  # type: ignore[arg-type]
+    return {each.name for each in fields(attack)}  # type: ignore[arg-type]
 
 
 def varied(attack: Attack, **changes: Any) -> Attack:
@@ -174,20 +154,20 @@ def varied(attack: Attack, **changes: Any) -> Attack:
     return made
 
 
-def with_margin_loss(attack: Attack) -> Attack:
-    """The attack on the margin, which needs two classes only; unchanged where it has no choice of loss."""
-    return varied(attack, loss="margin") if "loss" in _setting_names(attack) else attack
+def varied_if_possible(attack: Attack, **changes: Any) -> Attack:
+    """The attack with those of the settings that it has."""
+    return varied(attack, **{name: value for name, value in changes.items() if name in _setting_names(attack)})
 
 
-def without_restarts(attack: Attack) -> Attack:
-    """The attack with one start; unchanged where it has no restarts."""
-    return varied(attack, restarts=1) if "restarts" in _setting_names(attack) else attack
+def attack_text(attack: Attack, attempt: Attempt) -> str:
+    """An attack in the view of an attempt, for facts: "APGD(eps=0.3) on unrolled"."""
+    return f"{call_text(spec_of(attack))} on {attempt.rule}"
 
 
-def attempt_text(step: AttackStep) -> str:
+def attempt_text(attempt: Attempt) -> str:
     """An attempt for facts: "APGD(eps=0.3) on unrolled, scale=3"."""
-    scale = "" if step.scale is None else f", scale={step.scale:g}"
-    return f"{call_text(step)} on {step.rule}{scale}"
+    scale = attempt.step.scale
+    return attack_text(attempt.attack, attempt) + ("" if scale is None else f", scale={scale:g}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,9 +1,9 @@
 """Checks 8 and 9: twice the iterations and twice the restarts change accuracy by less than half a point."""
 
 from dataclasses import dataclass
+from functools import partial
 
-from soap.attacks import Attack
-from soap.evaluation.checks.check import HALF_A_POINT, Check, Evidence, Judgement, Measurement, passed, warned
+from soap.evaluation.checks.check import HALF_A_POINT, PASS, WARN, Check, Evidence, Judgement, Measurement
 from soap.evaluation.checks.context import MeasurementContext, varied
 from soap.specs import call_text, spec_of
 
@@ -18,50 +18,29 @@ class MoreEffort:
     moved: float
 
 
-def measure_steps(context: MeasurementContext) -> MoreEffort:
-    """The strongest attack with twice the iterations."""
+def measure(context: MeasurementContext, setting: str, salt: int) -> MoreEffort:
+    """The strongest attack with twice the `setting`, on surviving images."""
     attack = context.strongest.attack
-    return _on_survivors(context, varied(attack, steps=2 * attack.steps), salt=8)  # type: ignore[attr-defined]
-
-
-def measure_restarts(context: MeasurementContext) -> MoreEffort:
-    """The strongest attack with twice the restarts and other seeds."""
-    attack = context.strongest.attack
-    return _on_survivors(context, varied(attack, restarts=2 * getattr(attack, "restarts", 1)), salt=9)
-
-
-def _on_survivors(context: MeasurementContext, attack: Attack, *, salt: int) -> MoreEffort:
+    attack = varied(attack, **{setting: 2 * getattr(attack, setting, 1)})
     x, y = context.surviving
     broken = int((~context.correct(context.attacked(attack, context.model, x, y, salt=salt), y)).sum()) if len(x) else 0
     return MoreEffort(attack=call_text(spec_of(attack)), images=len(x), broken=broken, moved=broken * context.share)
 
 
-STEPS: Measurement[MoreEffort] = Measurement(
-    fact="doubled-steps", record=MoreEffort, measure=measure_steps, check=8, quick=False
-)
-RESTARTS: Measurement[MoreEffort] = Measurement(
-    fact="doubled-restarts", record=MoreEffort, measure=measure_restarts, check=9, quick=False
-)
+STEPS = Measurement("doubled-steps", MoreEffort, partial(measure, setting="steps", salt=8), quick=False)
+RESTARTS = Measurement("doubled-restarts", MoreEffort, partial(measure, setting="restarts", salt=9), quick=False)
 
 
-def judge_steps(evidence: Evidence) -> Judgement:
-    """WARN where twice the iterations break more."""
-    return _judge(evidence.record(STEPS), "iterations")
-
-
-def judge_restarts(evidence: Evidence) -> Judgement:
-    """WARN where twice the restarts break more."""
-    return _judge(evidence.record(RESTARTS), "restarts")
-
-
-def _judge(found: MoreEffort, what: str) -> Judgement:
+def judge(evidence: Evidence, measurement: Measurement[MoreEffort], what: str) -> Judgement:
+    """WARN where twice the effort breaks more."""
+    found = evidence.record(measurement)
     measured = f"accuracy moves by {100 * found.moved:.2f} points ({found.broken} of {found.images} survivors broken)"
     if found.moved >= HALF_A_POINT:
-        return warned(measured, f"Twice the {what} break more images: the attack has not converged. Use more.")
-    return passed(measured, f"Twice the {what} change little.")
+        return WARN, measured, f"Twice the {what} break more images: the attack has not converged. Use more."
+    return PASS, measured, f"Twice the {what} change little."
 
 
-CHECKS: tuple[Check, ...] = (
-    Check(number=8, name="converged", judge=judge_steps),
-    Check(number=9, name="restarts", judge=judge_restarts),
+CHECKS = (
+    Check(8, "converged", partial(judge, measurement=STEPS, what="iterations"), (STEPS,)),
+    Check(9, "restarts", partial(judge, measurement=RESTARTS, what="restarts"), (RESTARTS,)),
 )

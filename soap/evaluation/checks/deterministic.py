@@ -7,7 +7,7 @@ from torch import nn
 
 from soap._runtime import seeding
 from soap._runtime.isolation import isolated, preserved_random_state
-from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, passed, percent, warned
+from soap.evaluation.checks.check import FAIL, PASS, WARN, Check, Evidence, Judgement, Measurement, percent
 from soap.evaluation.checks.context import ImpossibleError, MeasurementContext
 from soap.shapes import Tensor
 
@@ -97,7 +97,7 @@ class FixedDraw(nn.Module):
         return logits
 
 
-MEASUREMENT: Measurement[Determinism] = Measurement(fact="determinism", record=Determinism, measure=measure, check=3)
+MEASUREMENT = Measurement("determinism", Determinism, measure)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -105,15 +105,16 @@ def judge(evidence: Evidence) -> Judgement:
     found = evidence.record(MEASUREMENT)
     measured = f"{found.changed_labels} of {found.images} labels change over {found.calls} calls"
     if found.deterministic:
-        return passed(measured, "The defence returns the same logits on every call.")
+        return PASS, measured, "The defence returns the same logits on every call."
     if found.expectation is None or found.fixed is None:
-        return failed(measured, "The defence is random, and no attack took that into account.")
+        return FAIL, measured, "The defence is random, and no attack took that into account."
     both = f"{percent(found.expectation)} against the expectation of {found.draws} draws, "
     both += f"{percent(found.fixed)} with the draw fixed"
-    return warned(
+    return (
+        WARN,
         f"{measured}; {both}",
         "The defence is random, and each attempt saw a single draw: the lower of the two accuracies is more accurate.",
     )
 
 
-CHECK: Check = Check(number=3, name="deterministic", judge=judge)
+CHECKS = (Check(3, "deterministic", judge, (MEASUREMENT,)),)

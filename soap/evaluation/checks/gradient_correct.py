@@ -11,7 +11,7 @@ from soap.attacks.losses import margin
 from soap.balls import row_norms
 from soap.errors import InputError
 from soap.evaluation.checks import optimisation
-from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, not_run, passed
+from soap.evaluation.checks.check import FAIL, PASS, Check, Evidence, Judgement, Measurement, NotMeasuredError
 from soap.evaluation.checks.context import ImpossibleError, MeasurementContext
 from soap.evaluation.checks.deterministic import FixedDraw
 from soap.evaluation.plan import BPDA, RULES, START, TRAJECTORY, UNROLLED
@@ -71,13 +71,11 @@ def measure(context: MeasurementContext) -> GradientError:
     except Exception:  # a user's model may raise anything when it is copied or converted
         twin, points = model, x
     with isolated(twin):
-        counts = compare_slopes(FixedDraw(twin, context.seed), points, y, context.seed)
-    precision = str(points.dtype).removeprefix("torch.")
-    with_gradient, directions, error = counts
+        with_gradient, directions, error = compare_slopes(FixedDraw(twin, context.seed), points, y, context.seed)
     return GradientError(
         rule=text,
         whole=part is None,
-        precision=precision,
+        precision=str(points.dtype).removeprefix("torch."),
         images=len(x),
         images_with_gradient=with_gradient,
         directions=directions,
@@ -121,9 +119,7 @@ def compare_slopes(
     return int(moved.sum()), int(smooth.any(1).sum()), float(error.max()) if len(error) else None
 
 
-MEASUREMENT: Measurement[GradientError] = Measurement(
-    fact="differences", record=GradientError, measure=measure, check=6
-)
+MEASUREMENT = Measurement("differences", GradientError, measure)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -133,15 +129,13 @@ def judge(evidence: Evidence) -> Judgement:
     if rule == "gradient" and evidence.record(optimisation.MEASUREMENT).found:
         rule = "BPDA or surrogate: the module optimises inside, and autograd sees a part of it"
     if found.error is None:
-        return not_run(
-            f"The gradient of {found.images} images is zero, or the loss nowhere smooth: nothing to compare."
-        )
+        raise NotMeasuredError(f"{found.images} images have a zero gradient or no smooth loss: nothing to compare.")
     measured = f"error {found.error:.1e} on {found.directions} directions, {found.precision}"
     if found.error <= MAX_ERROR[found.precision]:
-        return passed(f"{measured}; {rule}", "The gradient is that of the loss.")
+        return PASS, f"{measured}; {rule}", "The gradient is that of the loss."
     if found.whole and rule != "gradient":
-        return passed(f"{measured}; {rule}", "The direction is not the gradient, and does not claim to be.")
-    return failed(measured, "Autograd's gradient is not the slope of the loss: attacks go in a wrong direction.")
+        return PASS, f"{measured}; {rule}", "The direction is not the gradient, and does not claim to be."
+    return FAIL, measured, "Autograd's gradient is not the slope of the loss: attacks go in a wrong direction."
 
 
-CHECK: Check = Check(number=6, name="gradient correct", judge=judge)
+CHECKS = (Check(6, "gradient correct", judge, (MEASUREMENT,)),)

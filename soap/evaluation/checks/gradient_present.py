@@ -9,7 +9,7 @@ from torch import nn
 from soap._runtime.isolation import isolated
 from soap.attacks.losses import cross_entropy, margin
 from soap.errors import InputError
-from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, passed
+from soap.evaluation.checks.check import FAIL, PASS, Check, Evidence, Judgement, Measurement
 from soap.evaluation.checks.context import MeasurementContext
 from soap.gradient_rules import logits_and_gradient
 
@@ -62,9 +62,7 @@ def _missing(context: MeasurementContext, model: nn.Module) -> MissingGradients:
     return MissingGradients(missing=none, not_finite=bad, cross_entropy_zero=flat, cut=False)
 
 
-MEASUREMENT: Measurement[GradientPresence] = Measurement(
-    fact="gradient", record=GradientPresence, measure=measure, check=5
-)
+MEASUREMENT = Measurement("gradient", GradientPresence, measure)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -72,15 +70,15 @@ def judge(evidence: Evidence) -> Judgement:
     found = evidence.record(MEASUREMENT)
     views = [view for view in (found.attacked, found.bare) if view is not None]
     if any(view.cut for view in views):
-        return failed("no gradient at all", "The graph is cut: outputs do not depend differentiably on the image.")
+        return FAIL, "no gradient at all", "The graph is cut: outputs do not depend differentiably on the image."
     lost = max(view.missing + view.not_finite for view in views)
     flat = max(view.cross_entropy_zero for view in views)
     measured = f"{lost} of {found.images} images without a gradient"
     if lost:
-        return failed(measured, "Attacks cannot follow zero or non-finite gradients, so robustness is unknown.")
+        return FAIL, measured, "Attacks cannot follow zero or non-finite gradients, so robustness is unknown."
     if flat:
         measured += f" ({flat} by cross-entropy alone)"
-    return passed(measured, "Attacks have a gradient to follow on every image.")
+    return PASS, measured, "Attacks have a gradient to follow on every image."
 
 
-CHECK: Check = Check(number=5, name="gradient present", judge=judge)
+CHECKS = (Check(5, "gradient present", judge, (MEASUREMENT,)),)

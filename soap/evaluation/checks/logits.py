@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from soap._runtime.isolation import isolated
-from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, passed
+from soap.evaluation.checks.check import FAIL, PASS, Check, Evidence, Judgement, Measurement
 from soap.evaluation.checks.context import MeasurementContext
 
 IMAGES = 64
@@ -38,19 +38,19 @@ def measure(context: MeasurementContext) -> OutputRange:
     )
 
 
-MEASUREMENT: Measurement[OutputRange] = Measurement(fact="outputs", record=OutputRange, measure=measure, check=2)
+MEASUREMENT = Measurement("outputs", OutputRange, measure)
 
 
 def judge(evidence: Evidence) -> Judgement:
     """FAIL for probabilities or non-finite outputs."""
     found = evidence.record(MEASUREMENT)
     if not found.finite:
-        return failed("NaN or infinite", "The defence returns NaN or infinite outputs on clean images.")
+        return FAIL, "NaN or infinite", "The defence returns NaN or infinite outputs on clean images."
     measured = f"{found.low:.3g} to {found.high:.3g} on {found.images} images"
     if found.probabilities:
         meaning = "These are probabilities: a softmax flattens the loss that attacks increase. Remove it."
-        return failed(f"outputs sum to 1, {measured}", meaning)
-    return passed(measured, "The defence returns logits.")
+        return FAIL, f"outputs sum to 1, {measured}", meaning
+    return PASS, measured, "The defence returns logits."
 
 
-CHECK: Check = Check(number=2, name="logits, not probabilities", judge=judge)
+CHECKS = (Check(2, "logits, not probabilities", judge, (MEASUREMENT,)),)

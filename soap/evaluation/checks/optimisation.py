@@ -1,6 +1,7 @@
 """Check 4: a defence that optimises at inference was attacked by a protocol that goes through the optimisation."""
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -8,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from soap._runtime.isolation import isolated
-from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, passed, warned
+from soap.evaluation.checks.check import PASS, WARN, Check, Evidence, Judgement, Measurement
 from soap.evaluation.checks.context import MeasurementContext
 from soap.evaluation.plan import THROUGH_PURIFIER
 
@@ -43,37 +44,26 @@ def measure(context: MeasurementContext) -> InferenceOptimisation:
     after = defence.state_dict()
     return InferenceOptimisation(
         purifier=defence.purifies,
-        gradients=seen.gradients,
-        optimiser_steps=seen.steps,
+        gradients=seen["gradients"],
+        optimiser_steps=seen["steps"],
         weights_changed=sum(not torch.equal(value, after[name]) for name, value in before.items()),
     )
 
 
-@dataclass
-class OptimisationCount:
-    """Backward passes and optimiser steps."""
-
-    gradients: int = 0
-    steps: int = 0
-
-
 @contextmanager
-def optimisation_counted() -> Iterator[OptimisationCount]:
-    """Count all backward passes and optimiser steps inside.
+def optimisation_counted() -> Iterator[Counter[str]]:
+    """Count all backward passes ("gradients") and optimiser steps ("steps") inside.
 
     Every backward pass of autograd goes through one function of torch.autograd, which is replaced.
     """
-    seen = OptimisationCount()
+    seen: Counter[str] = Counter()
     engine_run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
     def counted(*arguments: Any, **options: Any) -> Any:
-        seen.gradients += 1
+        seen["gradients"] += 1
         return engine_run(*arguments, **options)
 
-    def stepped(optimiser: Optimizer, arguments: Any, options: Any) -> None:
-        seen.steps += 1
-
-    hook = register_optimizer_step_pre_hook(stepped)
+    hook = register_optimizer_step_pre_hook(lambda *arguments: seen.update(["steps"]))
     torch.autograd._engine_run_backward = counted  # type: ignore[attr-defined]
     try:
         yield seen
@@ -93,9 +83,7 @@ def eager(model: nn.Module) -> Iterator[None]:
         yield
 
 
-MEASUREMENT: Measurement[InferenceOptimisation] = Measurement(
-    fact="optimisation", record=InferenceOptimisation, measure=measure, check=4
-)
+MEASUREMENT = Measurement("optimisation", InferenceOptimisation, measure)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -106,15 +94,14 @@ def judge(evidence: Evidence) -> Judgement:
         f"{found.weights_changed} weights changed in one call"
     )
     if not found.found:
-        return passed(measured, "The defence does not optimise at inference; no adaptive protocol is needed.")
+        return PASS, measured, "The defence does not optimise at inference; no adaptive protocol is needed."
     done = [name for name in THROUGH_PURIFIER if evidence.summary.protocol(name) is not None]
     measured = f"{'a purifier; ' if found.purifier else ''}{measured}"
     if done:
-        return passed(measured, f"The defence optimises at inference; {', '.join(done)} attacked through it.")
+        return PASS, measured, f"The defence optimises at inference; {', '.join(done)} attacked through it."
     first = "" if found.purifier else "give classifier and purifier to soap.Defence, and "
-    return warned(
-        measured, f"The defence optimises at inference, and no attack went through it: {first}run bpda at least."
-    )
+    meaning = f"The defence optimises at inference, and no attack went through it: {first}run bpda at least."
+    return WARN, measured, meaning
 
 
-CHECK: Check = Check(number=4, name="optimisation at inference", judge=judge)
+CHECKS = (Check(4, "optimisation at inference", judge, (MEASUREMENT,)),)

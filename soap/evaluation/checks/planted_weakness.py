@@ -19,18 +19,16 @@ from torch import nn
 
 from soap._runtime.isolation import isolated
 from soap.attacks.noise import Noise
-from soap.balls import Ball
 from soap.defence import DEFENDED, Defence
-from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, passed, percent
+from soap.evaluation.checks.check import FAIL, PASS, Check, Evidence, Judgement, Measurement, percent
 from soap.evaluation.checks.context import (
     ImpossibleError,
     MeasurementContext,
     Nearest,
-    seen_by_attempt,
-    with_margin_loss,
+    attack_text,
+    varied_if_possible,
 )
 from soap.shapes import Float, Tensor
-from soap.specs import call_text, spec_of
 
 INSIDE_POINTS, SURFACE_POINTS = 8, 16
 """Random points tried for each image: those that must keep the class, and those of which one is planted."""
@@ -57,9 +55,7 @@ class PlantedWeakness:
 
 def measure(context: MeasurementContext) -> PlantedWeakness:
     """Attack the planted copy; each attack gets the images that survived the earlier ones."""
-    x = context.x
-    if not context.ranked:
-        raise ImpossibleError("no attempt of this suite uses gradient steps")
+    x, ranked = context.x, (context.strongest, *context.ranked[1:])
     plant = _plant(context)
     defence = _planted_defence(context.defence, plant)
     zero = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -69,13 +65,11 @@ def measure(context: MeasurementContext) -> PlantedWeakness:
     if len(rows) == 0:
         raise ImpossibleError("the logits do not change inside the ball: no weakness could be planted")
     surviving, made = rows, list[str]()
-    for attempt in context.ranked:
+    for attempt in ranked:
         if len(surviving):
-            attack = with_margin_loss(attempt.attack)
-            made.append(f"{call_text(spec_of(attack))} on {attempt.rule}")
-            points = context.attacked(
-                attack, seen_by_attempt(defence, attempt), x[surviving], zero[surviving], salt=len(made)
-            )
+            attack = varied_if_possible(attempt.attack, loss="margin")  # the other losses need more than two classes
+            made.append(attack_text(attack, attempt))
+            points = context.attacked(attack, attempt.seen(defence), x[surviving], zero[surviving], salt=len(made))
             surviving = surviving[~_crossed(context, plant, points, surviving)]
     blind = Noise(eps=context.threat.eps, norm=context.threat.norm, draws=SURFACE_POINTS)
     by_chance = context.attacked(blind, defence.seen_by(DEFENDED) or defence, x[rows], zero[rows], salt=17)
@@ -116,43 +110,25 @@ class PlantedClassifier(nn.Module):
 def _plant(context: MeasurementContext) -> Plant:
     x, ball = context.x, context.ball
     generator = torch.Generator(x.device).manual_seed(context.seed)
-
-    def inside() -> Tensor:
-        return (x + ball.random_start(x, generator)).clamp(0, 1)
-
     centre = _logits(context, x)
-    within = torch.stack([_logits(context, inside()) for _ in range(INSIDE_POINTS)]) - centre
-    best = Plant(
-        nearest=Nearest(x=x, norm=context.threat.norm),
-        weights=torch.zeros_like(centre),
-        threshold=torch.zeros_like(centre[:, 0]),
-        point=x.clone(),
-        works=torch.zeros(len(x), dtype=torch.bool, device=x.device),
-    )
-    lead = best.threshold.clone()
+    inside = [_logits(context, (x + ball.random_start(x, generator)).clamp(0, 1)) for _ in range(INSIDE_POINTS)]
+    within = torch.stack(inside) - centre
+    weights, threshold, points = torch.zeros_like(centre), torch.zeros_like(centre[:, 0]), x.clone()
+    lead, works = torch.full_like(threshold, MIN_LEAD), torch.zeros_like(threshold, dtype=torch.bool)
     for _ in range(SURFACE_POINTS):
-        point = _on_surface(x, ball, generator)
+        way = ball.steepest(torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype))
+        point = (x + ball.project(way * ball.eps)).clamp(0, 1)
         away = _logits(context, point) - centre
         length = away.norm(dim=1).clamp_min(1e-30)
-        weights = away / length[:, None] / length[:, None]  # the planted point's value is 1 more than the image's
-        rest = (within * weights).sum(2).amax(0).clamp_min(0)
-        better = (1 - rest > torch.maximum(lead, torch.full_like(lead, MIN_LEAD))) & (length > 1e-6)
-        threshold = (centre * weights).sum(1) + rest + THRESHOLD_DEPTH * (1 - rest)
-        lead = torch.where(better, 1 - rest, lead)
-        best = Plant(
-            nearest=best.nearest,
-            weights=torch.where(better[:, None], weights, best.weights),
-            threshold=torch.where(better, threshold, best.threshold),
-            point=torch.where(better.reshape(-1, *[1] * (x.ndim - 1)), point, best.point),
-            works=best.works | better,
-        )
-    return best
-
-
-def _on_surface(x: Tensor, ball: Ball, generator: torch.Generator) -> Tensor:
-    """A random point on the surface of the ball, clipped to [0, 1]."""
-    way = ball.steepest(torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype))
-    return (x + ball.project(way * ball.eps)).clamp(0, 1)
+        tried = away / length[:, None] / length[:, None]  # the planted point's value is 1 more than the image's
+        rest = (within * tried).sum(2).amax(0).clamp_min(0)
+        better = (1 - rest > lead) & (length > 1e-6)
+        limit = (centre * tried).sum(1) + rest + THRESHOLD_DEPTH * (1 - rest)
+        for best, new in ((lead, 1 - rest), (weights, tried), (threshold, limit), (points, point)):
+            best[better] = new[better]
+        works |= better
+    nearest = Nearest(x=x, norm=context.threat.norm)
+    return Plant(nearest=nearest, weights=weights, threshold=threshold, point=points, works=works)
 
 
 def _planted_defence(defence: Defence, plant: Plant) -> Defence:
@@ -173,9 +149,7 @@ def _crossed(context: MeasurementContext, plant: Plant, x: Tensor, rows: Tensor)
     return (_logits(context, x) * plant.weights[rows]).sum(1) > plant.threshold[rows]
 
 
-MEASUREMENT: Measurement[PlantedWeakness] = Measurement(
-    fact="planted", record=PlantedWeakness, measure=measure, check=16, quick=False
-)
+MEASUREMENT = Measurement("planted", PlantedWeakness, measure, quick=False)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -185,8 +159,8 @@ def judge(evidence: Evidence) -> Judgement:
     measured = f"{percent(share)} of {found.planted} images with a planted weakness"
     measured += f", random points {percent(found.by_chance / found.planted)}"
     if share < MIN_FOUND:
-        return failed(measured, "The attack misses adversarial examples that exist, so surviving images prove nothing.")
-    return passed(measured, "The attack finds weaknesses that are known to exist.")
+        return FAIL, measured, "The attack misses adversarial examples that exist, so surviving images prove nothing."
+    return PASS, measured, "The attack finds weaknesses that are known to exist."
 
 
-CHECK: Check = Check(number=16, name="planted weakness found", judge=judge)
+CHECKS = (Check(16, "planted weakness found", judge, (MEASUREMENT,)),)

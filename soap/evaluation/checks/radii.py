@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from soap.attacks import Attack
-from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, not_run, passed, percent, warned
-from soap.evaluation.checks.context import ImpossibleError, MeasurementContext, attempt_text, varied
+from soap.evaluation.checks.check import PASS, WARN, Check, Evidence, Judgement, Measurement, NotMeasuredError, percent
+from soap.evaluation.checks.context import MeasurementContext, attempt_text, varied
 from soap.evaluation.checks.unbounded import largest_radius
 
 RADII = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -26,27 +25,17 @@ class AccuracyByRadius:
 
 def measure(context: MeasurementContext) -> AccuracyByRadius:
     """Attack the same images anew at each radius."""
-    if len(context.x) == 0:
-        raise ImpossibleError("the defence classifies no clean image correctly")
     largest = largest_radius(context)
     radii = sorted({min(factor * context.threat.eps, largest) for factor in RADII} | {largest})
-    shares = (_accuracy(context, varied(context.strongest.attack, eps=eps)) for eps in radii)
-    return AccuracyByRadius(
-        eps=(0.0, *radii),
-        accuracy=(1.0, *shares),
-        images=len(context.x),
-        attack=attempt_text(context.strongest.step),
-    )
+    shares = [1.0]
+    for eps in radii:
+        found = context.attacked(varied(context.strongest.attack, eps=eps), context.model, context.x, context.y)
+        shares.append(float(context.correct(found, context.y).double().mean()))
+    attack = attempt_text(context.strongest)
+    return AccuracyByRadius(eps=(0.0, *radii), accuracy=tuple(shares), images=len(context.x), attack=attack)
 
 
-def _accuracy(context: MeasurementContext, attack: Attack) -> float:
-    found = context.attacked(attack, context.model, context.x, context.y)
-    return float(context.correct(found, context.y).double().mean())
-
-
-MEASUREMENT: Measurement[AccuracyByRadius] = Measurement(
-    fact="radii", record=AccuracyByRadius, measure=measure, check=11, quick=False
-)
+MEASUREMENT = Measurement("radii", AccuracyByRadius, measure, quick=False)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -55,14 +44,14 @@ def judge(evidence: Evidence) -> Judgement:
     eps, shares = found.eps, found.accuracy
     tried = sum(radius > 0 for radius in eps)
     if tried < MIN_RADII:
-        return not_run(f"Only {tried} radii were tried, expected {MIN_RADII}.")
+        raise NotMeasuredError(f"Only {tried} radii were tried, expected {MIN_RADII}.")
     rises = [(after - before, radius) for before, after, radius in zip(shares, shares[1:], eps[1:], strict=False)]
     worst, where = max(rises)
     if worst > RISE_TOLERANCE:
         meaning = "A larger ball contains the smaller one: the attack is weak."
-        return warned(f"rises by {percent(worst)} at eps = {where:.4g}", meaning)
+        return WARN, f"rises by {percent(worst)} at eps = {where:.4g}", meaning
     measured = f"{' '.join(percent(share) for share in shares)} at {len(eps) - 1} radii"
-    return passed(measured, "Accuracy falls with eps.")
+    return PASS, measured, "Accuracy falls with eps."
 
 
-CHECK: Check = Check(number=11, name="accuracy falls with eps", judge=judge)
+CHECKS = (Check(11, "accuracy falls with eps", judge, (MEASUREMENT,)),)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from soap.evaluation.checks.check import HALF_A_POINT, Check, Evidence, Judgement, Measurement, passed, warned
-from soap.evaluation.checks.context import MeasurementContext, without_restarts
+from soap.evaluation.checks.check import HALF_A_POINT, PASS, WARN, Check, Evidence, Judgement, Measurement
+from soap.evaluation.checks.context import MeasurementContext, varied_if_possible
 
 IMAGES = 32
 OTHER_BATCH = 7
@@ -28,7 +28,7 @@ class Repetition:
 def measure(context: MeasurementContext) -> Repetition:
     """Run the strongest attack twice, and classify its result in two batch sizes."""
     x, y = context.few(IMAGES)
-    attack = without_restarts(context.strongest.attack)
+    attack = varied_if_possible(context.strongest.attack, restarts=1)
     runs = [context.attacked(attack, context.model, x, y, salt=18) for _ in range(2)]
     whole = context.correct(runs[0], y)
     pairs = zip(torch.split(runs[0], OTHER_BATCH), torch.split(y, OTHER_BATCH), strict=True)
@@ -42,9 +42,7 @@ def measure(context: MeasurementContext) -> Repetition:
     )
 
 
-MEASUREMENT: Measurement[Repetition] = Measurement(
-    fact="repeat", record=Repetition, measure=measure, check=18, quick=False
-)
+MEASUREMENT = Measurement("repeat", Repetition, measure, quick=False)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -55,10 +53,10 @@ def judge(evidence: Evidence) -> Judgement:
     measured = f"{found.different_images} of {found.images} images differ in a second run; "
     measured += f"{moved} {'decision' if moved == 1 else 'decisions'} in batches of {other} instead of {one}"
     if found.different_images:
-        return warned(measured, "The same seed does not give the same images.")
+        return WARN, measured, "The same seed does not give the same images."
     if found.moved >= HALF_A_POINT:
-        return warned(measured, "A prediction depends on the other images of its batch: accuracy holds for this size.")
-    return passed(measured, "The same seed gives the same bits.")
+        return WARN, measured, "A prediction depends on the other images of its batch: accuracy holds for this size."
+    return PASS, measured, "The same seed gives the same bits."
 
 
-CHECK: Check = Check(number=18, name="repeatable", judge=judge)
+CHECKS = (Check(18, "repeatable", judge, (MEASUREMENT,)),)

@@ -2,20 +2,20 @@
 
 import numpy as np
 
-from soap.evaluation.checks.check import Check, Evidence, Judgement, failed, not_run, passed
+from soap.evaluation.checks.check import FAIL, PASS, Check, Evidence, Judgement, NotMeasuredError
 
 
 def judge(evidence: Evidence) -> Judgement:
     """FAIL where the clean batches do not hold every image once."""
-    plan, n = evidence.plan, len(evidence.data)
+    plan, n = evidence.plan, evidence.summary.clean.n
     if not evidence.summary.protocols:
-        return not_run("No protocol is done.")
+        raise NotMeasuredError("No protocol is done.")
     rows = evidence.summary.clean_rows
     if not np.array_equal(np.sort(rows), np.arange(n)) or plan["data"]["n"] != n:
-        return failed(f"{len(set(rows.tolist()))} of {n} images", "The results are not of the images of the plan.")
+        return FAIL, f"{len(set(rows.tolist()))} of {n} images", "The results are not of the images of the plan."
     low, high = evidence.summary.worst.interval
     wide = f"the worst case's interval is {100 * (high - low):.1f} points"  # without its ends: another check may fail
-    return passed(f"{n:,} images ({plan['provenance']['images']}); {wide}", "Intervals are Wilson's, 95 %.")
+    return PASS, f"{n:,} images ({plan['provenance']['images']}); {wide}", "Intervals are Wilson's, 95 %."
 
 
-CHECK: Check = Check(number=17, name="sample size and interval", judge=judge)
+CHECKS = (Check(17, "sample size and interval", judge),)

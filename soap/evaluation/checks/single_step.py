@@ -5,8 +5,8 @@ from functools import partial
 
 from soap._runtime.isolation import isolated
 from soap.attacks.losses import cross_entropy
-from soap.evaluation.checks.check import Check, Evidence, Judgement, Measurement, failed, passed, percent
-from soap.evaluation.checks.context import ImpossibleError, MeasurementContext
+from soap.evaluation.checks.check import FAIL, PASS, Check, Evidence, Judgement, Measurement, percent
+from soap.evaluation.checks.context import MeasurementContext
 from soap.gradient_rules import logits_and_gradient, with_finite_logits
 
 
@@ -23,8 +23,6 @@ class SingleStep:
 def measure(context: MeasurementContext) -> SingleStep:
     """One gradient step on every image."""
     x, y = context.x, context.y
-    if len(x) == 0:
-        raise ImpossibleError("the defence classifies no clean image correctly")
     survived = 0
     for start in range(0, len(x), context.batch):
         part, labels = x[start : start + context.batch], y[start : start + context.batch]
@@ -38,7 +36,7 @@ def measure(context: MeasurementContext) -> SingleStep:
     )
 
 
-MEASUREMENT: Measurement[SingleStep] = Measurement(fact="single-step", record=SingleStep, measure=measure, check=12)
+MEASUREMENT = Measurement("single-step", SingleStep, measure)
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -47,8 +45,8 @@ def judge(evidence: Evidence) -> Judgement:
     measured = f"{percent(found.iterative)} after {found.protocol}, {percent(found.single)} after one step"
     measured += f", {found.images} images"
     if found.iterative > found.single:
-        return failed(measured, "One step breaks more than many: the gradient is wrong away from the image.")
-    return passed(measured, "Many steps break at least as much as one.")
+        return FAIL, measured, "One step breaks more than many: the gradient is wrong away from the image."
+    return PASS, measured, "Many steps break at least as much as one."
 
 
-CHECK: Check = Check(number=12, name="iterative beats single-step", judge=judge)
+CHECKS = (Check(12, "iterative beats single-step", judge, (MEASUREMENT,)),)

@@ -1,25 +1,56 @@
-"""How a claim is checked: as a list of comparisons that hold, fail, or lack a number. All must hold.
+"""The paper's claims, and how one is checked: by a list of comparisons that hold, fail, or lack a number.
 
-A comparison that fails for a network with a shortened training is shown, but decides nothing.
+All must hold. A comparison that fails for a network with a shortened training is shown, but decides nothing.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from importlib import resources
 
 from soap.paper.comparison import ComparedCell
 from soap.paper.figure_data import FigureData
-from soap.paper.figure_inputs import FigureInput
 from soap.paper.tables import Place
-from soap.results import Row
-
-EvidenceSource = TypeVar("EvidenceSource")
 
 TableNumbers = Mapping[str, Mapping[Place, ComparedCell]]
 """Numbers by the table's name, then by the cell's place."""
 
 MissingNumber = tuple[str, str]
 """What was not measured, and under which attack, e.g. ("mnist-fcn-pgd-at", "CW"); the second may be empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim. section: of the paper, e.g. "4.1" or "1 and 3.2". about: names of tables and figures.
+
+    rule: when it holds; empty for a description. numbers: comparisons within tables, see `claims.toml`.
+    """
+
+    name: str
+    text: str
+    section: str
+    about: tuple[str, ...]
+    rule: str = ""
+    numbers: Sequence[Mapping[str, object]] = ()
+
+    @property
+    def place(self) -> str:
+        """Where the paper states it: "section 4.1"."""
+        return f"section{'s' if ' and ' in self.section else ''} {self.section}"
+
+
+def _read() -> dict[str, Claim]:
+    entries = tomllib.loads((resources.files("soap.paper") / "claims.toml").read_text(encoding="utf-8"))
+    return {name: Claim(name=name, **{**entry, "about": tuple(entry["about"])}) for name, entry in entries.items()}
+
+
+CLAIMS: dict[str, Claim] = _read()
+"""Every claim by name, in the paper's order."""
+
+
+def claims_about(name: str) -> tuple[Claim, ...]:
+    """The claims about a table or figure."""
+    return tuple(claim for claim in CLAIMS.values() if name in claim.about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +80,11 @@ class ClaimPart:
     missing: tuple[MissingNumber, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+TableCheck = Callable[[TableNumbers], Iterable[ClaimPart]]
+FigureCheck = Callable[[ClaimEvidence], Iterable[ClaimPart]]
+
+
+@dataclass(frozen=True)
 class ClaimVerdict:
     """The result of all parts of a claim."""
 
@@ -69,12 +104,13 @@ class ClaimVerdict:
     @property
     def evidence_by_kind(self) -> dict[str, str]:
         """All numbers by what they show, those against the claim first, and what is missing."""
+        missing = _grouped(missing for part in self.parts for missing in part.missing)
         found = {
             "Against it": self.against,
             "Against it after a short training": self._words(False, short=True),
             "For it": self._words(True),
             "So far": self._words(None),
-            "Missing": _missing_text(missing for part in self.parts for missing in part.missing),
+            "Missing": ", ".join(f"{what} ({', '.join(kinds)})" if any(kinds) else what for what, kinds in missing),
         }
         return {head: text for head, text in found.items() if text}
 
@@ -90,18 +126,6 @@ class ClaimVerdict:
         return "; ".join(f"{subject}: {', '.join(words)}" if subject else "; ".join(words) for subject, words in found)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClaimCheck(Generic[EvidenceSource]):
-    """How one claim is checked. rule: when it holds, in words. parts: its comparisons."""
-
-    rule: str
-    parts: Callable[[EvidenceSource], Iterable[ClaimPart]]
-
-    def judge(self, source: EvidenceSource) -> ClaimVerdict:
-        """The verdict by the numbers of the source."""
-        return ClaimVerdict(parts=tuple(self.parts(source)))
-
-
 def mostly(parts: Sequence[ClaimPart], share: float) -> ClaimPart:
     """One part that holds if at least this share of `parts` hold: for claims that say "typically"."""
     need, sure = share * len(parts), sum(part.held is True for part in parts)
@@ -113,36 +137,9 @@ def mostly(parts: Sequence[ClaimPart], share: float) -> ClaimPart:
     return ClaimPart(held=held, words=words if sure or against else "", missing=missing)
 
 
-def undecided(missing: FigureInput) -> ClaimPart:
-    """A part that is undecided because this input was not made."""
-    return ClaimPart(held=None, missing=((missing.need, ""),))
-
-
-def radius_text(value: float, attack: float) -> str:
-    """A radius in the unit of the attack's radius: '0.3' or '8/255'."""
-    return f"{value:.3g}" if attack > 0.1 else f"{255 * value:.3g}/255"
-
-
-def percent(row: Row) -> float:
-    """Accuracy in per cent."""
-    return 100 * row.accuracy
-
-
-def images_text(row: Row) -> str:
-    """' (1,000 images)'."""
-    return f" ({row.n:,} images)"
-
-
-def _missing_text(missing: Iterable[MissingNumber]) -> str:
-    """'mnist-fcn-pgd-at (FGSM, CW), mnist-fcn-no-def (CW)'."""
-    return ", ".join(f"{what} ({', '.join(kinds)})" if any(kinds) else what for what, kinds in _grouped(missing))
-
-
 def _grouped(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
     """The second items of the pairs, without duplicates, by the first item; order is kept."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for first, second in pairs:
-        own = found.setdefault(first, [])
-        if second not in own:
-            own.append(second)
-    return found.items()
+        found.setdefault(first, {})[second] = None
+    return [(first, [*seconds]) for first, seconds in found.items()]

@@ -3,24 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from soap.paper.claims.attack_success import SUCCESS
-from soap.paper.claims.auxiliary_tasks import AUXILIARY_TASKS
-from soap.paper.claims.checks import ClaimCheck, ClaimEvidence, ClaimVerdict, TableNumbers
-from soap.paper.claims.rivals import RIVALS
-from soap.paper.claims.robustness import ROBUSTNESS
-from soap.paper.claims.sweeps import SWEEP_CLAIMS
-from soap.paper.claims.table_numbers import PRINTED
-from soap.paper.claims.texts import CLAIMS, Claim
-from soap.paper.claims.training_cost import COST
+from soap.paper.claims.checks import CLAIMS, Claim, ClaimEvidence, ClaimVerdict
+from soap.paper.claims.figure_claims import FIGURE_CHECKS
+from soap.paper.claims.table_claims import PRINTED, TABLE_CHECKS
 from soap.paper.comparison import SIGNS, Comparison, Entry, display_name
 from soap.paper.epoch_times import epoch_seconds
 from soap.paper.figure_data import FigureData
-
-TABLE_CHECKS: dict[str, ClaimCheck[TableNumbers]] = {**RIVALS, **ROBUSTNESS, **SUCCESS}
-"""Checks that need numbers of the tables only, by claim; they are applied to the printed numbers as well."""
-
-FIGURE_CHECKS: dict[str, ClaimCheck[ClaimEvidence]] = {**AUXILIARY_TASKS, **SWEEP_CLAIMS, **COST}
-"""Checks that need other measurements, by claim; the paper prints no numbers for these."""
 
 VERDICT_WORDS: dict[bool | None, str] = {False: "did not hold", True: "held", None: "not decided"}
 """Verdicts in display order."""
@@ -40,7 +28,6 @@ class JudgedClaim:
     """A claim and its verdicts. printed: by the paper's own numbers; None if it prints none."""
 
     claim: Claim
-    rule: str
     ours: ClaimVerdict
     printed: ClaimVerdict | None
 
@@ -66,13 +53,12 @@ def evidence_from(entries: Sequence[Entry], figure_data: FigureData) -> ClaimEvi
 
 def judge(claim: Claim, evidence: ClaimEvidence) -> JudgedClaim | None:
     """The claim with its verdicts; None for a description, which states nothing to check."""
-    if claim.name in TABLE_CHECKS:
-        check = TABLE_CHECKS[claim.name]
-        ours, printed = check.judge(evidence.tables), check.judge(PRINTED)
-        return JudgedClaim(claim=claim, rule=check.rule, ours=ours, printed=printed)
     if claim.name in FIGURE_CHECKS:
-        further = FIGURE_CHECKS[claim.name]
-        return JudgedClaim(claim=claim, rule=further.rule, ours=further.judge(evidence), printed=None)
+        ours = ClaimVerdict(tuple(FIGURE_CHECKS[claim.name](evidence)))
+        return JudgedClaim(claim=claim, ours=ours, printed=None)
+    if claim.name in TABLE_CHECKS:
+        ours, printed = (ClaimVerdict(tuple(TABLE_CHECKS[claim.name](tables))) for tables in (evidence.tables, PRINTED))
+        return JudgedClaim(claim=claim, ours=ours, printed=printed)
     return None
 
 

@@ -7,17 +7,7 @@ from matplotlib.figure import Figure
 
 from soap.errors import unknown
 from soap.paper.figure_data import FigureData
-from soap.paper.figures import (
-    accuracy_curves,
-    gradients,
-    heat_map,
-    image_grids,
-    loss_curves,
-    method,
-    paired_bars,
-    tasks,
-    training_time,
-)
+from soap.paper.figures import bars, curves, image_grids, method
 from soap.report.drawing import LIGHT, Palette, save_figure
 
 Drawing = Callable[[FigureData, Palette], Figure]
@@ -25,19 +15,19 @@ Drawing = Callable[[FigureData, Palette], Figure]
 DRAWINGS: dict[str, Drawing] = {
     "figure-1": method.draw,
     "figure-2": image_grids.draw_decoded,
-    "figure-3": loss_curves.draw,
+    "figure-3": curves.draw_losses,
     "figure-4": image_grids.draw_classes,
-    "figure-5": accuracy_curves.draw_betas,
-    "figure-6": tasks.draw,
-    "figure-7": training_time.draw,
+    "figure-5": curves.draw_betas,
+    "figure-6": image_grids.draw_tasks,
+    "figure-7": bars.draw_training_time,
     "figure-8": image_grids.draw_attacks("mnist-fcn-dr", "mnist-cnn-dr"),
     "figure-9": image_grids.draw_attacks("cifar10-resnet18-rp", "cifar10-wide-resnet28-rp"),
     "figure-10": image_grids.draw_attacks("cifar10-resnet18-lc", "cifar10-wide-resnet28-lc"),
-    "ablation-steps": heat_map.draw,
-    "ablation-rotation": paired_bars.draw_rotation_losses,
-    "ablation-radius": accuracy_curves.draw_radii,
-    "ablation-leaking": paired_bars.draw_label_leaking,
-    "ablation-gradients": gradients.draw,
+    "ablation-steps": curves.draw_steps,
+    "ablation-rotation": bars.draw_rotation_losses,
+    "ablation-radius": curves.draw_radii,
+    "ablation-leaking": bars.draw_label_leaking,
+    "ablation-gradients": bars.draw_gradients,
 }
 """By the names of `soap.paper.figure_list.FIGURES`."""
 

@@ -1,16 +1,15 @@
-"""Example images with predictions: decoded digits (Figure 2), CIFAR-10 classes (4), every attack (8 to 10)."""
+"""Example images: decoded digits (Figure 2), CIFAR-10 classes (4), the auxiliary tasks (6), every attack (8 to 10)."""
 
 from functools import partial
 
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
 
-from soap.paper.attacked_examples import Examples, file_name
+from soap.paper.example_images import Examples, TaskViews
 from soap.paper.figure_data import FigureData
 from soap.paper.model_names import METHOD_NAMES, network_of, title_of
 from soap.report.accuracy import ATTACK_TITLES
-from soap.report.drawing import Palette
-from soap.report.panels import panel_row, show_message
-from soap.report.thumbnails import add_image, add_text, empty_page
+from soap.report.drawing import Palette, add_image, add_text, empty_page, panel_row, show_message
 
 DECODED_MODEL = "mnist-fcn-dr"
 CLASS_NETWORKS = ("wide-resnet28", "resnet18")
@@ -21,7 +20,7 @@ ATTACK, CLASSES, ATTACKS = "pgd", 10, 4
 def draw_decoded(data: FigureData, palette: Palette) -> Figure:
     """Rows clean, adversarial and purified; inputs on the left, the decoder's output on the right."""
     side, step, start, gap, head, row_height = 0.5, 0.55, 1.1, 0.35, 0.5, 0.84  # inches
-    shown = data.find(file_name(DECODED_MODEL), Examples)
+    shown = data.find(Examples, DECODED_MODEL)
     if shown is None or not shown.decoded.size:
         figure, (axes,) = panel_row(1, palette, width=8)
         show_message(axes, palette, f"no images of {DECODED_MODEL} yet")
@@ -64,7 +63,7 @@ def draw_classes(data: FigureData, palette: Palette) -> Figure:
 
 def _first_network(task: str, data: FigureData) -> Examples | None:
     """The examples of the first network that has some."""
-    found = (data.find(file_name(f"cifar10-{network}-{task}"), Examples) for network in CLASS_NETWORKS)
+    found = (data.find(Examples, f"cifar10-{network}-{task}") for network in CLASS_NETWORKS)
     return next((shown for shown in found if shown is not None), None)
 
 
@@ -91,7 +90,7 @@ def draw_attacks(*models: str) -> partial[Figure]:
 def _draw_attacks(models: tuple[str, ...], data: FigureData, palette: Palette) -> Figure:
     """Blocks of models side by side: a row a class, columns clean, then adversarial and purified for each attack."""
     block = (1 + 2 * ATTACKS) * STEP + ATTACKS * PAIR_GAP + 0.3
-    found = [data.find(file_name(model), Examples) for model in models]
+    found = [data.find(Examples, model) for model in models]
     figure = empty_page(len(models) * block, HEAD + CLASSES * ROW_HEIGHT + 0.08 if any(found) else HEAD, palette)
     for number, (model, shown) in enumerate(zip(models, found, strict=True)):
         left = number * block + 0.1
@@ -137,3 +136,45 @@ def _add_example(
         figure, left, top, side, shown.images[column, k], palette, prediction=shown.classes[prediction],
         correct=correct, font_size=font_size,
     )  # fmt: skip
+
+
+VIEWS_DATA = "cifar10"
+TURNS = ("0°", "90°", "180°", "270°")
+VIEWS = ("random view", "flipped crop")
+
+
+def draw_tasks(data: FigureData, palette: Palette) -> Figure:
+    """Left: four rotations, whose angle is predicted; right: two views, whose logits must agree."""
+    side, step, gap = 1.3, 1.45, 0.6  # inches
+    upper, lower = 0.55, 2.65  # inches: y of the image and of its copies
+    shown = data.find(TaskViews, VIEWS_DATA)
+    if shown is None:
+        figure, (axes,) = panel_row(1, palette, width=8)
+        show_message(axes, palette, f"no views of an image of {VIEWS_DATA} yet")
+        return figure
+    turns, views = len(TURNS) * step, len(VIEWS) * step
+    figure = empty_page(0.3 + turns + gap + views, 5.1, palette)
+    blocks = (
+        (0.15, turns, "Rotation prediction", shown.turns, TURNS, "which turn? one of four for each copy"),
+        (0.15 + turns + gap, views, "Label consistency", shown.views, VIEWS, "the same answer to both"),
+    )
+    for left, width, title, copies, names, question in blocks:
+        middle = left + (width - (step - side)) / 2
+        add_text(figure, middle, 0.35, title, palette, ha="center", fontweight="bold", fontsize=13)
+        add_image(figure, middle - side / 2, upper, side, shown.image, palette)
+        for k, name in enumerate(names):
+            x = left + k * step
+            _draw_arrow(figure, (middle, upper + side + 0.06), (x + side / 2, lower - 0.05), palette.ink)
+            add_image(figure, x, lower, side, copies[k], palette)
+            add_text(figure, x + side / 2, lower + side + 0.25, name, palette, ha="center", fontsize=12)
+        add_text(figure, middle, lower + side + 0.68, question, palette, ha="center", fontsize=12, style="italic")
+    source = f"the first {shown.label} of the test set, image {shown.place:,}; the noise of training is left out"
+    add_text(figure, 0.15, 5.0, source, palette, fontsize=9)
+    return figure
+
+
+def _draw_arrow(figure: Figure, start: tuple[float, float], end: tuple[float, float], colour: str) -> None:
+    """An arrow between two points in inches from the upper left corner."""
+    width, height = figure.get_size_inches()
+    ends = [(x / width, 1 - y / height) for x, y in (start, end)]
+    figure.add_artist(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=14, color=colour, linewidth=1.3))

@@ -5,8 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from soap.paper.figure_data import FigureData
-from soap.report.drawing import Palette
-from soap.report.panels import FONT_SIZE
+from soap.report.drawing import FONT_SIZE, Palette
 
 Point = tuple[float, float]
 HALF_BOX = (1.15, 0.42)  # half width and height of a box, in units of the diagram

@@ -7,7 +7,7 @@ from pathlib import Path
 from soap.evaluation.plan import PROTOCOLS
 from soap.evaluation.run_folder import CONTINUED
 from soap.evaluation.verdict import NOTHING
-from soap.report import markdown_table, with_section
+from soap.report import markdown_table, percent, with_section
 from soap.results import Row, Store
 
 
@@ -30,10 +30,12 @@ class CommittedRun:
 
 def committed_runs(folder: Path) -> list[CommittedRun]:
     """All runs in results/adaptive, by name."""
-    return [_run(path.parent) for path in sorted(folder.glob("*/findings.json"))]
+    return [read_run(path.parent) for path in sorted(folder.glob("*/findings.json"))]
 
 
-def _run(folder: Path) -> CommittedRun:
+def read_run(folder: Path) -> CommittedRun:
+    """The run in a folder; of runs on purifiers other than SOAP the facts are kept beside the rows."""
+    facts = folder / "facts" if (folder / "facts").is_dir() else folder
     verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]
     rows = Store(folder / "rows.jsonl").read()
     purifies = any(row.defence.purifies for row in rows)
@@ -41,10 +43,10 @@ def _run(folder: Path) -> CommittedRun:
     return CommittedRun(
         name=folder.name,
         rows=named,
-        origin=origin(named["worst"], folder / "facts"),
+        origin=origin(named["worst"], facts),
         verdict=verdict["name"],
         reasons=verdict["reasons"],
-        command=json.loads((folder / "facts" / "asked.json").read_text(encoding="utf-8"))["command"],
+        command=json.loads((facts / "asked.json").read_text(encoding="utf-8"))["command"],
     )
 
 
@@ -67,9 +69,8 @@ def results_section(found: list[CommittedRun]) -> str:
     parts = [markdown_table(["", *links], lines), "Correctly classified, per cent."]
     for run in found:
         row = run.rows["worst"]
-        low, high = row.interval
-        worst = f"worst {100 * row.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {row.n:,} images"
-        worst = worst if run.counts else "no number"
+        share = percent(row).replace(" ", " % ", 1)
+        worst = f"worst {share} of {row.n:,} images" if run.counts else "no number"
         why = f" {'; '.join(run.reasons)}." if run.reasons else ""
         parts.append(f"**{run.name}**: {worst}, {run.verdict}.{why} {run.origin}: `{run.command}`")
     return "\n\n".join(parts)

@@ -10,15 +10,14 @@ from torch import nn
 
 from soap import recipes
 from soap.evaluation import PAPER
-from soap.evaluation.verdict import NOTHING
-from soap.paper.pages.adaptive import origin
+from soap.paper.pages.adaptive import CommittedRun, read_run
 from soap.paper.row_queries import training_epochs, training_seed
 from soap.purifiers import AntiAdversary, Hedge
 from soap.recipes import generative
 from soap.recipes.purifiers import BY_PRIOR, SOAP_NAME
 from soap.report import markdown_table, with_section
 from soap.report.accuracy import percent
-from soap.results import Row, Store
+from soap.results import Row
 from soap.specs import UNDEFENDED, DefenceSpec, attack_spec, defence_spec
 
 PURIFIER_TITLES = {
@@ -48,26 +47,37 @@ HEAD = ("model", "purifier", "clean", "PGD, transfer", "worst", "verdict", "imag
 
 @dataclass(frozen=True, kw_only=True)
 class PurifierLine:
-    """A model with a purifier: rows of the transfer protocol, worst case and verdict of the suite."""
+    """A model with a purifier: rows of the transfer protocol, and the suite's run."""
 
     model: str
     purifier: str
     clean: Row | None
     pgd: Row | None
-    worst: Row | None
-    verdict: str
+    run: CommittedRun | None
+
+    @property
+    def worst(self) -> Row | None:
+        """The worst case of the suite's run."""
+        return None if self.run is None else self.run.rows["worst"]
 
     def cells(self) -> Sequence[str]:
         """Table cells. A failed check voids the worst case. The cost is that of the purifier, under PGD."""
-        images = [f"{row.n:,}" for row in (self.pgd, self.worst) if row is not None]
+        rows = [row for row in (self.pgd, self.worst) if row is not None]
+        worst, verdict, cost = ABSENT, ABSENT, ABSENT
+        if self.run is not None:
+            row, verdict = self.run.rows["worst"], self.run.verdict
+            part = "" if row.attack.suite == "full" else f", {row.attack.suite} alone"
+            worst = (percent(row) if self.run.counts else "no number") + part
+        if self.pgd is not None and self.purifier != UNDEFENDED:
+            cost = f"{1000 * self.pgd.seconds / self.pgd.n:.2g} ms ({self.pgd.provenance.device})"
         return (
             f"`{self.model}`",
             PURIFIER_TITLES[self.purifier],
-            *(_percent(row) for row in (self.clean, self.pgd)),
-            (_percent(self.worst) if self.verdict != NOTHING else "no number") + _of_which_suite(self.worst),
-            self.verdict or ABSENT,
-            " / ".join(dict.fromkeys(images)) or ABSENT,
-            _cost(self.pgd if self.purifier != UNDEFENDED else None),
+            *(ABSENT if row is None else percent(row) for row in (self.clean, self.pgd)),
+            worst,
+            verdict,
+            " / ".join(dict.fromkeys(f"{row.n:,}" for row in rows)) or ABSENT,
+            cost,
         )
 
 
@@ -77,8 +87,8 @@ def lines(rows: Sequence[Row], results: Path) -> Iterator[PurifierLine]:
         for purifier in purifiers:
             defence = label(model, purifier)
             clean, pgd = (_measured(rows, model, attack, defence) for attack in ("none", "pgd"))
-            worst, verdict = _suite(defence, run_of(results, model, purifier))
-            yield PurifierLine(model=model, purifier=purifier, clean=clean, pgd=pgd, worst=worst, verdict=verdict)
+            run = _run_on(defence, run_folder(results, model, purifier))
+            yield PurifierLine(model=model, purifier=purifier, clean=clean, pgd=pgd, run=run)
 
 
 def label(model: str, purifier: str) -> DefenceSpec:
@@ -105,35 +115,15 @@ def runs_folder(results: Path, purifier: str) -> Path:
     return results / ("adaptive" if purifier in ADAPTIVE_PURIFIERS else "purifiers")
 
 
-def run_of(results: Path, model: str, purifier: str) -> Path:
+def run_folder(results: Path, model: str, purifier: str) -> Path:
     """Folder of the suite's run on a model with a purifier."""
     return runs_folder(results, purifier) / (model if purifier in ADAPTIVE_PURIFIERS else f"{model}-{purifier}")
 
 
-def _suite(defence: DefenceSpec, folder: Path) -> tuple[Row | None, str]:
-    """Worst case and verdict of a run; bare rows of a purifier's run do not count for the bare model."""
-    if not (folder / "findings.json").is_file():
-        return None, ""
-    rows = Store(folder / "rows.jsonl").read()
-    if not defence.purifies and any(row.defence.purifies for row in rows):
-        return None, ""
-    found = [row for row in rows if row.defence == defence and row.attack.name == "worst"]
-    verdict = json.loads((folder / "findings.json").read_text(encoding="utf-8"))["verdict"]["name"]
-    return (found[0], verdict) if found else (None, "")
-
-
-def _percent(row: Row | None) -> str:
-    return ABSENT if row is None else percent(row)
-
-
-def _of_which_suite(row: Row | None) -> str:
-    """The part of the suite that was run, if not all of it."""
-    suite = "full" if row is None else row.attack.suite
-    return "" if suite == "full" else f", {suite} alone"
-
-
-def _cost(row: Row | None) -> str:
-    return ABSENT if row is None else f"{1000 * row.seconds / row.n:.2g} ms ({row.provenance.device})"
+def _run_on(defence: DefenceSpec, folder: Path) -> CommittedRun | None:
+    """The run in a folder, if it is one on this defence; bare rows of a purifier's run do not count."""
+    run = read_run(folder) if (folder / "findings.json").is_file() else None
+    return run if run is not None and run.rows["worst"].defence == defence else None
 
 
 def table(made: Sequence[PurifierLine]) -> str:
@@ -146,18 +136,11 @@ def table(made: Sequence[PurifierLine]) -> str:
 def suites(results: Path) -> str:
     """Verdict, reasons and command of every run on a purifier other than SOAP."""
     parts = []
-    for model, purifiers in PURIFIERS_BY_MODEL.items():
-        for purifier in purifiers:
-            folder = run_of(results, model, purifier)
-            worst, verdict = _suite(label(model, purifier), folder)
-            if purifier in ADAPTIVE_PURIFIERS or worst is None:
-                continue
-            findings, asked = (
-                json.loads((folder / name).read_text(encoding="utf-8")) for name in ("findings.json", "asked.json")
-            )
-            why = "; ".join(findings["verdict"]["reasons"])
-            text = f"{verdict}{': ' if why else ''}{why}. {origin(worst, folder)}: `{asked['command']}`"
-            parts.append(f"- `{model}`, {PURIFIER_TITLES[purifier]}: {text}")
+    for line in lines([], results):
+        if line.run is not None and line.purifier not in ADAPTIVE_PURIFIERS:
+            why = "; ".join(line.run.reasons)
+            text = f"{line.run.verdict}{': ' if why else ''}{why}. {line.run.origin}: `{line.run.command}`"
+            parts.append(f"- `{line.model}`, {PURIFIER_TITLES[line.purifier]}: {text}")
     return "\n".join(parts) or "None is measured yet."
 
 

@@ -69,6 +69,7 @@ def results_html(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *, com
 
 def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *, command: str) -> str:
     """The page as Markdown. command: how it was made."""
+    lines = [[heading(entry), entry.progress, entry.missing_text] for entry in entries]
     parts = [
         "# Results: the paper's tables, ours beside them",
         f"Rendered from result rows by `{command}`; no number but those in footnotes is typed by hand. "
@@ -78,10 +79,10 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *,
         "## The tables, and what is missing",
         f"{READING} A cell reads: ours / paper (difference). `make docs` renders the same as one HTML "
         "page with colours, and the interval and origin of every number.",
-        markdown_table(["Table", "Cells done", "Missing cells by recipe"], [_state(entry) for entry in entries]),
+        markdown_table(["Table", "Cells done", "Missing cells by recipe"], lines),
     ]
     for entry in entries:
-        parts += [f"## {heading(entry)}", _caption(entry)]
+        parts += [f"## {heading(entry)}", entry.table.caption]
         if isinstance(entry, Comparison):
             for group in entry.groups:
                 parts += [f"### {group.label}", _group(entry, group)]
@@ -96,45 +97,27 @@ def _claims(judged: Sequence[JudgedClaim]) -> list[str]:
     """Tables of the claims, those that did not hold first."""
     parts = [f"## {judging.TITLE}", f"{judging.READING} Of {len(judged)} claims: {judging.count_text(judged)}."]
     for held, own in judging.grouped_by_verdict(judged).items():
-        lines = [
-            [
-                f"{one.claim.text} ({one.source}) *Rule: {one.rule}.*",
-                one.ours.evidence,
-                one.printed_text,
-            ]
-            for one in own
-        ]
-        if lines:
+        if own:
             head = f"### {judging.MARKS[held]} {judging.VERDICT_WORDS[held].capitalize()}: {len(own)}"
-            lines = [[text.replace("|", "\\|") for text in line] for line in lines]
+            lines = [
+                (f"{one.claim.text} ({one.source}) *Rule: {one.claim.rule}.*", one.ours.evidence, one.printed_text)
+                for one in own
+            ]
+            lines = [tuple(text.replace("|", "\\|") for text in line) for line in lines]
             parts += [head, markdown_table(["Claim", "Our numbers", "By the paper's own numbers"], lines)]
     signs = judging.signs_text(judged)
     return [*parts, f"{signs}."] if signs else parts
-
-
-def _state(entry: Entry) -> list[str]:
-    if not isinstance(entry, Comparison):
-        return [heading(entry), "from the code", ""]
-    return [heading(entry), f"{entry.done} of {entry.wanted}", entry.missing_text]
-
-
-def _caption(entry: Entry) -> str:
-    return entry.table.caption if isinstance(entry, Comparison) else entry.caption
 
 
 def _group(entry: Comparison, group: Heading) -> str:
     """The columns of one group as a table; a method with several rows has a heading line above them."""
     columns = entry.table.columns
     lines: list[list[str]] = []
-    section = ""
-    for row in entry.rows:
-        if row.section != section:
-            section = row.section
-            lines.append([f"*{section}*", *[""] * len(columns)])
-        cells = [entry.cells.get((row.name, group.name, column.name)) for column in columns]
-        lines.append(
-            [row.label.replace("*", "\\*"), *("" if compared is None else _cell(compared) for compared in cells)]
-        )
+    for row, first, cells in entry.lines(group):
+        if first:
+            lines.append([f"*{row.section}*", *[""] * len(columns)])
+        texts = ("" if compared is None else _cell(compared) for compared in cells)
+        lines.append([row.label.replace("*", "\\*"), *texts])
     return markdown_table([entry.table.stub, *(column.label for column in columns)], lines)
 
 
@@ -142,10 +125,8 @@ def _cell(compared: ComparedCell) -> str:
     """'61.54 / **61.88** (−0.34)', with signs and the number of its footnote."""
     note = "" if compared.note is None else f"<sup>{compared.note}</sup>"
     difference = f" ({points(compared.difference)})" if compared.difference is not None else ""
-    ours, paper = (
-        _marked(number_text(compared.ours), compared.mark),
-        _marked(number_text(compared.cell.printed), compared.cell.mark),
-    )
+    ours = _marked(number_text(compared.ours), compared.mark)
+    paper = _marked(number_text(compared.cell.printed), compared.cell.mark)
     return f"{ours} / {paper}{difference}{''.join(compared.signs)}{note}"
 
 

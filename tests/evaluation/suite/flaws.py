@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from soap.attacks import APGD, PGD
 from soap.attacks.noise import Noise
 from soap.data import Dataset
+from soap.data.dataset import make_dataset
 from soap.defence import Defence
 from soap.evaluation.plan import Attempt, plan_attempts
 

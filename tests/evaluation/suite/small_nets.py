@@ -14,6 +14,7 @@ from soap.data import Dataset
 from soap.defence import Defence
 from soap.evaluation.attempts import run_attempts
 from soap.evaluation.checks import (
+    CHECKS,
     FAIL,
     MEASUREMENTS,
     WARN,
@@ -88,7 +89,8 @@ class Judged:
     summary: Summary
 
     def findings(self, without: frozenset[int] = frozenset()) -> list[Finding]:
-        return judge_checks(self.folder, self.summary, self.data, without=without)
+        found = judge_checks(self.folder, self.summary)
+        return [finding for finding in found if finding.number not in without]
 
     def flagged(self, without: frozenset[int] = frozenset()) -> dict[int, str]:
         """State and measurement of the checks that warn or fail."""
@@ -118,7 +120,7 @@ def judge(
 
 def quick_and(*checks: int) -> tuple[Measurement, ...]:
     """The measurements of the quick suite, and those of further checks."""
-    return (*measurements_of("quick"), *(one for one in MEASUREMENTS if one.check in checks))
+    return (*measurements_of("quick"), *(one for number in checks for one in CHECKS[number].measurements))
 
 
 def judged(net: nn.Module, out: Path, *names: str, attack: Attack | None = None, threat: Threat = THREAT) -> Judged:

@@ -12,6 +12,7 @@ from tiny import noise_images, tiny_model
 
 import soap
 from soap.data import Dataset
+from soap.data.dataset import make_dataset
 from soap.defence import Defence
 from soap.evaluation import SuiteReport, Threat, evaluate_suite
 from soap.evaluation.run_folder import FINGERPRINTS, AttackedBatch, RunFolder, batch_fingerprint

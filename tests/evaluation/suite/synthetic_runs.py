@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from soap.data import Dataset
+from soap.data.dataset import make_dataset
 from soap.evaluation.run_folder import AttackedBatch, RunFolder
 from soap.specs import AttackStep
 

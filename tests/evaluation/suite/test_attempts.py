@@ -103,7 +103,6 @@ def test_an_unknown_suite_and_the_oracle_are_rejected(defence, tmp_path):
 def test_a_run_equals_a_plain_loop(defence, tmp_path):
     data = images()
     summary = run(defence, data, tmp_path)
-    found = summary.outcomes
     start = defence.labels(data.x) == data.y
     for protocol in ("transfer", "bpda"):
         alive = start.clone()
@@ -111,8 +110,9 @@ def test_a_run_equals_a_plain_loop(defence, tmp_path):
             index = alive.nonzero()[:, 0]
             x_adv = attempt.attack(defence.seen_by(attempt.rule), data.x[index], data.y[index])
             alive[index] = defence.labels(x_adv) == data.y[index]
-        assert found[protocol].survived.tolist() == alive.tolist()
-    assert summary.worst.defended.tolist() == (found["transfer"].survived & found["bpda"].survived).tolist()
+        assert summary.protocol(protocol).defended.tolist() == alive.tolist()
+    transfer, bpda = summary.protocols
+    assert summary.worst.defended.tolist() == (transfer.defended & bpda.defended).tolist()
     assert summary.clean.correct == int(start.sum())
 
 

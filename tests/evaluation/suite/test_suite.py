@@ -16,7 +16,8 @@ from soap.attacks import APGD
 from soap.data.dataset import make_dataset
 from soap.defence import Defence
 from soap.errors import FileError, InputError
-from soap.evaluation import Threat, evaluate_suite, headline, read_report
+from soap.evaluation import Clean, Threat, evaluate_suite, evaluate_transfer, headline, provenance, read_report
+from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.summary import result_rows
 from soap.evaluation.verdict import NOTHING, UPPER
 from soap.results import Store
@@ -191,13 +192,13 @@ HOSTILE = {
     "a true batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch=True)), "its batch"),
     "words for attempts": (lambda out: change_json(out / "run.json", lambda p: p.update(attempts="x")), "attempts"),
     "half an attempt": (
-        lambda out: change_json(out / "run.json", lambda p: p["attempts"][1].pop("protocol")), "attempts[1].protocol"
+        lambda out: change_json(out / "run.json", lambda p: p["attempts"][1].pop("protocol")), "attempts.1.protocol"
     ),
     "half a provenance": (
-        lambda out: change_json(out / "run.json", lambda p: p["provenance"].pop("seed")), "provenance.seed"
+        lambda out: change_json(out / "run.json", lambda p: p["provenance"].pop("seed")), "seed"
     ),
     "too much provenance": (
-        lambda out: change_json(out / "run.json", lambda p: p["provenance"].update(more=1)), "its provenance"
+        lambda out: change_json(out / "run.json", lambda p: p["provenance"].update(more=1)), "more"
     ),
     "no clean batch": (lambda out: (out / "clean" / "0001.npz").unlink(), "clean/0001 is missing"),
     "rows beyond the data": (
@@ -283,3 +284,49 @@ def test_black_box_attacks_are_not_judged_by_gradient_steps(tmp_path):
     """A stolen copy was taken for an attack by gradient steps, and the run was void for its single step."""
     report = run(tmp_path / "run", suite="black-box")
     assert {one.state for one in report.findings if one.number in (8, 9, 10, 11, 12)} == {"NOT RUN"}
+
+
+def test_a_run_reads_each_stored_batch_once_and_hashes_the_weights_once(copied, monkeypatch):
+    reads, hashes = [], []
+    read_batch, fingerprint = RunFolder.read_batch, provenance.fingerprint
+    monkeypatch.setattr(RunFolder, "read_batch", lambda self, *place: reads.append(place) or read_batch(self, *place))
+    monkeypatch.setattr(provenance, "fingerprint", lambda model: hashes.append(model) or fingerprint(model))
+    assert run(copied) is not None
+    assert len(reads) == len(set(reads)) == len([*RunFolder(copied).batch_names()])
+    assert len(hashes) == 1
+    reads.clear()
+    read_report(copied, images())
+    assert len(reads) == len(set(reads))
+
+
+def test_evaluate_returns_the_worst_case_with_its_interval_and_verdict(done, tmp_path):
+    report = soap.evaluate(defence(), images(), suite="quick", eps=THREAT.eps, out=tmp_path / "run", **EFFORT)
+    assert report.worst == done.summary.worst.accuracy
+    assert report.interval == done.summary.worst.interval
+    assert (report.n, report.verdict) == (11, done.verdict)
+    assert report.rows == Store(tmp_path / "run" / "rows.jsonl").read()
+
+
+def test_evaluate_with_attacks_is_the_transfer_protocol(tmp_path):
+    attacks = {"none": Clean(), "fgsm": soap.attacks.FGSM(eps=0.1)}
+    own, data = defence(), images()
+    report = soap.evaluate(own, data, attacks=attacks, out=tmp_path / "rows.jsonl")
+    rows = evaluate_transfer(own.classifier, data, attacks, [own.purifier])
+    assert [(row.key, row.correct) for row in report.rows] == [(row.key, row.correct) for row in rows]
+    assert Store(tmp_path / "rows.jsonl").read() == report.rows
+    assert report.worst == min(row.accuracy for row in rows if row.defence.purifies)
+    assert report.verdict.name == UPPER
+    assert soap.evaluate(own, data, attacks=attacks, stop=lambda: True) is None
+
+
+def test_evaluate_accepts_any_classifier_and_function(tmp_path):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    report = soap.evaluate(Defence(network, torch.round), images(), attacks={"fgsm": soap.attacks.FGSM(eps=0.1)})
+    assert [row.defence.name for row in report.rows] == ["none", "round"]
+    assert report.rows[1].measures == {}
+
+
+@pytest.mark.parametrize(("given", "missing"), [({"out": "x"}, "needs eps"), ({"eps": 0.1}, "needs out")])
+def test_a_suite_needs_a_radius_and_a_folder(given, missing):
+    with pytest.raises(InputError, match=missing):
+        soap.evaluate(defence(), images(), suite="quick", **given)

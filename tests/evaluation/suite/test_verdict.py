@@ -38,7 +38,7 @@ def without(*names: str) -> dict[str, int]:
 def test_verdict(differs, name, reason, tmp_path):
     folder, data = synthetic_runs.run(tmp_path, **differs), synthetic_runs.images()
     summary = read_summary(folder, data)
-    found = judge(judge_checks(folder, summary, data), summary)
+    found = judge(judge_checks(folder, summary), summary)
     assert found.name == name, found
     assert (found.reasons == ()) == (reason is None)
     assert reason is None or found.reasons[0].startswith(reason)

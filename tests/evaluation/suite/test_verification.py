@@ -58,8 +58,8 @@ def test_an_unchanged_run_holds(out):
     assert (found.problems, found.changed) == ((), 0)
     assert found.labels >= 11
     rows = {(row.attack, row.defence): row.correct for row in Store(out / "rows.jsonl").read()}
-    assert {(one.row.attack, one.row.defence): one.found for one in found.comparisons} == rows
-    assert [one.name for one in found.comparisons[::2]] == ["clean", "transfer", "worst"]
+    assert {(one.row.attack, one.row.defence): one.row.correct for one in found.comparisons} == rows
+    assert [one.row.attack.name for one in found.comparisons[::2]] == ["clean", "transfer", "worst"]
 
 
 def test_verification_changes_neither_model_nor_files(out):
@@ -101,7 +101,7 @@ def test_a_changed_image_with_a_forged_fingerprint_is_found_by_the_counts(out):
     found = verify_run(defence(), images(), out)
     assert not found.holds
     assert all("surviving images were not attacked" in problem for problem in found.problems)
-    assert [one.name for one in found.comparisons if not one.holds and one.row.defence.purifies] == [
+    assert [one.row.attack.name for one in found.comparisons if not one.holds and one.row.defence.purifies] == [
         "transfer",
         "worst",
     ]
@@ -134,7 +134,7 @@ def test_a_changed_row_is_found(out):
     lines[-2]["correct"] += 1
     (out / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = verify_run(defence(), images(), out)
-    assert [one.name for one in found.comparisons if not one.holds] == ["worst"]
+    assert [one.row.attack.name for one in found.comparisons if not one.holds] == ["worst"]
 
 
 def test_other_weights_are_found_and_not_scored(out):

@@ -1,15 +1,71 @@
-"""Accuracy against the radius, and the loss by step of the strongest attack."""
+"""Figures of the page of a run: accuracy by protocol and by radius, loss by step, images that broke the defence."""
 
+import base64
+import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from PIL import Image
 
 from soap.errors import FileError
 from soap.evaluation.run_folder import RunFolder
-from soap.report.drawing import Palette
-from soap.report.panels import PAGE_FONT_SIZE, page_axes
+from soap.evaluation.suite import SuiteReport
+from soap.evaluation.summary import BrokenImage, ProtocolResult
+from soap.report.drawing import PAGE_FONT_SIZE, Palette, page_axes
+from soap.report.run_words import shown_lines
 from soap.results import wilson
+
+BAR_HEIGHT = 0.36
+
+
+def draw_bars(report: SuiteReport, palette: Palette) -> Figure:
+    """Horizontal bars in per cent with 95 % intervals: clean first, the worst case last, unless it is void."""
+    summary, lines = report.summary, shown_lines(report)
+    apart = bool(summary.plan["purifies"]) and summary.worst.bare is not None
+    figure, axes = page_axes(palette, 6.2, 0.9 + (0.62 if apart else 0.42) * len(lines), "correctly classified, %")
+    for place, line in enumerate(lines):
+        shift = BAR_HEIGHT / 2 if apart else 0.0
+        pairs = [(line.correct, palette.purified, "", place - shift)]
+        if apart and line.bare is not None:
+            pairs.append((int(line.bare.sum()), palette.adversarial, "////", place + shift))
+        for correct, colour, hatch, at in pairs:
+            _bar(axes, line, correct, colour, hatch, at, palette)
+    axes.set_yticks(range(len(lines)), [line.protocol for line in lines])
+    if lines[-1] is summary.worst:
+        axes.get_yticklabels()[-1].set_fontweight("bold")
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_xlim(0, 112)
+    axes.set_xticks(range(0, 101, 20))
+    if apart:
+        keys = [
+            Patch(facecolor=palette.purified, label="with the defence"),
+            Patch(facecolor=palette.paper, edgecolor=palette.adversarial, hatch="////", label="classifier alone"),
+        ]
+        figure.legend(handles=keys, loc="outside upper center", ncols=2, frameon=False, fontsize=PAGE_FONT_SIZE,
+                      labelcolor=palette.ink)  # fmt: skip
+    return figure
+
+
+def _bar(axes: Axes, line: ProtocolResult, correct: int, colour: str, hatch: str, at: float, palette: Palette) -> None:
+    share, (low, high) = 100 * correct / line.n, (100 * bound for bound in wilson(correct, line.n))
+    axes.barh(
+        at,
+        share,
+        BAR_HEIGHT,
+        facecolor=palette.paper if hatch else colour,
+        edgecolor=colour,
+        hatch=hatch,
+        linewidth=1.2,
+    )
+    axes.errorbar(share, at, xerr=[[max(0.0, share - low)], [max(0.0, high - share)]], color=palette.ink, capsize=3)
+    axes.text(high + 1.2, at, f"{share:.1f}", va="center", fontsize=PAGE_FONT_SIZE - 1, color=palette.ink)
+
 
 MAX_DRAWN_RATIO = 2.5
 """Radii up to so many times the threat's are drawn; larger ones are in the caption."""
@@ -146,3 +202,51 @@ def _finite(value: object) -> bool:
 def _damaged(folder: RunFolder, name: str) -> FileError:
     path = folder.path / "facts" / f"{name}.json"
     return FileError(f"{path}: expected the result of a probe; remove the file and run the suite again.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GalleryImage:
+    """A broken image: src of its three pictures, labels, attempt, and the largest change of a value."""
+
+    clean: str
+    attacked: str
+    difference: str
+    row: int
+    truth: str
+    predicted: str
+    bare: str
+    attempt: str
+    largest: float
+
+
+def gallery(found: Sequence[BrokenImage], classes: Sequence[str]) -> list[GalleryImage]:
+    """Gallery entries of all inputs that are images: [1 or 3, height, width]."""
+    return [_gallery_image(one, classes) for one in found if one.clean.ndim == 3 and one.clean.shape[0] in (1, 3)]
+
+
+def _gallery_image(one: BrokenImage, classes: Sequence[str]) -> GalleryImage:
+    delta = one.attacked - one.clean
+    largest = float(np.abs(delta).max())
+    return GalleryImage(
+        clean=_png(one.clean),
+        attacked=_png(one.attacked),
+        difference=_png(0.5 + delta / (2 * max(largest, 1e-12))),  # grey is no change
+        row=one.row,
+        truth=_class_name(one.y, classes),
+        predicted=_class_name(one.defended, classes),
+        bare=_class_name(one.bare, classes),
+        attempt=one.attempt,
+        largest=largest,
+    )
+
+
+def _class_name(label: int, classes: Sequence[str]) -> str:
+    return "" if label < 0 else classes[label] if label < len(classes) else str(label)
+
+
+def _png(image: npt.NDArray[np.floating]) -> str:
+    """The image as src of an <img>."""
+    levels = (image.clip(0, 1) * 255).round().astype(np.uint8).transpose(1, 2, 0)
+    buffer = io.BytesIO()
+    Image.fromarray(levels[:, :, 0] if levels.shape[2] == 1 else levels).save(buffer, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -1,17 +1,17 @@
-"""Example images for Figures 2, 4 and 8 to 10: one a class, under every attack, purified, with predictions."""
+"""Example images, as uint8: one a class under every attack (Figures 2, 4, 8 to 10), and one as the tasks see it (6)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from soap import validate
+from soap import __version__, validate
 from soap._runtime.isolation import isolated
 from soap.attacks import Attack
-from soap.auxiliary import JointModel, Reconstruction
+from soap.auxiliary import JointModel, Reconstruction, all_turns, random_view, second_view
 from soap.data import Dataset
 from soap.errors import InputError, unknown
 from soap.evaluation.provenance import gather
@@ -32,6 +32,7 @@ class Examples:
     decoder's output, of the same shape; empty for models without a decoder.
     """
 
+    file_prefix: ClassVar[str] = "examples"
     model: str
     data: str
     classes: tuple[str, ...]
@@ -63,11 +64,6 @@ class Examples:
         if attack != CLEAN and attack not in self.attacks:
             raise unknown("attack", attack, self.attacks)
         return self.columns.index(attack) + purified
-
-
-def file_name(model: str) -> str:
-    """Name of the file of a model's examples."""
-    return f"examples-{model}.npz"
 
 
 def make_examples(
@@ -109,6 +105,47 @@ def make_examples(
         images=as_uint8(torch.stack(stages)),
         decoded=as_uint8(torch.stack(decoded)) if decoded else np.empty(0, np.uint8),
         provenance=asdict(gather(model, data, seed=seed, batch=len(places))),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TaskViews:
+    """The image, its rotations by 0, 90, 180 and 270 degrees, its random view and its fixed view, as uint8.
+
+    image: [height, width, channels]; turns: [4, ...]; views: [2, ...], without the noise of training.
+    """
+
+    file_prefix: ClassVar[str] = "views"
+    data: str
+    label: str
+    place: int
+    image: npt.NDArray[np.uint8] = field(repr=False)
+    turns: npt.NDArray[np.uint8] = field(repr=False)
+    views: npt.NDArray[np.uint8] = field(repr=False)
+    provenance: dict[str, Any] = field(repr=False)
+
+
+def make_views(data: Dataset, label: str, *, seed: int = 0) -> TaskViews:
+    """Views of the first image of class `label`; `seed` is that of the random view."""
+    if label not in data.classes:
+        raise unknown("class", label, data.classes)
+    place = int((data.y == data.classes.index(label)).nonzero()[0])
+    x = data.x[place : place + 1].cpu()
+    views = torch.cat([random_view(x, torch.Generator().manual_seed(seed)), second_view(x)])
+    return TaskViews(
+        data=data.name,
+        label=label,
+        place=place,
+        image=as_uint8(x)[0],
+        turns=as_uint8(all_turns(x)),
+        views=as_uint8(views),
+        provenance={
+            "data_sha256": data.sha256,
+            "images": f"{place} of {data.split}",
+            "seed": seed,
+            "version": __version__,
+            "torch": str(torch.__version__),
+        },
     )
 
 
