@@ -120,7 +120,7 @@ def test_an_attack_of_the_recipe_is_trained_with(run, tmp_path):
     assert json.loads(checkpoint["state"])["identity"]["attack"] == "FGSM(eps=0.3)"
 
 
-def test_a_compiler_that_is_missing_is_told(run, monkeypatch):
+def test_a_missing_compiler_is_an_input_error(run, monkeypatch):
     failure = type("InductorError", (RuntimeError,), {"__module__": "torch._inductor.exc"})
 
     def broken(*_, **__):
