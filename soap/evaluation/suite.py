@@ -46,16 +46,6 @@ class Report:
         """Accuracy in the worst case, in [0, 1]."""
         return self.worst_row.accuracy
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % Wilson interval of the worst case."""
-        return self.worst_row.interval
-
-    @property
-    def n(self) -> int:
-        """Images."""
-        return self.worst_row.n
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SuiteReport(Report):
