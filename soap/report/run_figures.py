@@ -2,7 +2,6 @@
 
 import base64
 import io
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,8 @@ from matplotlib.patches import Patch
 from PIL import Image
 
 from soap.errors import FileError
+from soap.evaluation.checks import best_iterate, radii
+from soap.evaluation.checks.check import Measurement, Record
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import BrokenImage, ProtocolResult
@@ -125,36 +126,51 @@ class LossByStep:
 
 
 def accuracy_by_radius(folder: RunFolder) -> RadiusCurveData | None:
-    """The curve of the run's probe `radii`; None if the probe was not run or failed."""
-    fact = _numbers(folder, "radii", ("eps", "accuracy"))
-    if fact is None:
+    """The curve of the run's measurement `radii`; None if it was not measured or failed."""
+    found = _record(folder, radii.MEASUREMENT, ("eps", "accuracy"))
+    if found is None:
         return None
-    images = folder.read_fact("radii").get("images")  # type: ignore[union-attr]  # exists: its curves were read
-    if not isinstance(images, int) or images < 1:
-        raise _damaged(folder, "radii")
-    return RadiusCurveData(
-        eps=fact["eps"], accuracy=fact["accuracy"], images=images, threat=float(folder.plan()["threat"]["eps"])
-    )
+    threat = float(folder.plan()["threat"]["eps"])
+    return RadiusCurveData(eps=found.eps, accuracy=found.accuracy, images=found.images, threat=threat)
 
 
 def loss_by_step(folder: RunFolder) -> LossByStep | None:
-    """The curve of the run's probe `loss-curve`; None if the probe was not run or failed."""
-    fact = _numbers(folder, "loss-curve", ("loss", "standing"))
-    if fact is None:
+    """The curve of the run's measurement `loss-curve`; None if it was not measured or failed."""
+    found = _record(folder, best_iterate.LOSS_CURVE, ("loss", "standing"))
+    return None if found is None else LossByStep(attack=found.attack, loss=found.loss, standing=found.standing)
+
+
+def _record(folder: RunFolder, measurement: Measurement[Record], curves: tuple[str, str]) -> Record | None:
+    """The record of a measurement; FileError unless its two curves have the same length, above 0."""
+    fact = folder.read_fact(measurement.fact)
+    if fact is None or "problem" in fact:
         return None
-    return LossByStep(attack=str(folder.read_fact("loss-curve").get("attack")), **fact)  # type: ignore[union-attr]
+    try:
+        record = measurement.read(fact)
+        lengths = {len(getattr(record, name)) for name in curves}
+        if len(lengths) > 1 or 0 in lengths or getattr(record, "images", 1) < 1:
+            raise ValueError(f"its curves {curves} are empty or differ in length, or it has no images")
+    except (TypeError, ValueError) as problem:
+        path = folder.path / "facts" / f"{measurement.fact}.json"
+        raise FileError(f"{path}: {problem}; remove the file and run the suite again.") from problem
+    return record
 
 
 def draw_radii(curve: RadiusCurveData, palette: Palette) -> Figure:
     """Accuracy against the radius, with 95 % intervals."""
     figure, axes = page_axes(palette, 5, 3.4, "radius of the attack", "correctly classified, %")
     points = [pair for pair in zip(curve.eps, curve.accuracy, strict=True) if pair[0] <= MAX_DRAWN_RATIO * curve.threat]
-    radii, shares = [eps for eps, _ in points], [100 * share for _, share in points]
+    places, shares = [eps for eps, _ in points], [100 * share for _, share in points]
     bounds = [[100 * bound for bound in wilson(round(share * curve.images), curve.images)] for _, share in points]
     axes.fill_between(
-        radii, [low for low, _ in bounds], [high for _, high in bounds], color=palette.purified, alpha=0.25, linewidth=0
+        places,
+        [low for low, _ in bounds],
+        [high for _, high in bounds],
+        color=palette.purified,
+        alpha=0.25,
+        linewidth=0,
     )
-    axes.plot(radii, shares, color=palette.purified, marker="o", linewidth=2)
+    axes.plot(places, shares, color=palette.purified, marker="o", linewidth=2)
     axes.axvline(curve.threat, color=palette.ink, linestyle=(0, (2, 2)), linewidth=1.2)
     axes.set_ylim(0, 102)
     axes.set_xlim(left=0)
@@ -177,31 +193,6 @@ def draw_losses(curve: LossByStep, palette: Palette) -> Figure:
         spine.set_visible(name == "right")
         spine.set_color(palette.ink)
     return figure
-
-
-def _numbers(folder: RunFolder, name: str, keys: tuple[str, str]) -> dict[str, tuple[float, ...]] | None:
-    """The named lists of a probe's result, of equal length; None if it is missing or reports a problem."""
-    fact = folder.read_fact(name)
-    if fact is None or (isinstance(fact, dict) and "problem" in fact):
-        return None
-    lists = [fact.get(key) for key in keys] if isinstance(fact, dict) else []
-    whole = [
-        tuple(float(value) for value in values)
-        for values in lists
-        if isinstance(values, list) and values and all(_finite(value) for value in values)
-    ]
-    if len(whole) != len(keys) or len({len(values) for values in whole}) != 1:
-        raise _damaged(folder, name)
-    return dict(zip(keys, whole, strict=True))
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _damaged(folder: RunFolder, name: str) -> FileError:
-    path = folder.path / "facts" / f"{name}.json"
-    return FileError(f"{path}: expected the result of a probe; remove the file and run the suite again.")
 
 
 @dataclass(frozen=True, kw_only=True)

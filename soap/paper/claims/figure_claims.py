@@ -65,7 +65,7 @@ def of_curves(compare: Callable[[RadiusCurve], HeldAndWords]) -> FigureCheck:
     return by_model(
         partial(FileInput, RadiusCurve),
         lambda data, model: data.find(RadiusCurve, model),
-        lambda model, curve: [curve and compare(curve)],
+        lambda model, curve: [None if curve is None else compare(curve)],
     )
 
 

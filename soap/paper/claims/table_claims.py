@@ -1,7 +1,7 @@
 """Claims about numbers of the paper's tables; they are checked on our numbers and on the printed ones."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -106,11 +106,11 @@ def above(ours: TableNumber, rivals: Sequence[TableNumber], by: float) -> ClaimP
     )
 
 
-def alone(own: TableNumber, holds: Callable[[float], bool], words: str, subject: str = "") -> ClaimPart:
-    """Whether one number is within limits."""
+def alone(own: TableNumber, held: bool, words: str, subject: str = "") -> ClaimPart:
+    """A part about one number."""
     if not own.known:
         return ClaimPart(held=None, missing=missing_of(own))
-    return ClaimPart(held=holds(own.value), short=own.short, subject=subject, words=words)
+    return ClaimPart(held=held, short=own.short, subject=subject, words=words)
 
 
 def compared(lines: Sequence[Mapping[str, Any]], tables: TableNumbers) -> Iterator[ClaimPart]:
@@ -125,7 +125,7 @@ def compared(lines: Sequence[Mapping[str, Any]], tables: TableNumbers) -> Iterat
                     yield above(own, rivals, line["by"])
                 else:
                     words, subject = f"{own.attack} {own}, {least:g} wanted", f"{own.network}, {own.method}"
-                    yield alone(own, lambda value, least=least: value >= least - ROUNDING_POINTS, words, subject)
+                    yield alone(own, own.value >= least - ROUNDING_POINTS, words, subject)
 
 
 def leaking(tables: TableNumbers) -> Iterator[ClaimPart]:
@@ -202,7 +202,7 @@ def easy(tables: TableNumbers) -> Iterator[ClaimPart]:
     """Success rates on SOAP's networks before purification."""
     rates = [case[task] for case in _success_rates(tables) for task in ("dr", "rp", "lc") if task in case]
     parts = [
-        alone(rate, lambda value: value >= EASY_PERCENT, f"{rate.attack} on {rate.network} ({rate.method} {rate})")
+        alone(rate, rate.value >= EASY_PERCENT, f"{rate.attack} on {rate.network} ({rate.method} {rate})")
         for rate in rates
     ]
     yield mostly(parts, NEARLY_ALL_SHARE)
@@ -211,7 +211,7 @@ def easy(tables: TableNumbers) -> Iterator[ClaimPart]:
 def wide_lc(tables: TableNumbers) -> Iterator[ClaimPart]:
     """Success rate of DeepFool on the Wide-ResNet-28 of label consistency."""
     rate = number(tables, "table-9", "df-wide-resnet28", "success", "lc")
-    yield alone(rate, lambda value: value < SELDOM_PERCENT, f"DeepFool succeeds on {rate} %")
+    yield alone(rate, rate.value < SELDOM_PERCENT, f"DeepFool succeeds on {rate} %")
 
 
 TABLE_CHECKS: dict[str, TableCheck] = {

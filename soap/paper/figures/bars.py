@@ -82,15 +82,15 @@ def draw_groups(
         axes.set_xticks([])
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one for each label
     if handles:
-        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": legend_at, "ncols": len(handles)}
-        add_legend(axes, palette, handles=[*handles.values()], **place)
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": legend_at, "ncols": len(handles)}
+        add_legend(axes, palette, handles=[*handles.values()], **below)
 
 
 def _accuracy(row: Row | None, look: dict[str, Any], absent: str = NOT_MEASURED) -> Bar | str:
     if row is None:
         return absent
-    value = 100 * row.accuracy
-    return Bar(value, *(100 * bound for bound in row.interval), f"{value:.1f}", look)
+    value, (low, high) = 100 * row.accuracy, row.interval
+    return Bar(value, 100 * low, 100 * high, f"{value:.1f}", look)
 
 
 def _looks(palette: Palette, labels: Sequence[str]) -> list[dict[str, Any]]:

@@ -103,8 +103,8 @@ def _claims(judged: Sequence[JudgedClaim]) -> list[str]:
                 (f"{one.claim.text} ({one.source}) *Rule: {one.claim.rule}.*", one.ours.evidence, one.printed_text)
                 for one in own
             ]
-            lines = [tuple(text.replace("|", "\\|") for text in line) for line in lines]
-            parts += [head, markdown_table(["Claim", "Our numbers", "By the paper's own numbers"], lines)]
+            escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
+            parts += [head, markdown_table(["Claim", "Our numbers", "By the paper's own numbers"], escaped)]
     signs = judging.signs_text(judged)
     return [*parts, f"{signs}."] if signs else parts
 
