@@ -12,7 +12,7 @@ import typer.main
 
 import soap
 from soap._runtime.isolation import preserved_random_state
-from soap.cli import app, main
+from soap.cli import COMMANDS, app, load_command, main
 
 ROOT = Path(__file__).parents[1]
 ALL_RUN = "All blocks of this page run in order as a test"
@@ -145,7 +145,11 @@ CHECKS = {
 
 def command_of(words: list[str]) -> tuple[object, list[str]]:
     """The command that the words after `soap` name, and its arguments."""
-    command, rest = typer.main.get_command(app), list(words)
+    rest = list(words)
+    if not rest or rest[0].startswith("-"):
+        return typer.main.get_command(app), rest
+    assert rest[0] in COMMANDS, f"no command {rest[0]!r}"
+    command = load_command(rest.pop(0))
     while rest and hasattr(command, "commands") and not rest[0].startswith("-"):
         assert rest[0] in command.commands, f"no command {rest[0]!r}"
         command = command.commands[rest.pop(0)]

@@ -1,18 +1,16 @@
 """The reference of the command line as Markdown, from the commands; `tools/mkdocs_hooks.py` adds it to the docs."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import typer.main
-
-from soap.cli import app
+from soap.cli import COMMANDS, load_command
 from soap.cli.console import COMMON_PANEL
 
 
 def reference() -> str:
     """Every command with its arguments and options; the common options come once, at the top."""
-    commands = dict(_commands(typer.main.get_command(app), "soap"))
+    commands = dict(_commands({name: load_command(name) for name in COMMANDS}, "soap"))
     shared = {
         tuple(parameter.opts): parameter
         for command in commands.values()
@@ -29,11 +27,11 @@ def reference() -> str:
     return "\n\n".join(parts)
 
 
-def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _commands(group: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     """The commands that are not groups, by their full names."""
-    for name, command in group.commands.items():
+    for name, command in group.items():
         if hasattr(command, "commands"):
-            yield from _commands(command, f"{path} {name}")
+            yield from _commands(command.commands, f"{path} {name}")
         else:
             yield f"{path} {name}", command
 

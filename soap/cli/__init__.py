@@ -38,6 +38,14 @@ COMMANDS = {
 }
 
 
+def load_command(name: str) -> Any:
+    """Import the module of a command and return the command with its options."""
+    holder = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    holder.callback()(lambda: None)
+    importlib.import_module(COMMANDS[name].module).register(holder)
+    return typer.main.get_command(holder).commands[name]  # type: ignore[attr-defined]
+
+
 class LazyGroup(TyperGroup):
     """A group that imports a command's module when the command is used; its help needs no import."""
 
@@ -48,12 +56,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command to run, imported now."""
         name, found, rest = super().resolve_command(ctx, args)
-        if name in COMMANDS:
-            holder = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            holder.callback()(lambda: None)
-            importlib.import_module(COMMANDS[name].module).register(holder)
-            found = typer.main.get_command(holder).commands[name]  # type: ignore[attr-defined]
-        return name, found, rest
+        return name, load_command(name) if name in COMMANDS else found, rest
 
 
 app = typer.Typer(

@@ -46,6 +46,16 @@ class Report:
         """Accuracy in the worst case, in [0, 1]."""
         return self.worst_row.accuracy
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % Wilson interval of the worst case."""
+        return self.worst_row.interval
+
+    @property
+    def n(self) -> int:
+        """The number of images."""
+        return self.worst_row.n
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SuiteReport(Report):

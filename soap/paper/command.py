@@ -1,6 +1,6 @@
 """`soap reproduce`: the paper's tables, figures and claims beside our numbers; --run measures what is missing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,11 +22,11 @@ from soap.paper.command_views import CLAIMS_NAME
 from soap.paper.comparison import Comparison, Entry, compare_all
 from soap.paper.figure_data import FigureData
 from soap.paper.figure_list import FIGURES, InputOptions, PaperFigure
-from soap.paper.job_runner import WEIGHTS, JobProgress, run_folder, run_jobs
+from soap.paper.job_runner import WEIGHTS, JobProgress, JobRunner, run_folder, run_jobs
 from soap.paper.jobs import ATTACK_PASSES
 from soap.paper.rows import committed_rows, committed_timings, results_folder, without_duplicates
 from soap.paper.tables import TABLES, PaperTable
-from soap.results import Ledger, Row, Store
+from soap.results import Ledger, Store
 
 ANY_ATTACK = ""
 """Key of a limit that applies to every attack."""
@@ -112,18 +112,26 @@ def reproduce(
                 _make_inputs(console, FIGURES[name], runs, only, options)
                 finished = not stop()
             else:
-                settings = {
-                    "epochs": epochs,
-                    "seeds": range(console.seed, console.seed + trainings),
-                    "limit": {
-                        attack: n for attack in ATTACK_PASSES if (n := limits.get(attack, limits.get(ANY_ATTACK)))
-                    },
-                    "precision": precision,
-                    "compiled": compiled,
-                    "data_root": data_root,
-                    "stop": stop,
-                }
-                finished = _run_jobs(console, compare_all(tables, rows, only), rows, results, runs, settings)
+                check_writable(results.parent)
+                check_writable(runs)
+                runner = JobRunner(
+                    store=Ledger(results, rows),
+                    runs=runs,
+                    device=console.device,
+                    data_root=data_root,
+                    batch=console.batch,
+                    precision=precision,
+                    compiled=compiled,
+                    stop=stop,
+                )
+                finished = _run_jobs(
+                    console,
+                    compare_all(tables, rows, only),
+                    runner,
+                    epochs=epochs,
+                    seeds=range(console.seed, console.seed + trainings),
+                    limit={attack: n for attack in ATTACK_PASSES if (n := limits.get(attack, limits.get(ANY_ATTACK)))},
+                )
         rows = without_duplicates([*rows, *Store(results).read()])
     data = FigureData(folder=folder, rows=rows, timings=committed_timings())
     content, shown = _result(name, only, compare_all(tables, rows, only), data, out)
@@ -214,17 +222,8 @@ def _weights(name: str, runs: Path) -> Path | None:
     return zoo.weights_path(name) if name in zoo.names() else own if own.exists() else None
 
 
-def _run_jobs(
-    console: Console,
-    entries: Sequence[Entry],
-    rows: Sequence[Row],
-    results: Path,
-    runs: Path,
-    settings: Mapping[str, Any],
-) -> bool:
-    """Measure empty cells; whether all jobs were reached."""
-    check_writable(results.parent)
-    check_writable(runs)
+def _run_jobs(console: Console, entries: Sequence[Entry], runner: JobRunner, **plan: Any) -> bool:
+    """Measure empty cells; whether all jobs were reached. plan: options of `run_jobs`."""
     cells = [found.cell for entry in entries if isinstance(entry, Comparison) for found in entry.cells.values()]
     queries = list(dict.fromkeys(cell.query for cell in cells if cell.query is not None))
     announced: set[int] = set()
@@ -236,19 +235,10 @@ def _run_jobs(
                 announced.add(progress.number)
                 console.info(str(progress))
 
-        done = run_jobs(
-            queries,
-            rows=rows,
-            results=results,
-            runs=runs,
-            device=console.device,
-            batch=console.batch,
-            watch=watch,
-            **settings,
-        )
+        done = run_jobs(queries, runner, watch=watch, **plan)
     for job, reason in done.skipped.items():
         console.info(f"Skipped {job.title}: {reason}")
-    console.info(f"{done.done} of {done.jobs} jobs done, {len(done.rows)} new rows in {results}.")
+    console.info(f"{done.done} of {done.jobs} jobs done, {len(done.rows)} new rows in {runner.store.path}.")
     return done.finished
 
 

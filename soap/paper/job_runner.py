@@ -22,7 +22,7 @@ from soap.paper.row_queries import CellQuery
 from soap.purifiers import SOAP, Purifier
 from soap.recipes import generative
 from soap.recipes.generative import GenerativeRecipe
-from soap.results import Ledger, Row, Store
+from soap.results import Row, Store
 from soap.training import checkpoint
 
 WEIGHTS = "last.safetensors"
@@ -70,35 +70,23 @@ class JobsResult:
 
 def run_jobs(
     queries: Iterable[CellQuery],
+    runner: "JobRunner",
     *,
-    rows: Iterable[Row],
-    results: Path,
-    runs: Path,
-    device: torch.device,
-    data_root: Path | None = None,
-    batch: int = 500,
-    precision: str = "fp32",
-    compiled: bool = False,
     epochs: int | None = None,
     seeds: Sequence[int] = (0,),
     limit: Mapping[str, int] | None = None,
     watch: Callable[[JobProgress], None] = lambda progress: None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> JobsResult:
-    """Fill the cells that neither `rows` nor the store `results` fills, one job after another.
+    """Fill the cells that no row of the runner's store fills, one job after another.
 
-    Weights are the bundled ones (seed 0), else `runs`/RECIPE[-seed-N]/last.safetensors, which are trained if they do
-    not exist; an interrupted training is resumed from its checkpoint. precision, compiled and epochs (a maximum) apply
-    to training only; existing weights are used as they are. seeds, limit: see `plan_jobs`. Jobs without their data set
-    are skipped. stop: is called between batches and steps; finished work is kept, and the same call resumes.
+    epochs: largest number to train for; existing weights are used as they are. seeds, limit: see `plan_jobs`. Jobs
+    without their data set are skipped. Finished work is kept after a stop, and the same call resumes.
     """
-    store = Ledger(results, list(rows))
-    before = {row.key for row in store.read()}
-    runner = JobRunner(store, runs, device, data_root, batch, precision, compiled, stop)
-    jobs = plan_jobs(queries, store.read(), weights=runner.weights, epochs=epochs, seeds=seeds, limit=limit)
+    before = {row.key for row in runner.store.read()}
+    jobs = plan_jobs(queries, runner.store.read(), weights=runner.weights, epochs=epochs, seeds=seeds, limit=limit)
     skipped: dict[Job, str] = {}
     finished: list[tuple[Job, float]] = []  # with seconds
-    pace = 1 / MULTIPLICATIONS_PER_SECOND.get(device.type, MULTIPLICATIONS_PER_SECOND["cpu"])
+    pace = 1 / MULTIPLICATIONS_PER_SECOND.get(runner.device.type, MULTIPLICATIONS_PER_SECOND["cpu"])
 
     def run_job(number: int, job: Job) -> bool:
         began = time.monotonic()
@@ -116,7 +104,7 @@ def run_jobs(
         return complete
 
     for number, job in enumerate(jobs, 1):
-        if stop():
+        if runner.stop():
             break
         try:
             if not run_job(number, job):
@@ -125,23 +113,28 @@ def run_jobs(
             skipped[job] = str(problem)
             continue
         pace = sum(seconds for _, seconds in finished) / sum(done.work for done, _ in finished)
-    new = [row for row in Store(results).read() if row.key not in before]
+    new = [row for row in Store(runner.store.path).read() if row.key not in before]
     done = len(finished)
     return JobsResult(finished=done + len(skipped) == len(jobs), jobs=len(jobs), done=done, skipped=skipped, rows=new)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class JobRunner:
-    """Runs single jobs; keeps the data and the model of the last job for the next one."""
+    """Runs single jobs; keeps the data and the model of the last job for the next one.
+
+    store: receives every row at once. Weights are the bundled ones (seed 0), else
+    `runs`/RECIPE[-seed-N]/last.safetensors, which are trained if they do not exist; an interrupted training is resumed
+    from its checkpoint. precision, compiled: of training. stop: is called between batches and steps.
+    """
 
     store: Store
     runs: Path
     device: torch.device
-    data_root: Path | None
-    batch: int
-    precision: str
-    compiled: bool
-    stop: Callable[[], bool]
+    data_root: Path | None = None
+    batch: int = 500
+    precision: str = "fp32"
+    compiled: bool = False
+    stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         self._images: dict[str, Dataset] = {}  # split -> the set loaded last

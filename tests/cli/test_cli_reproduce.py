@@ -9,7 +9,7 @@ from paper_rows import row_for
 
 import soap
 from soap.paper import rows
-from soap.paper.claims.checks import CLAIMS
+from soap.paper.claims.checks import CLAIMS, claims_about
 from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
 from soap.paper.figure_list import FIGURES
 from soap.paper.job_runner import JobsResult
@@ -124,7 +124,7 @@ def test_a_figure_is_drawn_with_its_claims_and_what_it_lacks(run, tmp_path):
     done = run("reproduce", "figure-5", "--out", "drawn")
     assert done.code == 0
     lines = done.out.splitlines()
-    for claim in FIGURES["figure-5"].claims:
+    for claim in claims_about("figure-5"):
         place = lines.index(f"- {claim.text} (section 4.1)")
         assert lines[place + 1].startswith("    ○ not decided. Missing: rows of ")
         assert "(Rule: " in lines[place + 1]
@@ -135,7 +135,7 @@ def test_a_figure_is_drawn_with_its_claims_and_what_it_lacks(run, tmp_path):
         assert f"drawn/figure-5.{kind}" in done.out
     answer = run("reproduce", "figure-5", "--out", "drawn", "--json").json
     assert (answer["done"], answer["wanted"]) == (0, 3)
-    assert [one["name"] for one in answer["verdicts"]] == [claim.name for claim in FIGURES["figure-5"].claims]
+    assert [one["name"] for one in answer["verdicts"]] == [claim.name for claim in claims_about("figure-5")]
     assert {one["held"] for one in answer["verdicts"]} == {None}
 
 
@@ -226,8 +226,8 @@ def test_a_purifiers_prior_names_its_cells_and_what_it_lacks(run):
 def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
     seen = {}
 
-    def fake(wanted, **options):
-        seen.update(options, wanted=list(wanted))
+    def fake(wanted, runner, **options):
+        seen.update(vars(runner) | options, wanted=list(wanted))
         return JobsResult(finished=False, jobs=4, done=1, skipped={}, rows=[])
 
     monkeypatch.setattr("soap.paper.command.run_jobs", fake)
@@ -239,7 +239,7 @@ def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
     assert (seen["epochs"], list(seen["seeds"]), seen["precision"], seen["compiled"]) == (30, [1, 2], "bf16", True)
     assert (seen["limit"]["cw"], seen["limit"]["pgd"], seen["batch"]) == (1000, 5000, 77)
     assert (str(seen["runs"]), str(seen["data_root"])) == ("elsewhere", "data")
-    assert str(seen["results"]) == "runs/reproduce.jsonl"
+    assert str(seen["store"].path) == "runs/reproduce.jsonl"
     tables = [table for table in TABLES.values() if isinstance(table, PaperTable)]
     wanted = {w for table in tables for w in table.queries if w.recipe == "cifar10-resnet18-lc"}
     assert set(seen["wanted"]) == wanted

@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from soap.errors import FileError
 from soap.export import docs_page as tool
@@ -42,11 +41,11 @@ def test_of_two_rows_of_one_model_the_later_counts(tmp_path):
 
 
 def test_the_commands_of_the_page_are_understood():
-    from soap.cli import app
+    from soap.cli import load_command
 
     page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("soap export ")]
-    command = typer.main.get_command(app).commands["export"]
+    command = load_command("export")
     assert lines
     for line in lines:
         command.make_context("export", shlex.split(line)[2:])

@@ -1,11 +1,9 @@
 """Running the paper's cells: what is trained and measured, that nothing is done twice, that a stop loses nothing."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import torch
-from tiny_recipes import OWN, cells, own_recipes  # noqa: F401
+from tiny_recipes import OWN, cells, go, own_recipes  # noqa: F401
 
 from soap import recipes, zoo
 from soap._files import tensor_files
@@ -13,24 +11,17 @@ from soap.auxiliary import Reconstruction
 from soap.errors import InputError
 from soap.evaluation import fingerprint
 from soap.paper.black_box import SUBSTITUTES
-from soap.paper.job_runner import run_jobs
 from soap.paper.row_queries import BlackBoxQuery, CellQuery
 from soap.results import Row, Store
 from soap.specs import TrainingSpec, attack_spec
 from soap.training import checkpoint, loop
 
 pytestmark = pytest.mark.usefixtures("own_recipes")
-CPU = torch.device("cpu")
 STEPS = 5  # an epoch of 10,000 digits in batches of 2,000
 
 
 def figures(rows: list[Row]) -> list[tuple[str, int]]:
     return sorted((row.key, row.correct) for row in rows)
-
-
-def go(folder: Path, wanted, **options):
-    given = {"rows": [], "results": folder / "rows.jsonl", "runs": folder / "runs", "device": CPU, "batch": 10}
-    return run_jobs(wanted, **{**given, **options})
 
 
 def test_one_go_trains_and_measures_and_a_second_does_nothing(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
+import tiny_recipes
 from tiny_recipes import PRIORS, cells, nowhere, own_recipes, row_for  # noqa: F401
 
 from soap import data, zoo
@@ -13,7 +13,7 @@ from soap._files import tensor_files
 from soap.defence import Defence
 from soap.errors import InputError
 from soap.evaluation import PAPER, fingerprint
-from soap.paper.job_runner import WEIGHTS, run_jobs
+from soap.paper.job_runner import WEIGHTS
 from soap.paper.jobs import EvaluationJob, TrainingJob, plan_jobs
 from soap.paper.row_queries import CellQuery
 from soap.purifiers import DefenseGAN
@@ -40,8 +40,7 @@ def few_digits(monkeypatch):
 
 
 def go(folder: Path, wanted, **options):
-    given = {"rows": [], "results": folder / "rows.jsonl", "runs": folder / "runs", "device": torch.device("cpu")}
-    return run_jobs(wanted, **{**given, "batch": 10, "epochs": 1, **options})
+    return tiny_recipes.go(folder, wanted, **{"epochs": 1, **options})
 
 
 def test_the_prior_is_trained_once_whatever_trainings_stand_behind_it():

@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from migrate_rows import training_of
 
 from soap import recipes
+from soap.paper.job_runner import JobRunner, run_jobs
 from soap.paper.row_queries import CellQuery
 from soap.recipes import generative
-from soap.results import Provenance, Row
+from soap.results import Ledger, Provenance, Row
 
 DENOISER = """
 name = "tiny-dr"
@@ -103,3 +105,11 @@ def row_for(cell: CellQuery, *, training: str = "2 epochs, seed 0, fp32", weight
         provenance=provenance, measures={"success": 0.5},
     )  # fmt: skip
     return replace(row, **changed)
+
+
+def go(folder, wanted, *, rows=(), results=None, **options):
+    """Fill the cells on the CPU; rows and weights go to `folder`."""
+    plan = {name: options.pop(name) for name in ("epochs", "seeds", "limit", "watch") if name in options}
+    store = Ledger(results or folder / "rows.jsonl", list(rows))
+    given = {"runs": folder / "runs", "device": torch.device("cpu"), "batch": 10, **options}
+    return run_jobs(wanted, JobRunner(store=store, **given), **plan)
