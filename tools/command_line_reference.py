@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import typer
+
 from soap.cli import COMMANDS, load_command
 from soap.cli.console import COMMON_PANEL
 

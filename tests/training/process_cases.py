@@ -30,6 +30,7 @@ from soap.errors import SoapError
 from soap.evaluation.transfer import evaluate_transfer
 from soap.models import Network
 from soap.results import Store
+from soap.specs import spec_of
 from soap.training import GenerativeSchedule, Schedule, Trained, train, train_generative
 from soap.training.joint_step import JointStep
 
@@ -210,13 +211,14 @@ def evaluations(out: Path) -> dict[str, Any]:
 
 
 class Untouchable(soap.attacks.Attack):
-    """An attack with the name of another; calling it fails."""
+    """An attack with the specification of another; calling it fails."""
 
     def __init__(self, like: soap.attacks.Attack) -> None:
         self.like = like
 
-    def __repr__(self) -> str:
-        return repr(self.like)
+    def spec(self) -> Any:
+        """Return the specification of the other attack."""
+        return spec_of(self.like)
 
     def perturb(self, model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Not reached."""

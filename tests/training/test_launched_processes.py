@@ -67,7 +67,7 @@ def test_accelerate_launch_evaluates_and_one_process_prints(tmp_path, monkeypatc
     found = json.loads(out)  # one object, printed by one process
     assert main([*asked, *common, "--results", str(tmp_path / "alone.jsonl")]) == 0
     wanted = json.loads(capsys.readouterr().out)
-    figures = ("key", "n", "correct", "accuracy", "measures", "settings", "defence")
+    figures = ("key", "n", "correct", "accuracy", "measures", "attack", "defence")
     assert [[row[name] for name in figures] for row in found["rows"]] == [
         [row[name] for name in figures] for row in wanted["rows"]
     ]
