@@ -7,8 +7,8 @@ from soap.errors import InputError
 from soap.results import Row
 
 UPPER_BOUND = (
-    "The attacker did not know the purifier (protocol: transfer), so the purified figures are upper bounds: "
-    "an attacker who knows it does better."
+    "The attacker did not know the purifier (protocol: transfer), so purified accuracies are upper bounds: "
+    "an attacker who knows it can lower them."
 )
 
 ATTACK_TITLES = {"none": "no attack", "fgsm": "FGSM", "pgd": "PGD", "cw": "Carlini-Wagner", "df": "DeepFool"}
