@@ -114,7 +114,7 @@ def test_imports_follow_the_layers() -> None:
         ("data/idx.py", "from soap.auxiliary import Task"),  # up
         ("report/page.py", "import soap"),  # the front door
         ("report/page.py", "from soap import load"),
-        ("serve/app.py", "from soap.cli import main"),  # nobody imports the command line
+        ("serve/app.py", "from soap.cli import main"),  # no package imports the command line
         ("serve/app.py", "from soap.export import step"),
         ("report/html.py", "from soap.paper.tables import TABLES"),
         ("export/docs_page.py", "from soap.paper import rows"),

@@ -34,7 +34,7 @@ def _value(kind: Any, name: str, value: Any) -> Any:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a JSON value has the type; a bool is no number, and numbers must be finite."""
+    """Whether a JSON value has the type; a bool is not a number, and numbers must be finite."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
         return number and isinstance(value, int) and abs(value) < 2**63

@@ -60,7 +60,7 @@ def test_rows_are_the_figures_computed_by_hand():
 def test_the_attackers_images_do_not_score_and_the_scored_ones_do_not_teach():
     model, data = tiny_model(), images()
     wrong = data.y.clone()
-    wrong[:SEEDS] = (wrong[:SEEDS] + 1) % 4  # the true labels of the attacker's images are nobody's business
+    wrong[:SEEDS] = (wrong[:SEEDS] + 1) % 4  # the labels of the attacker's own images must not matter
     (one,), (two,) = (evaluate_black_box(model, each, FCN, []) for each in (data, dataclasses.replace(data, y=wrong)))
     assert one.correct == two.correct
     fewer = dataclasses.replace(data, x=data.x[:-9], y=data.y[:-9])
