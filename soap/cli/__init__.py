@@ -25,7 +25,7 @@ COMMANDS = {
     "attack": CommandEntry("soap.cli.pictures", "Make adversarial pictures: almost unchanged, but misclassified."),
     "purify": CommandEntry("soap.cli.pictures", "Purify pictures, and write the results."),
     "evaluate": CommandEntry("soap.cli.evaluate", "Measure accuracy under attack, bare and with the purifier."),
-    "report": CommandEntry("soap.cli.report", "Write one HTML page of a run."),
+    "report": CommandEntry("soap.cli.report", "Write a run as an HTML page, LaTeX, CSV, JSON or RobustBench file."),
     "verify": CommandEntry("soap.cli.verify", "Score the stored images of a run again, and check its report."),
     "reproduce": CommandEntry("soap.paper.command", "Show the paper's tables and figures with our numbers."),
     "train": CommandEntry("soap.cli.train", "Train a model by a recipe."),

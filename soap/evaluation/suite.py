@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from soap import validate
 from soap._files import atomic
@@ -12,6 +13,7 @@ from soap.attacks import Attack
 from soap.data import Dataset
 from soap.defence import Defence
 from soap.errors import FileError, InputError, SoapError
+from soap.evaluation import exports
 from soap.evaluation.attempts import run_attempts
 from soap.evaluation.checks import Finding, judge_checks, run_measurements
 from soap.evaluation.plan import PlannedRun, Threat, plan_attempts
@@ -55,6 +57,23 @@ class Report:
     def n(self) -> int:
         """The number of images."""
         return self.worst_row.n
+
+    def to_pandas(self) -> Any:
+        """The result rows as a pandas DataFrame: counts, accuracy in [0, 1] with its 95 % interval, seconds."""
+        return exports.as_pandas(self)
+
+    def to_latex(self) -> str:
+        """A booktabs table of the results, the worst case in bold; the caption states the verdict."""
+        return exports.as_latex(self)
+
+    def to_robustbench(self, **known: Any) -> dict[str, Any]:
+        """The fields of a RobustBench model_info file; None where unknown. known: e.g. authors, link, venue."""
+        return exports.as_robustbench(self, **known)
+
+    def save(self, path: str | Path, *, format: str | None = None) -> None:
+        """Write the report to a file; format: latex, csv, json or robustbench, by default as the name ends."""
+        format = exports.format_of(str(path)) if format is None else format
+        atomic.write_text(Path(path), exports.report_text(self, format))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

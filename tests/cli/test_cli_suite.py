@@ -198,6 +198,18 @@ def test_the_path_of_a_page_is_checked(run, copied):
     assert "expected a file" in done.err
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "start"),
+    [("latex", "report.tex", r"\begin{table}"), ("csv", "report.csv", "protocol,"), ("json", "report.json", "{"),
+     ("robustbench", "report.robustbench.json", "{")],
+)  # fmt: skip
+def test_a_run_in_other_formats(run, copied, name, file, start):
+    done = run("report", "run", "--format", name, "--json")
+    assert done.json["file"] == str(copied / file)
+    assert (copied / file).read_text().startswith(start)
+    assert "did you mean" in run("report", "run", "--format", f"{name}x").err
+
+
 def test_verify_reports_a_report_that_holds(run, copied):
     done = run("verify", "run", "--json")
     assert done.code == 0
