@@ -1,4 +1,4 @@
-# Two commands for a newcomer: `make demo` and `make test`. They need Python 3.11 or newer and a package index.
+# Two commands to start with: `make demo` and `make test`. They need Python 3.11 or newer and a package index.
 # Paths are relative, so a clone under a folder with spaces works too.
 
 .PHONY: help demo test docs render browser chaos fuzz stress audit lock
@@ -10,13 +10,13 @@ CANDIDATES := $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14
 TORCH_INDEX :=
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
-# A launcher may exist and still not run (version managers leave such), so each candidate is tried, not looked up.
+# A launcher may exist but not run (version managers leave such files), so each candidate is started.
 FIND_PYTHON = for python in $(CANDIDATES); do \
 	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; exit 0; fi; done; \
-	echo "No usable Python: got none of ($(CANDIDATES)); wanted Python 3.11 or newer with its venv module." >&2; \
-	echo "Install one (Debian: python3.11 and python3.11-venv), or name it: make test PYTHON=/path/to/python3.12" >&2; exit 1
+	echo "No usable Python: got none of ($(CANDIDATES)); expected Python 3.11 or newer with the venv module." >&2; \
+	echo "Install it (Debian: python3.11 and python3.11-venv), or give its path: make test PYTHON=/path/to/python3.12" >&2; exit 1
 
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile
 
 demo: $(INSTALLED) ## attack and purify bundled digits, print a table, write an HTML page (under a minute)
@@ -32,9 +32,9 @@ docs: $(INSTALLED) ## the documentation as a site, in site/index.html
 
 render: $(INSTALLED) ## render the numbers in docs/ and README.md from the committed result rows
 	$(PY) -m soap.paper.render
-	@for tool in tools/render_*.py; do $(PY) "$$tool" || exit 1; done
+	$(PY) tools/render_pages.py
 
-browser: $(INSTALLED) ## fetch onnxruntime-web by npm, so that the page can run networks in the browser alone (21 MB)
+browser: $(INSTALLED) ## fetch onnxruntime-web with npm (21 MB), so that the page can run networks in the browser
 	OMP_NUM_THREADS=1 $(PY) tools/vendor_onnxruntime.py
 
 chaos: $(INSTALLED) ## the long version of tests/chaos; its counts go to results/reliability.jsonl
@@ -46,29 +46,29 @@ fuzz: $(INSTALLED) ## five minutes of fuzzing for each file format; its counts g
 stress: $(INSTALLED) ## the long version of tests/stress, 50 minutes; its counts go to results/reliability.jsonl
 	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/stress
 
-audit: $(INSTALLED) ## ask pip-audit about every pinned package; says so plainly where it could not be asked
+audit: $(INSTALLED) ## look up every pinned package with pip-audit; report the packages that it could not check
 	$(PY) tools/audit.py
 
-# torch goes in first and alone: beside an open range pip may choose a second torch with gigabytes of CUDA packages.
-# After it --no-deps holds pip to the lock, and `pip check` proves that the lock is whole.
+# torch is installed first and alone: with an open range pip may choose another torch with gigabytes of CUDA packages.
+# Then --no-deps installs only what the lock lists, and `pip check` verifies that the lock is complete.
 $(INSTALLED): requirements.lock pyproject.toml
 	@$(PY) -c 'import pip; $(SUITABLE)' >/dev/null 2>&1 || { \
 		python=$$($(FIND_PYTHON)) && echo "Making .venv with $$python" && "$$python" -m venv --clear .venv; }
-	@echo "Installing the pinned packages into .venv (once; a few minutes on a slow line)"
+	@echo "Installing the pinned packages into .venv (once; a few minutes on a slow connection)"
 	@$(PY) -m pip install --disable-pip-version-check -c requirements.lock $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
 	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements.lock
 	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@$(PY) -m pip check
 	@touch $@
 
-# The CUDA packages of a GPU build of torch belong to that build, not to the lock: torch pins them itself.
-lock: ## resolve requirements.lock anew from pyproject.toml, with the torch it names
+# The lock omits the CUDA packages of a GPU build of torch: torch pins them itself.
+lock: ## resolve requirements.lock again from pyproject.toml, with the same torch
 	@python=$$($(FIND_PYTHON)) && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	"$$python" -m venv "$$folder" && \
 	"$$folder/bin/python" -m pip install --quiet "$(TORCH)" && \
 	"$$folder/bin/python" -m pip install --quiet '.[dev]' && \
 	"$$folder/bin/python" -m pip check && \
 	"$$folder/bin/python" -m pip freeze --all --exclude pip --exclude soap-defense > "$$folder/frozen" && \
-	{ echo "# Every package of the development environment, pinned; made by \`make lock\` from pyproject.toml."; \
+	{ echo "# Every package of the development environment, pinned; written by \`make lock\` from pyproject.toml."; \
 	  sed 's/+[A-Za-z0-9.]*$$//' "$$folder/frozen" | grep -Ev '^(nvidia|cuda|triton)'; } > "$$folder/lock" && \
 	cp "$$folder/lock" requirements.lock && echo "requirements.lock: $$(grep -c == requirements.lock) packages"

@@ -2,7 +2,7 @@
 
     python examples/own_purifier.py
 
-The suite attacks the function with gradient rules, and 19 checks test whether the result can be trusted. A purifier
+The suite attacks the function with gradient rules, and 22 checks test whether the result can be believed. A purifier
 with a method `path(x)`, its iterates [T + 1, batch, ...], is also attacked along its iterates.
 """
 

@@ -45,7 +45,7 @@ def main(eps: float = 0.15, epochs: int = 20, n: int = 3000) -> dict[str, float]
         )  # fmt: skip
     model = soap.wrap(network, "reconstruction", shape=(1, LENGTH), noise=0.2, name="beats")
     with tempfile.TemporaryDirectory() as folder:
-        soap.fit(model, train, out=Path(folder), epochs=epochs, lr=0.05, batch=64, warmup_epochs=1)
+        soap.fit(model, train, out=Path(folder), epochs=epochs, lr=0.05, batch_size=64, warmup_epochs=1)
     model.purification = soap.tune(model, train, eps, limit=200).purification
     attack = soap.attacks.PGD(eps=eps, step_size=eps / 4, steps=20)
     rows = soap.evaluation.evaluate_transfer(

@@ -33,7 +33,7 @@ def main(eps: float = 0.1, epochs: int = 60) -> dict[str, float]:
         network = nn.Sequential(nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = soap.wrap(network, "reconstruction", shape=(30,), noise=0.1, name="breast-cancer")
     with tempfile.TemporaryDirectory() as folder:
-        soap.fit(model, train, out=Path(folder), epochs=epochs, lr=0.05, batch=32, warmup_epochs=3)
+        soap.fit(model, train, out=Path(folder), epochs=epochs, lr=0.05, batch_size=32, warmup_epochs=3)
     model.purification = soap.tune(model, train, eps, limit=200).purification
     attack = soap.attacks.PGD(eps=eps, step_size=eps / 4, steps=20)
     measured = soap.evaluation.evaluate_transfer(

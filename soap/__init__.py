@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from soap.defence import Defence
     from soap.errors import FileError, InputError, SoapError
     from soap.evaluation import evaluate, tune
+    from soap.onnx_export import export
     from soap.purifiers import SOAP, Purified
     from soap.training import fit
     from soap.zoo import load, load_prior
@@ -38,6 +39,7 @@ __all__ = [
     "data",
     "evaluate",
     "evaluation",
+    "export",
     "fit",
     "gradient_rules",
     "load",
@@ -60,6 +62,7 @@ _MODULES = {
     "Purified": "purifiers",
     "SoapError": "errors",
     "evaluate": "evaluation",
+    "export": "onnx_export",
     "fit": "training",
     "load": "zoo",
     "load_prior": "zoo",

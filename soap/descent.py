@@ -49,14 +49,20 @@ def output_and_gradient(
         # clone: autograd cannot record a tensor made in inference mode.
         point = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
         out = function(point)
-        above = upstream(out.detach())
-        gradient = torch.autograd.grad(out, point, above, allow_unused=True)[0] if out.requires_grad else None
+        return out.detach(), gradient_of(out, point, upstream(out.detach()))
+
+
+def gradient_of(out: Tensor, point: Tensor, upstream: Tensor, *, retain_graph: bool = False) -> Tensor:
+    """Return the gradient in `point` of a loss with the gradient `upstream` in `out`; raise if there is no graph."""
+    gradient = None
+    if out.requires_grad:
+        (gradient,) = torch.autograd.grad(out, point, upstream, retain_graph=retain_graph, allow_unused=True)
     if gradient is None:
         raise InputError(
             "the loss carries no gradient to its input: the model detaches it or runs under no_grad. "
             "Use a model whose output is differentiable in its input."
         )
-    return out.detach(), gradient
+    return gradient
 
 
 def gradient_steps(
@@ -84,6 +90,13 @@ def gradient_steps(
     return x
 
 
+def into_ball(
+    point: Float[Tensor, "batch *shape"], origin: Float[Tensor, "batch *shape"], ball: Ball, bounds: Bounds = UNIT
+) -> Float[Tensor, "batch *shape"]:
+    """Project `point` onto the ball around `origin`, then clip it to the bounds."""
+    return (origin + ball.project(point - origin)).clamp(*bounds)
+
+
 def projected_step(
     x: Float[Tensor, "batch *shape"],
     gradient: Float[Tensor, "batch *shape"],
@@ -94,8 +107,7 @@ def projected_step(
     bounds: Bounds = UNIT,
 ) -> Float[Tensor, "batch *shape"]:
     """Take one step along `gradient` (against it for a negative `step_size`), kept in the ball and in the bounds."""
-    delta = ball.project(x + step_size * ball.steepest(gradient) - origin)
-    return (origin + delta).clamp(*bounds)
+    return into_ball(x + step_size * ball.steepest(gradient), origin, ball, bounds)
 
 
 def projected_gradient(

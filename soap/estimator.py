@@ -4,9 +4,9 @@ It works with `clone`, `Pipeline` and `cross_val_score`, but does not need sciki
 """
 
 import copy
-import inspect
 import tempfile
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from soap.auxiliary import JointModel, Purification, wrap
 from soap.errors import InputError, unknown
 from soap.purifiers import SOAP
 from soap.shapes import Tensor
-from soap.training.fitting import as_dataset
-from soap.training.fitting import fit as fit_jointly
+from soap.training import as_dataset
+from soap.training import fit as fit_jointly
 
 Array = npt.NDArray[Any]
 Maker = Callable[[tuple[int, ...], int], nn.Module]
@@ -37,6 +37,7 @@ def small_network(shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
+@dataclass(eq=False, repr=False)
 class PurifiedClassifier:
     """A scikit-learn classifier: a network trained jointly with an auxiliary task, which purifies inputs to predict.
 
@@ -46,39 +47,25 @@ class PurifiedClassifier:
     - `module`: an nn.Module from inputs to logits, copied before training, or a function that makes one from the shape
       of an input and the number of classes.
     - `task`, `alpha`, `noise`, `purification`: see `soap.auxiliary.wrap`.
-    - `epochs`, `lr`, `batch`, `warmup_epochs`, `seed`: see `soap.training.Schedule`. `epochs=0` trains
+    - `epochs`, `lr`, `batch_size`, `warmup_epochs`, `seed`: see `soap.training.Schedule`. `epochs=0` trains
       nothing, for the task "consistency" with a trained module.
     - `eps`: the radius of purification: "min-aux" to select one for every input, a number, or 0 for none.
 
     Set by `fit`: `classes_`, the labels in sorted order; `n_features_in_`; `model_`, the joint model.
     """
 
-    def __init__(
-        self,
-        module: nn.Module | Maker = small_network,
-        *,
-        task: str = "reconstruction",
-        alpha: float | None = None,
-        noise: float | None = 0.1,
-        purification: Purification | None = None,
-        eps: float | str = "min-aux",
-        epochs: int = 100,
-        lr: float = 0.05,
-        batch: int = 32,
-        warmup_epochs: float = 1.0,
-        seed: int = 0,
-    ) -> None:
-        self.module = module
-        self.task = task
-        self.alpha = alpha
-        self.noise = noise
-        self.purification = purification
-        self.eps = eps
-        self.epochs = epochs
-        self.lr = lr
-        self.batch = batch
-        self.warmup_epochs = warmup_epochs
-        self.seed = seed
+    module: nn.Module | Maker = small_network
+    _: KW_ONLY
+    task: str = "reconstruction"
+    alpha: float | None = None
+    noise: float | None = 0.1
+    purification: Purification | None = None
+    eps: float | str = "min-aux"
+    epochs: int = 100
+    lr: float = 0.05
+    batch_size: int = 32
+    warmup_epochs: float = 1.0
+    seed: int = 0
 
     def fit(self, X: Array, y: Array) -> "PurifiedClassifier":
         """Train on inputs [n, ...] and labels [n]; return self."""
@@ -99,7 +86,7 @@ class PurifiedClassifier:
                     model,
                     data,
                     out=Path(folder),
-                    **{name: self._plain(name) for name in ("epochs", "lr", "batch", "warmup_epochs", "seed")},
+                    **{name: self._plain(name) for name in ("epochs", "lr", "batch_size", "warmup_epochs", "seed")},
                 )
         self.classes_, self.n_features_in_, self.model_ = classes, x.shape[1], model.eval()
         return self
@@ -181,13 +168,13 @@ class PurifiedClassifier:
         )
 
     def __repr__(self) -> str:
-        given = {name: p.default for name, p in inspect.signature(type(self)).parameters.items()}
-        changed = [f"{name}={getattr(self, name)!r}" for name in given if getattr(self, name) is not given[name]]
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        changed = [f"{name}={value!r}" for name, (value, default) in values.items() if value is not default]
         return f"PurifiedClassifier({', '.join(changed)})"
 
 
 def _names() -> list[str]:
-    return list(inspect.signature(PurifiedClassifier).parameters)
+    return [one.name for one in fields(PurifiedClassifier)]
 
 
 def _inputs(X: Array) -> npt.NDArray[np.float32]:

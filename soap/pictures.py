@@ -7,19 +7,14 @@ from typing import Any
 
 import torch
 
-from soap import zoo
 from soap._runtime.isolation import isolated
 from soap.attacks import MinimalL2
-from soap.auxiliary import JointModel
 from soap.balls import row_norms
 from soap.data.picture_files import COMPARISON_NAME, PictureFile, as_written, check_outputs, read_files, write_files
 from soap.errors import InputError
-from soap.evaluation import PAPER
 from soap.purifiers import SOAP, Purified
-from soap.recipes import Recipe
-from soap.recipes.attacks import attacks_by_name, paper_data_set
 from soap.recipes.purifiers import SOAP_NAME, by_prior
-from soap.recipes.recipe import class_names
+from soap.recipes.trained_model import TrainedModel, open_model
 from soap.report.comparison_image import draw_comparison
 from soap.shapes import Float, Tensor
 
@@ -27,8 +22,20 @@ Watch = Callable[[str, float, float | None], None]
 """Called with the current work, how much of it is done, and the total."""
 
 
-def _ignore(what: str, done: float, total: float | None) -> None:
-    pass
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions:
+    """How pictures are read, processed and written.
+
+    resize: scale them to the input size of the model. force: overwrite files, but no input file. seed: of random
+    attacks and purifiers.
+    """
+
+    resize: bool = False
+    force: bool = False
+    seed: int = 0
+    device: torch.device | str = "cpu"
+    batch_size: int = 500
+    watch: Watch = lambda what, done, total: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,53 +100,21 @@ class PictureReport:
     comparison: Path | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _NamedClassifier:
-    """A model with its recipe and class names."""
-
-    model: JointModel
-    recipe: Recipe
-    classes: list[str]
-
-    @classmethod
-    def load(cls, name: str, device: torch.device | str) -> "_NamedClassifier":
-        model, recipe = zoo.load(name, device=device), zoo.recipe(name)
-        return cls(model=model, recipe=recipe, classes=class_names(recipe, model.classes))
-
-    def predict(self, x: Float[Tensor, "n *shape"], batch: int) -> list[ClassPrediction]:
-        found = []
-        for part in torch.split(x, batch):
-            with isolated(self.model), torch.no_grad():
-                confidences, labels = self.model(part).softmax(1).max(1)
-            pairs = zip(labels.tolist(), confidences.tolist(), strict=True)
-            found += [
-                ClassPrediction(label=label, name=self.classes[label], confidence=share) for label, share in pairs
-            ]
-        return found
-
-
 def predict_pictures(
-    model: str,
-    files: Sequence[Path],
-    *,
-    purify: bool | None = None,
-    resize: bool = False,
-    device: torch.device | str = "cpu",
-    batch: int = 500,
-    watch: Watch = _ignore,
+    model: str, files: Sequence[Path], options: PictureOptions, *, purify: bool | None = None
 ) -> PictureReport:
     """Classify pictures without and with min-aux purification.
 
     purify: None purifies if the model has an auxiliary task.
     """
-    classifier = _NamedClassifier.load(model, device)
+    classifier = open_model(model, device=options.device)
     purifier = SOAP(classifier.model) if (classifier.model.purifiable if purify is None else purify) else None
-    found = read_files(files, classifier.model, resize=resize)
+    found = read_files(files, classifier.model, resize=options.resize)
     x = torch.cat([file.x for file in found])
-    columns: dict[str, Sequence[Any]] = {"before": classifier.predict(x, batch)}
+    columns: dict[str, Sequence[Any]] = {"before": _predict(classifier, x, options.batch_size)}
     if purifier is not None:
-        done = _purify_in_batches(purifier, x, batch, watch)
-        columns |= {"after": classifier.predict(done.x, batch), **_purification_columns(done)}
+        done = _purify_in_batches(purifier, x, options)
+        columns |= {"after": _predict(classifier, done.x, options.batch_size), **_purification_columns(done)}
     method = None if purifier is None else repr(purifier)
     return PictureReport(model=classifier.model.name, method=method, images=_results(found, columns))
 
@@ -148,37 +123,31 @@ def attack_pictures(
     model: str,
     files: Sequence[Path],
     out: Path,
+    options: PictureOptions,
     *,
     attack: str = "pgd",
     settings: Mapping[str, float] | None = None,
     label: int | None = None,
-    resize: bool = False,
-    force: bool = False,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    batch: int = 500,
-    watch: Watch = _ignore,
 ) -> PictureReport:
     """Attack pictures and write the adversarial ones below `out`; predictions are those of the files as written.
 
     label: the true class of all pictures; None takes the file's label, else the model's prediction. Image files are
     rounded to 8 bits: towards the input, so that they stay in the attack's ball, and away from it for minimal attacks.
     """
-    classifier = _NamedClassifier.load(model, device)
-    paper = PAPER[paper_data_set(classifier.recipe.data, classifier.recipe, classifier.model)]
-    method = attacks_by_name(paper, [attack], seed=seed, settings=settings)[attack]
-    found = read_files(files, classifier.model, classes=classifier.classes, resize=resize)
-    check_outputs(found, out, force=force)
+    classifier, batch_size = open_model(model, device=options.device), options.batch_size
+    method = classifier.attack(attack, seed=options.seed, settings=settings)
+    found = read_files(files, classifier.model, classes=classifier.classes, resize=options.resize)
+    check_outputs(found, out, force=options.force)
     x = torch.cat([file.x for file in found])
-    before = classifier.predict(x, batch)
+    before = _predict(classifier, x, batch_size)
     labels, sources = _true_labels(classifier.model.classes, found, before, label)
     y = torch.tensor(labels, device=x.device)
     parts: list[Tensor] = []
-    for part, classes in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
+    for part, classes in zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True):
         parts.append(method(classifier.model, part, classes))
-        watch(attack, sum(map(len, parts)), len(x))
+        options.watch(attack, sum(map(len, parts)), len(x))
     written = as_written(found, torch.cat(parts), away=isinstance(method, MinimalL2))
-    after = classifier.predict(written, batch)
+    after = _predict(classifier, written, batch_size)
     captions = [(f"input: {one}", f"attacked: {two}") for one, two in zip(before, after, strict=True)]
     delta = written - x
     columns: dict[str, Sequence[Any]] = {
@@ -191,28 +160,19 @@ def attack_pictures(
         "linf": delta.flatten(1).abs().amax(1).tolist(),
         "l2": row_norms(delta).tolist(),
     }
-    return PictureReport(
-        model=classifier.model.name,
-        method=repr(method),
-        images=_results(found, columns),
-        comparison=out / COMPARISON_NAME,
-    )
+    name, images = classifier.model.name, _results(found, columns)
+    return PictureReport(model=name, method=repr(method), images=images, comparison=out / COMPARISON_NAME)
 
 
 def purify_pictures(
     model: str | None,
     files: Sequence[Path],
     out: Path,
+    options: PictureOptions,
     *,
     purifier: str = SOAP_NAME,
     prior: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    resize: bool = False,
-    force: bool = False,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    batch: int = 500,
-    watch: Watch = _ignore,
 ) -> PictureReport:
     """Purify pictures with SOAP, or with a generative model and no classifier, and write them below `out`.
 
@@ -220,43 +180,52 @@ def purify_pictures(
     {"eps": 0.3}. With a classifier, predictions and losses are those of the written files; otherwise losses are the
     purifier's own.
     """
-    given, classifier = dict(settings or {}), None
+    given, classifier, batch_size = dict(settings or {}), None, options.batch_size
     network: Any
     purify: Callable[[Tensor], Purified]
     if model is None:
-        network, purify = by_prior(purifier, given, prior=prior, device=device, seed=seed)
+        network, purify = by_prior(purifier, given, prior=prior, device=options.device, seed=options.seed)
     else:
         if given.get("eps") == "oracle":
             raise InputError("eps 'oracle' needs the true labels: it is a bound, not a defence; see `soap evaluate`.")
-        classifier = _NamedClassifier.load(model, device)
+        classifier = open_model(model, device=options.device)
         network = classifier.model
         purify = SOAP(network, **given)
-    found = read_files(files, network, resize=resize)
-    check_outputs(found, out, force=force)
+    found = read_files(files, network, resize=options.resize)
+    check_outputs(found, out, force=options.force)
     x = torch.cat([file.x for file in found])
-    done = _purify_in_batches(purify, x, batch, watch)
+    done = _purify_in_batches(purify, x, options)
     written = as_written(found, done.x)
     columns, captions = _purification_columns(done), [("input", "purified")] * len(x)
     if classifier is not None:
-        before, after = classifier.predict(x, batch), classifier.predict(written, batch)
+        before, after = _predict(classifier, x, batch_size), _predict(classifier, written, batch_size)
         with isolated(network), torch.no_grad():
-            losses = torch.cat([network.auxiliary.loss(network, part) for part in torch.split(written, batch)])
+            losses = torch.cat([network.auxiliary.loss(network, part) for part in torch.split(written, batch_size)])
         columns |= {"before": before, "after": after, "loss_after": losses.tolist()}
         captions = [(f"input: {one}", f"purified: {two}") for one, two in zip(before, after, strict=True)]
     columns["output"] = _write(found, written, out, captions)
-    return PictureReport(
-        model=network.name, method=repr(purify), images=_results(found, columns), comparison=out / COMPARISON_NAME
-    )
+    images = _results(found, columns)
+    return PictureReport(model=network.name, method=repr(purify), images=images, comparison=out / COMPARISON_NAME)
+
+
+def _predict(classifier: TrainedModel, x: Float[Tensor, "n *shape"], batch_size: int) -> list[ClassPrediction]:
+    found = []
+    for part in torch.split(x, batch_size):
+        with isolated(classifier.model), torch.no_grad():
+            confidences, labels = classifier.model(part).softmax(1).max(1)
+        for label, share in zip(labels.tolist(), confidences.tolist(), strict=True):
+            found.append(ClassPrediction(label=label, name=classifier.classes[label], confidence=share))
+    return found
 
 
 def _purify_in_batches(
-    purifier: Callable[[Tensor], Purified], x: Float[Tensor, "n *shape"], batch: int, watch: Watch
+    purifier: Callable[[Tensor], Purified], x: Float[Tensor, "n *shape"], options: PictureOptions
 ) -> Purified:
-    """All images purified, `batch` of them at a time."""
+    """All images purified, one batch after another."""
     parts: list[Purified] = []
-    for part in torch.split(x, batch):
+    for part in torch.split(x, options.batch_size):
         parts.append(purifier(part))
-        watch("purifying", sum(len(done.x) for done in parts), len(x))
+        options.watch("purifying", sum(len(done.x) for done in parts), len(x))
     columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Purified)}
     return Purified(**{name: torch.cat(column) for name, column in columns.items()})
 

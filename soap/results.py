@@ -21,7 +21,7 @@ from soap._files.records import read_record
 from soap.errors import FileError
 from soap.specs import AttackSpec, DefenceSpec, TrainingSpec
 
-SCHEMA = 2
+SCHEMA = 3
 ACCURACY = "accuracy"
 
 LOG = logging.getLogger("soap")
@@ -30,7 +30,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 """Lone UTF-16 surrogates: JSON can hold them, UTF-8 cannot."""
 
 
-def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(correct: float, n: int, z: float = 1.959964) -> tuple[float, float]:
     """The 95 % score interval of a share (Wilson 1927), which covers shares near 0 % and 100 % as well."""
     share = correct / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
@@ -46,7 +46,7 @@ class Provenance:
     data_sha256: str
     images: str
     seed: int
-    batch: int
+    batch_size: int
     version: str
     commit: str | None
     torch: str
@@ -199,7 +199,7 @@ def _write_all(file: io.FileIO, content: bytes) -> None:
         content = content[file.write(content) :]
 
 
-class Ledger(Store):
+class CombinedStore(Store):
     """A store that also reads rows kept elsewhere, so that they are not measured again."""
 
     def __init__(self, path: Path, elsewhere: Sequence[Row]) -> None:

@@ -3,8 +3,9 @@
 A specification is a name and the settings behind it. Two specifications are equal when they describe the same method.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 UNDEFENDED = "none"
@@ -140,7 +141,21 @@ def plain(value: Any) -> Any:
     if is_dataclass(value):
         made = spec_of(value)
         return {"name": made.name, "settings": dict(made.settings)}
-    return str(value)
+    return function_name(value) if is_function(value) else str(value)
+
+
+def is_function(value: object) -> bool:
+    """Whether a setting is a function, or a callable object without a text of its own: both are stored by name."""
+    named = isinstance(value, partial) or hasattr(value, "__name__")
+    return callable(value) and (named or type(value).__repr__ is object.__repr__)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name by which results refer to a function; that of its class for a callable object."""
+    if isinstance(function, partial):
+        return function_name(function.func)
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name
 
 
 def call_text(method: Spec) -> str:

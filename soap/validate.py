@@ -98,6 +98,12 @@ def non_negative(name: str, value: float) -> None:
         raise InputError(f"{name} is {value!r}, expected a number of at least 0.")
 
 
+def below_one(name: str, value: float) -> None:
+    """Check that `value` is a number of at least 0 and below 1, such as a decay rate."""
+    if not _finite(value) or not 0 <= value < 1:
+        raise InputError(f"{name} is {value!r}, expected a number of at least 0 and below 1.")
+
+
 def _finite(value: object) -> bool:
     """Return whether the value is a number and neither NaN nor infinite."""
     try:

@@ -20,7 +20,7 @@ from soap.auxiliary import JointModel
 from soap.auxiliary.consistency import GRADIENTS
 from soap.errors import FileError, InputError, unknown
 from soap.recipes import GenerativeRecipe, Recipe, generative
-from soap.recipes.building import parameter_limit
+from soap.recipes.typed_options import parameter_limit
 from soap.shapes import Tensor
 from soap.specs import PriorTraining, TrainingSpec
 

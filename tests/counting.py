@@ -25,9 +25,9 @@ def amount(short: Amount, long: Amount) -> Amount:
     return long if LONG else short
 
 
-def count(promise: str, trials: int, failures: Sequence[str], figures: Mapping[str, float] | None = None) -> None:
+def count(promise: str, trials: int, failures: Sequence[str], measured: Mapping[str, float] | None = None) -> None:
     """Store the count of a long run, with measured numbers by name, then fail if a trial failed."""
-    count_all({promise: {"trials": trials, "failures": failures, "figures": figures}})
+    count_all({promise: {"trials": trials, "failures": failures, "measured": measured}})
 
 
 def count_all(found: Mapping[str, Mapping[str, Any]]) -> None:
@@ -40,8 +40,8 @@ def count_all(found: Mapping[str, Mapping[str, Any]]) -> None:
             for promise, result in found.items():
                 numbers = {"trials": result["trials"], "failures": len(result["failures"])}
                 row: dict[str, Any] = {"promise": promise, "test": test, **numbers, "date": date, "commit": COMMIT}
-                if figures := result.get("figures"):
-                    row["figures"] = {name: round(value, 3) for name, value in figures.items()}
+                if measured := result.get("measured"):
+                    row["measured"] = {name: round(value, 3) for name, value in measured.items()}
                 file.write(json.dumps(row) + "\n")
     for promise, result in found.items():
         failures, trials = result["failures"], result["trials"]

@@ -3,7 +3,7 @@
 from migrate_rows import training_of
 
 from soap import recipes
-from soap.paper.row_queries import CellQuery
+from soap.paper.tables import CellQuery
 from soap.results import Provenance, Row
 
 
@@ -19,10 +19,10 @@ def row_for(
 ) -> Row:
     """A row that measured `wanted`: `correct` of `n` images, on weights known by a letter; others: fields."""
     n = wanted.n if n is None else n
-    told = f"{wanted.epochs} epochs, seed 0, fp32" if training is None else training
+    text = f"{wanted.epochs} epochs, seed 0, fp32" if training is None else training
     provenance = Provenance(
-        weights_sha256=weights * 64, data_sha256="d" * 64, images=f"0..{n - 1} of test", seed=0, batch=500, version="9",
-        commit="c0ffee", torch="2", python="3", device="a machine", date=date, training=training_of(told),
+        weights_sha256=weights * 64, data_sha256="d" * 64, images=f"0..{n - 1} of test", seed=0, batch_size=500,
+        version="9", commit="c0ffee", torch="2", python="3", device="a machine", date=date, training=training_of(text),
     )  # fmt: skip
     fields = {
         "protocol": wanted.protocol, "model": wanted.recipe, "data": recipes.read(wanted.recipe).data,

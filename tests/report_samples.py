@@ -7,7 +7,7 @@ from soap.results import Provenance, Row
 from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec
 
 PROVENANCE = Provenance(
-    weights_sha256="a1" * 32, data_sha256="b2" * 32, images="0..999 of test", seed=0, batch=500, version="9.8.7",
+    weights_sha256="a1" * 32, data_sha256="b2" * 32, images="0..999 of test", seed=0, batch_size=500, version="9.8.7",
     commit="c0ffee", torch="2", python="3", device="cpu (2 threads)", date="2026-01-02T03:04:05+00:00",
 )  # fmt: skip
 CORRECT = {"none": (988, 971), "fgsm": (492, 849), "pgd": (45, 807)}
@@ -31,7 +31,7 @@ def sample_rows(correct: dict[str, tuple[int, int]] = CORRECT, model: str = "som
 
 
 def sample_showcase(classes: int = 4, *, channels: int = 1) -> Showcase:
-    """Random pictures; all clean answers are right, all adversarial ones wrong, all purified but the last right."""
+    """Random pictures; clean ones are classified correctly, adversarial ones not, purified ones except the last."""
     shape = (3, classes, channels, 6, 6)
     y = torch.arange(classes)
     wrong = (y + 1) % classes

@@ -14,11 +14,11 @@ from soap.evaluation.run_folder import AttackedBatch, RunFolder
 from soap.specs import AttackStep, DefenceSpec
 
 N = 20
-STANDING = {"transfer": 12, "bpda": 5}
+STANDING = {"transfer": 12, "straight-through": 5}
 """Images that stand against each protocol: the first so many. The classifier alone gets every second one right."""
 
 RADII = {"eps": [0.0, 0.05, 0.1, 0.2, 1.0], "accuracy": [1.0, 0.75, 0.25, 0.1, 0.0], "images": 20, "attack": "APGD()"}
-LOSSES = {"attack": "APGD(steps=2) on bpda", "loss": [0.5, 1.25, 2.0], "standing": [1.0, 0.5, 0.25]}
+LOSSES = {"attack": "APGD(steps=2) on straight-through", "loss": [0.5, 1.25, 2.0], "standing": [1.0, 0.5, 0.25]}
 
 
 def sample_images(channels: int = 3, side: int = 6, n: int = N, classes: Sequence[str] = ("cat", "dog")) -> Dataset:
@@ -38,9 +38,9 @@ def sample_run(
     """The report of a run by two protocols, all images in one batch."""
     folder, n = RunFolder(path), len(data)
     provenance = {
-        "weights_sha256": "a1" * 32, "data_sha256": data.sha256, "images": f"0..{n - 1} of test", "seed": 0, "batch": n,
-        "version": "9.8.7", "commit": "c0ffee", "torch": "2", "python": "3", "device": "cpu (2 threads)",
-        "date": "2026-01-02T03:04:05+00:00", "training": None,
+        "weights_sha256": "a1" * 32, "data_sha256": data.sha256, "images": f"0..{n - 1} of test", "seed": 0,
+        "batch_size": n, "version": "9.8.7", "commit": "c0ffee", "torch": "2", "python": "3",
+        "device": "cpu (2 threads)", "date": "2026-01-02T03:04:05+00:00", "training": None,
     }  # fmt: skip
     folder.begin(
         {
@@ -59,7 +59,11 @@ def sample_run(
             "left_out": {"unrolled": "not in this suite"},
             "separable": purifies,
             "purifies": purifies,
-            "batch": n,
+            "random": False,
+            "exact": False,
+            "gradient": "",
+            "draws": 1,
+            "batch_size": n,
             "seed": 0,
             "weights_sha256": "a1" * 32,
             "provenance": provenance,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 MB = 2**20
+FALSE_ALARM = "Killing worker-1 after it refused to gracefully stop"
 
 WITH_LIMITS = """
 import json, sys, torch
@@ -63,6 +64,19 @@ class ServiceProcess:
         """The JSON lines of the log; raises for any other line."""
         lines = self.log.read_text().splitlines()
         return [json.loads(line) for line in lines if line != "Stop it with Ctrl-C."]
+
+    def access_statuses(self) -> list[int]:
+        """Status of every logged request, in order."""
+        return [line["status"] for line in self.log_lines() if "status" in line]
+
+    def server_messages(self) -> list[str]:
+        """Logged messages that are not requests, without granian's false alarm at shutdown.
+
+        granian waits for its worker in two threads. On a busy machine it may take a worker that has already ended for
+        one that did not stop in time, and then logs that it kills it.
+        """
+        lines = [line for line in self.log_lines() if "status" not in line]
+        return [str(line) for line in lines if line.get("message") != FALSE_ALARM]
 
     def log_leaks(self, marker: str) -> list[str]:
         """Lines of the log with other fields than allowed, or with the marker of client input."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import counting
 import pytest
-import render_reliability as tool
+from render_pages import reliability_rows, reliability_table
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,9 +23,9 @@ def test_long_run_stores_counts_and_measured_numbers(rows):
     with pytest.raises(AssertionError, match=r"it does not: 1 of 3: .*why"):
         counting.count("it does not", 3, ["why"])
     first, second = map(json.loads, rows.read_text().splitlines())
-    assert first["figures"] == {"ms, p99": 12.346, "kills": 2000}
-    assert (second["trials"], second["failures"], "figures" in second) == (3, 1, False)
-    page = tool.table(tool.committed_rows(rows))
+    assert first["measured"] == {"ms, p99": 12.346, "kills": 2000}
+    assert (second["trials"], second["failures"], "measured" in second) == (3, 1, False)
+    page = reliability_table(reliability_rows(rows))
     assert "| it holds (ms, p99: 12.3, kills: 2,000) | 1,200 | 0 | `tests/test_counting.py::test_long_run" in page
     assert "| it does not | 3 | **1** |" in page
 

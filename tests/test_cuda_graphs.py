@@ -1,4 +1,7 @@
-"""A replay returns what the function returns: on the CPU it is called, on a GPU it is recorded."""
+"""A replay returns what the function returns: on the CPU it is called, on a GPU it is recorded.
+
+Replayed passes equal called passes; on a CPU, and in training mode, nothing is replayed.
+"""
 
 import pytest
 import torch
@@ -6,7 +9,7 @@ from tiny import TASKS, noise_images, tiny_model
 from torch import Tensor, nn
 
 import soap
-from soap._runtime import cuda_graphs, devices, passes
+from soap._runtime import cuda_graphs, devices
 from soap._runtime.cuda_graphs import (
     MIN_ROWS_DETERMINISTIC,
     _next_power_of_two,
@@ -14,6 +17,9 @@ from soap._runtime.cuda_graphs import (
     min_rows_for_determinism,
     replayed,
 )
+from soap._runtime.isolation import frozen
+from soap.attacks.losses import LOSSES
+from soap.gradient_rules import Unrolled, logits_and_gradient, rule
 from soap.purifiers import sign_steps
 
 
@@ -66,17 +72,17 @@ def test_replays_are_padded_further_only_if_deterministic(monkeypatch):
     assert min_rows_for_determinism(model, x) == 1
 
 
-@pytest.mark.parametrize("kind", ["soap", "hedge", "answers"])
+@pytest.mark.parametrize("kind", ["soap", "hedge", "logits"])
 def test_purifiers_and_passes_pad_to_the_deterministic_batch_size(kind, monkeypatch):
     sizes = []
-    modules = {"soap": soap.purifiers.soap, "hedge": sign_steps, "answers": passes}
+    modules = {"soap": sign_steps, "hedge": sign_steps, "logits": cuda_graphs}
     monkeypatch.setattr(modules[kind], "min_rows_for_determinism", lambda *_: 8)
     monkeypatch.setattr(modules[kind], "replayed", lambda *given: _recorded_size(sizes, *given))
     model, x = tiny_model().eval(), noise_images(3)
     call = {
         "soap": lambda: soap.SOAP(model, 0.1)(x).x,
         "hedge": lambda: soap.purifiers.Hedge(model, eps=0.1)(x).x,
-        "answers": lambda: passes.forward_logits(model, x),
+        "logits": lambda: cuda_graphs.forward_logits(model, x),
     }[kind]
     assert len(call()) == 3
     assert sizes == [8]
@@ -160,3 +166,97 @@ def test_bf16_purifies_on_the_gpu():
     out = soap.SOAP(model, precision="bf16")(x)
     assert out.x.dtype == torch.float32
     assert (out.loss_after <= out.loss_before * 1.01).all()
+
+
+def by_hand(model, x, criterion):
+    """Logits and the gradient of the summed criterion, by autograd alone."""
+    point = x.clone().requires_grad_()
+    logits = model(point)
+    return logits.detach(), torch.autograd.grad(criterion(logits).sum(), point)[0]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("task", TASKS)
+def test_gradient_in_two_passes_equals_autograd(task, loss, monkeypatch):
+    model, x, y = tiny_model(task).eval(), noise_images(5), torch.arange(5) % 4
+    asked = []
+    monkeypatch.setattr(rule, "is_replayed", lambda model, x: asked.append(len(x)) or True)
+    with frozen(model):
+        logits, gradient = logits_and_gradient(model, x, lambda z: LOSSES[loss](z, y))
+        wanted = by_hand(model, x, lambda z: LOSSES[loss](z, y))
+    assert asked == [5]
+    torch.testing.assert_close(logits, wanted[0])
+    torch.testing.assert_close(gradient, wanted[1])
+
+
+def test_passes_are_split_into_parts(monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "MAX_ROWS_PER_PASS", 4)
+    model, x, upstream = tiny_model().eval(), noise_images(10), torch.rand(10, 4)
+    sizes = []
+    model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
+    with frozen(model):
+        torch.testing.assert_close(cuda_graphs.forward_logits(model, x), model(x))
+        gradient = cuda_graphs.input_gradient(model, x, upstream)
+        assert sizes == [4, 4, 2, 10, 4, 4, 2]
+        torch.testing.assert_close(gradient, by_hand(model, x, lambda z: (z * upstream).sum(1))[1])
+
+
+def test_images_made_in_inference_mode_are_accepted():
+    model = tiny_model().eval()
+    with torch.inference_mode():
+        x = noise_images(2).clone()
+        upstream = torch.ones(2, 4)
+        assert cuda_graphs.forward_logits(model, x).shape == (2, 4)
+        assert cuda_graphs.input_gradient(model, x, upstream).abs().sum() > 0
+
+
+def test_nothing_is_replayed_on_the_cpu():
+    model = tiny_model().eval()
+    model.recordable = True
+    assert not cuda_graphs.is_replayed(model, noise_images(1))
+    assert not cuda_graphs.is_replayed(lambda x: x, noise_images(1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", TASKS)
+def test_gpu_replayed_passes_equal_called_passes(task):
+    model, upstream = tiny_model(task).cuda().eval(), torch.rand(8, 4, device="cuda")
+    for images in (noise_images(8).cuda(), noise_images(8).cuda().flip(0)):
+        with frozen(model):
+            model.recordable = True
+            assert cuda_graphs.is_replayed(model, images)
+            fast = cuda_graphs.forward_logits(model, images), cuda_graphs.input_gradient(model, images, upstream)
+            model.recordable = False
+            wanted = by_hand(model, images, lambda z: (z * upstream).sum(1))
+        torch.testing.assert_close(fast[0], wanted[0])
+        torch.testing.assert_close(fast[1], wanted[1])
+
+
+@pytest.mark.gpu
+def test_gpu_network_in_training_mode_is_not_replayed():
+    model = tiny_model().cuda().train()
+    model.recordable = True
+    assert not cuda_graphs.is_replayed(model, noise_images(1).cuda())
+
+
+@pytest.mark.gpu
+def test_gpu_recordings_of_a_model_share_memory_and_agree():
+    model = soap.load("mnist-fcn-dr", device="cuda")
+    purify = soap.SOAP(model)
+    robust = soap.Defence(model, purify)
+    images = torch.rand(100, 1, 28, 28, device="cuda")
+    first = {}
+    for turn in range(2):  # in the second turn the other recordings have overwritten the shared memory
+        for rows in (100, 64, 33, 7, 1):
+            x, y = images[:rows], torch.arange(rows, device="cuda") % 10
+            with torch.no_grad():
+                seen = robust(x), *Unrolled(model, purify).logits_and_gradient(x, lambda z, y=y: LOSSES["ce"](z, y))
+            for number, value in enumerate(seen):
+                known = first.setdefault((rows, number), value)
+                assert torch.equal(known, value), (turn, rows, number)
+
+
+def test_purifiers_name_the_network_that_allows_replay():
+    model = tiny_model()
+    assert soap.SOAP(model).recorded_by is model
+    assert soap.purifiers.Hedge(model).recorded_by is model

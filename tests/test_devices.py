@@ -6,7 +6,8 @@ import signal
 import pytest
 import torch
 
-from soap._runtime import devices, interrupts, seeding
+from soap._runtime import devices, seeding
+from soap.cli.console import stop_on_signal
 from soap.errors import InputError
 
 
@@ -45,7 +46,7 @@ def test_seeds_differ_for_every_seed_and_counter():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_first_signal_requests_a_stop_and_second_interrupts(number):
     before = signal.getsignal(number)
-    with interrupts.stop_on_signal() as stop:
+    with stop_on_signal() as stop:
         assert not stop()
         os.kill(os.getpid(), number)
         assert stop()

@@ -126,8 +126,8 @@ def test_predict_before_fit_or_on_other_shapes_raises():
 
 
 def test_parameters_may_be_numpy_scalars():
-    plain = quick(epochs=2, eps=0.05, noise=0.5, batch=6, seed=3).fit(X, Y)
-    given = {"epochs": np.int64(2), "eps": np.float64(0.05), "noise": np.float32(0.5), "batch": np.int32(6)}
+    plain = quick(epochs=2, eps=0.05, noise=0.5, batch_size=6, seed=3).fit(X, Y)
+    given = {"epochs": np.int64(2), "eps": np.float64(0.05), "noise": np.float32(0.5), "batch_size": np.int32(6)}
     assert np.array_equal(quick(**given, seed=np.int64(3)).fit(X, Y).predict_proba(X), plain.predict_proba(X))
 
 

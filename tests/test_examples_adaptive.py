@@ -21,9 +21,9 @@ def test_main_of_an_example_has_at_most_ten_lines(name):
 
 def test_own_purifier_is_evaluated_by_a_suite(tmp_path):
     out = tmp_path / "run"
-    line = importlib.import_module("own_purifier").main(n=12, suite="bpda", out=out, steps=5, batch=12)
+    line = importlib.import_module("own_purifier").main(n=12, suite="exact", out=out, steps=5, batch_size=12)
     assert line.startswith("worst ")
-    assert "of 12 images: UPPER BOUND ONLY" in line
+    assert "of 12 images: CHECKS WARNED" in line
     assert (out / "attempts" / "00" / "0000.npz").exists()
 
 

@@ -12,7 +12,7 @@ import soap
 
 PUBLIC = {
     "Defence", "FileError", "InputError", "JointModel", "Purified", "SOAP", "SoapError", "attacks", "auxiliary", "data",
-    "evaluate", "evaluation", "fit", "gradient_rules", "load", "load_prior", "models", "purifiers", "recipes",
+    "evaluate", "evaluation", "export", "fit", "gradient_rules", "load", "load_prior", "models", "purifiers", "recipes",
     "training", "tune", "wrap", "zoo",
 }  # fmt: skip
 PACKAGES = [
@@ -84,6 +84,12 @@ def test_class_names_are_unique():
     assert twice == []
 
 
-@pytest.mark.parametrize("name", ["soap.paper", "soap.report", "soap.serve", "soap.bench", "soap.export", "soap.cli"])
+def test_export_is_a_function_that_writes_onnx_files():
+    from soap.onnx_export import onnx_files
+
+    assert soap.export is onnx_files.export
+
+
+@pytest.mark.parametrize("name", ["paper", "report", "serve", "bench", "onnx_export", "cli"])
 def test_packages_outside_the_top_level_import_alone(name):
-    importlib.import_module(name)
+    importlib.import_module(f"soap.{name}")

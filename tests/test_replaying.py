@@ -71,7 +71,7 @@ def seen_models(model):
     purify, hedge = soap.SOAP(model), soap.purifiers.Hedge(model, steps=3)
     return {
         "classifier": model,
-        "bpda": StraightThrough(model, purify),
+        "straight-through": StraightThrough(model, purify),
         "at the start": StartPoint(model, purify),
         "along the path": MeanOverIterates(model, purify),
         "unrolled": Unrolled(model, purify),
@@ -107,7 +107,7 @@ def test_replayed_logits_gradients_and_attacks_equal_called_ones(task, recorded,
     monkeypatch.setattr(cuda_graphs, "is_replayable", lambda owner, *inputs: False)
     called = seen(model, x, y)
     for place, wanted in called.items():
-        torch.testing.assert_close(replayed[place], wanted, msg=lambda told, place=place: f"{place}: {told}")
+        torch.testing.assert_close(replayed[place], wanted, msg=lambda message, place=place: f"{place}: {message}")
         assert torch.equal(replayed[place], again[place]), place
 
 

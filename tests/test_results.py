@@ -14,8 +14,9 @@ from soap.results import Provenance, Row, Store, from_json, wilson
 from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec, TrainingSpec
 
 PROVENANCE = Provenance(
-    weights_sha256="a" * 64, data_sha256="b" * 64, images="0..99 of test", seed=0, batch=10, version="0", commit=None,
-    torch="2", python="3", device="cpu", date="2026-01-01", training=TrainingSpec(epochs=3, seed=0, precision="fp32"),
+    weights_sha256="a" * 64, data_sha256="b" * 64, images="0..99 of test", seed=0, batch_size=10, version="0",
+    commit=None, torch="2", python="3", device="cpu", date="2026-01-01",
+    training=TrainingSpec(epochs=3, seed=0, precision="fp32"),
 )  # fmt: skip
 ATTACK = AttackSpec(name="pgd", steps=(AttackStep(name="PGD", settings={"eps": 0.3, "norm": "linf"}),))
 DEFENCE = DefenceSpec(name="SOAP", settings={"eps": "min-aux", "grid": [0.0, 0.1]}, eps="min-aux")
@@ -50,11 +51,11 @@ def test_rows_are_read_as_they_were_written(tmp_path):
         store.append(row)
     assert store.read() == rows
     first = json.loads(store.path.read_text().splitlines()[3])
-    assert (first["accuracy"], first["schema"], first["key"]) == (0.03, 2, ROW.key)
+    assert (first["accuracy"], first["schema"], first["key"]) == (0.03, 3, ROW.key)
 
 
 def test_equal_keys_mean_the_same_measurement():
-    later = dataclasses.replace(PROVENANCE, date="2027", device="gpu", torch="3", batch=99)
+    later = dataclasses.replace(PROVENANCE, date="2027", device="gpu", torch="3", batch_size=99)
     assert dataclasses.replace(ROW, seconds=9.0, correct=3, provenance=later).key == ROW.key
     stronger = AttackSpec(name="pgd", steps=(AttackStep(name="PGD", settings={"eps": 1.0, "norm": "linf"}),))
     other = dataclasses.replace(DEFENCE, eps="oracle")
@@ -109,8 +110,8 @@ def test_rows_without_a_checksum_are_read(tmp_path):
 DAMAGE = [
     (b"not json\n", "Expecting value"),
     (b"[]\n", "it is not a JSON object"),
-    (b"{}\n", "schema is None, expected 2"),
-    (b'{"schema": 2}\n', "not a result row"),
+    (b"{}\n", "schema is None, expected 3"),
+    (b'{"schema": 3}\n', "not a result row"),
     (json.dumps({**ROW.as_json(), "seconds": 1, "checksum": "sha256:" + 64 * "a"}).encode() + b"\n", "does not match"),
     (json.dumps({**ROW.as_json(), "correct": 101}).encode() + b"\n", "101 correct of 100"),
     (json.dumps({**ROW.as_json(), "model": "better"}).encode() + b"\n", "changed after it was written"),

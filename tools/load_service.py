@@ -4,7 +4,7 @@
 
 Starts a server on a free port. Many clients request the same operation over connections that stay open; each sends its
 next request after the response to its last. Appends a row to results/service.jsonl. Clients and server share the cores.
-`python tools/render_service.py` renders the rows into docs/service.md.
+`make render` renders the rows into docs/service.md.
 """
 
 import argparse
@@ -23,11 +23,12 @@ from urllib.parse import urlsplit
 import torch
 
 from soap import data
-from soap.bench.results import append_json, provenance
+from soap.bench.results import append, provenance
 from soap.data.pictures import encode_png
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "soap-service/1"
+SERVER = "granian"
 IMAGES = 64
 
 
@@ -38,29 +39,35 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--operation", default="purify", choices=("predict", "purify", "attack"))
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "service.jsonl")
     options = parser.parse_args(arguments)
     size = data.load("mnist-mini").x if options.model.startswith("mnist") else torch.rand(IMAGES, 3, 32, 32)
     bodies = [encode_png(x) for x in size[:IMAGES]]
     ways = {
         name: measured(
-            options.model, options.operation, bodies, clients=options.clients, seconds=options.seconds, batch=batch
+            options.model,
+            options.operation,
+            bodies,
+            clients=options.clients,
+            seconds=options.seconds,
+            batch_size=batch_size,
         )
-        for name, batch in (("batched", options.batch), ("single", 1))
+        for name, batch_size in (("batched", options.batch_size), ("single", 1))
     }
     row = {
         "schema": SCHEMA,
+        "server": SERVER,
         "model": options.model,
         "operation": options.operation,
         "clients": options.clients,
         "seconds": options.seconds,
-        "batch": options.batch,
+        "batch_size": options.batch_size,
         "ways": ways,
         "ratio": ways["batched"]["requests_per_second"] / ways["single"]["requests_per_second"],
         "provenance": {**provenance(torch.device("cpu")), "command": command(options, parser)},
     }
-    append_json(options.results, row)
+    append(options.results, row)
     for name, figures in ways.items():
         print(name, json.dumps(figures))
     print(f"batched / single: {row['ratio']:.2f}; row in {options.results}")
@@ -75,10 +82,22 @@ def command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> str
 
 
 def measured(
-    model: str, operation: str, bodies: Sequence[bytes], *, clients: int, seconds: float, batch: int
+    model: str, operation: str, bodies: Sequence[bytes], *, clients: int, seconds: float, batch_size: int
 ) -> dict[str, Any]:
     """Requests per second, latencies and errors of one server, started and stopped here."""
-    start = [sys.executable, "-m", "soap", "serve", "--model", model, "--port", "0", "--json", "--batch", str(batch)]
+    start = [
+        sys.executable,
+        "-m",
+        "soap",
+        "serve",
+        "--model",
+        model,
+        "--port",
+        "0",
+        "--json",
+        "--batch-size",
+        str(batch_size),
+    ]
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as process:
         try:
             text = ""
@@ -121,13 +140,13 @@ def send_load(
             turn += clients
             try:
                 connection.request("POST", f"/v1/{operation}", body, {"Content-Type": "image/png"})
-                answer = connection.getresponse()
-                answer.read()
-                good = answer.status == 200
+                response = connection.getresponse()
+                response.read()
+                succeeded = response.status == 200
             except (OSError, http.client.HTTPException):
                 connection.close()
-                good = False
-            if good:
+                succeeded = False
+            if succeeded:
                 latencies.append(time.perf_counter() - began)
             else:
                 errors.append(number)

@@ -1,13 +1,12 @@
-"""Make the data files of the page of `soap serve`: its gallery, example digits and worst cases.
+"""Make the gallery and the example digits of the page of `soap serve`.
 
     python tools/make_gallery.py [OUT]
 
-Writes OUT/gallery/ (small PNGs and gallery.json) from the bundled digits and models, and OUT/adaptive.json from the
-runs under results/adaptive; OUT is soap/serve/static of this clone unless given. The output is deterministic.
+Writes OUT/gallery/ (small PNGs and gallery.json) from the bundled digits and models; OUT is soap/serve/static of this
+clone unless given. The output is deterministic.
 """
 
 import json
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,20 +17,17 @@ import torch
 
 import soap
 from soap.data.pictures import encode_png
-from soap.paper.pages.adaptive import committed_runs
-from soap.serve.operations import (
+from soap.recipes.trained_model import TrainedModel, open_model
+from soap.serve.trajectories import (
     AttackClassifier,
     Predict,
     Purify,
-    ServedModel,
     Trajectory,
-    load_served_model,
     run_operation,
 )
 
 STATIC = Path(__file__).resolve().parents[1] / "soap" / "serve" / "static"
-RUNS = Path(__file__).resolve().parents[1] / "results" / "adaptive"
-DATA, AT_ONCE = "mnist-mini", 200
+DATA, BATCH_SIZE = "mnist-mini", 200
 MIN_PROBABILITY = 0.8
 """Probability that an entry needs for its class at each stage, so that rounding elsewhere does not change it."""
 
@@ -41,7 +37,7 @@ class Stages:
     """The class of a digit, and its predictions clean, attacked and purified."""
 
     label: int
-    seen: int
+    clean: int
     attacked: int | None
     purified: int | None
 
@@ -52,67 +48,69 @@ class GalleryEntry:
 
     model: str
     outcome: str
-    said: str
+    description: str
     holds: Callable[[Stages], bool]
     attack: str | None = "pgd"
     eps: float | None = 0.3
     label: int | None = None
 
 
-def back(it: Stages) -> bool:
+def restored(stages: Stages) -> bool:
     """The attack succeeds, and purification restores the prediction."""
-    return it.seen == it.label != it.attacked and it.purified == it.label
+    return stages.clean == stages.label != stages.attacked and stages.purified == stages.label
 
 
-def stuck(it: Stages) -> bool:
+def stays_wrong(stages: Stages) -> bool:
     """The attack succeeds, and purification does not help."""
-    return it.seen == it.label != it.attacked == it.purified
+    return stages.clean == stages.label != stages.attacked == stages.purified
 
 
-def elsewhere(it: Stages) -> bool:
+def third_class(stages: Stages) -> bool:
     """Purification leads to a third class."""
-    return it.seen == it.label != it.attacked and it.purified not in (it.label, it.attacked)
+    return stages.clean == stages.label != stages.attacked and stages.purified not in (stages.label, stages.attacked)
 
 
-def spoilt(it: Stages) -> bool:
+def made_wrong(stages: Stages) -> bool:
     """A correct prediction becomes wrong by purification."""
-    return it.seen == it.label != it.purified
+    return stages.clean == stages.label != stages.purified
 
 
-def helpless(it: Stages) -> bool:
+def no_purifier(stages: Stages) -> bool:
     """The attack succeeds, and there is no purifier."""
-    return it.seen == it.label != it.attacked
+    return stages.clean == stages.label != stages.attacked
 
 
-def unmoved(it: Stages) -> bool:
+def attack_fails(stages: Stages) -> bool:
     """The attack fails."""
-    return it.seen == it.label == it.attacked
+    return stages.clean == stages.label == stages.attacked
 
 
-BACK = "{attack} turns {label} into {attacked}; purification brings {label} back."
-STUCK = "{attack} turns {label} into {attacked}, and purification leaves it there: the wrong answer is plausible, too."
-ELSEWHERE = "{attack} turns {label} into {attacked}; purification walks on to {purified}, which is no better."
+RESTORED = "{attack} turns {label} into {attacked}; purification brings {label} back."
+STAYS_WRONG = (
+    "{attack} turns {label} into {attacked}, and purification leaves it there: the wrong class is plausible, too."
+)
+THIRD_CLASS = "{attack} turns {label} into {attacked}; purification moves it on to {purified}, which is wrong, too."
 WANTED = (
-    GalleryEntry(model="mnist-cnn-dr", outcome="works", said=BACK, holds=back, label=4),
-    GalleryEntry(model="mnist-cnn-dr", outcome="works", said=BACK, holds=back, attack="fgsm", label=5),
-    GalleryEntry(model="mnist-cnn-dr", outcome="works", said=BACK, holds=back, eps=0.4, label=2),
-    GalleryEntry(model="mnist-fcn-dr", outcome="works", said=BACK, holds=back, label=3),
-    GalleryEntry(model="mnist-fcn-dr", outcome="works", said=BACK, holds=back, eps=0.2, label=8),
+    GalleryEntry(model="mnist-cnn-dr", outcome="works", description=RESTORED, holds=restored, label=4),
+    GalleryEntry(model="mnist-cnn-dr", outcome="works", description=RESTORED, holds=restored, attack="fgsm", label=5),
+    GalleryEntry(model="mnist-cnn-dr", outcome="works", description=RESTORED, holds=restored, eps=0.4, label=2),
+    GalleryEntry(model="mnist-fcn-dr", outcome="works", description=RESTORED, holds=restored, label=3),
+    GalleryEntry(model="mnist-fcn-dr", outcome="works", description=RESTORED, holds=restored, eps=0.2, label=8),
     GalleryEntry(
-        model="mnist-cnn-pgd-at", outcome="works", holds=unmoved, label=6,
-        said="{attack} fails: this network was trained on attacked digits, and has no purifier to be circumvented.",
+        model="mnist-cnn-pgd-at", outcome="works", holds=attack_fails, label=6,
+        description="{attack} fails: this network was trained on attacked digits, and has no purifier to circumvent.",
     ),
-    GalleryEntry(model="mnist-cnn-dr", outcome="fails", said=STUCK, holds=stuck, label=9),
-    GalleryEntry(model="mnist-cnn-dr", outcome="fails", said=ELSEWHERE, holds=elsewhere, label=8),
-    GalleryEntry(model="mnist-fcn-dr", outcome="fails", said=STUCK, holds=stuck, label=7),
-    GalleryEntry(model="mnist-fcn-dr", outcome="fails", said=ELSEWHERE, holds=elsewhere, label=0),
+    GalleryEntry(model="mnist-cnn-dr", outcome="fails", description=STAYS_WRONG, holds=stays_wrong, label=9),
+    GalleryEntry(model="mnist-cnn-dr", outcome="fails", description=THIRD_CLASS, holds=third_class, label=8),
+    GalleryEntry(model="mnist-fcn-dr", outcome="fails", description=STAYS_WRONG, holds=stays_wrong, label=7),
+    GalleryEntry(model="mnist-fcn-dr", outcome="fails", description=THIRD_CLASS, holds=third_class, label=0),
     GalleryEntry(
-        model="mnist-fcn-dr", outcome="fails", holds=spoilt, attack=None, eps=None, label=9,
-        said="Nobody attacks, and purification alone turns {label} into {purified}. Press Purify at once to see it.",
+        model="mnist-fcn-dr", outcome="fails", holds=made_wrong, attack=None, eps=None, label=9,
+        description="Without an attack, purification turns {label} into {purified}. Press Purify at once to see it.",
     ),
     GalleryEntry(
-        model="mnist-fcn-no-def", outcome="fails", holds=helpless, label=1,
-        said="{attack} turns {label} into {attacked}, and a network without an auxiliary task has no way back.",
+        model="mnist-fcn-no-def", outcome="fails", holds=no_purifier, label=1,
+        description="{attack} turns {label} into {attacked}, and a network without an auxiliary task has no way back.",
     ),
 )  # fmt: skip
 TITLES = {"fgsm": "FGSM", "pgd": "PGD"}
@@ -120,61 +118,70 @@ TITLES = {"fgsm": "FGSM", "pgd": "PGD"}
 
 def entry(wanted: GalleryEntry, number: int, digits: soap.data.Dataset, out: Path) -> dict[str, Any]:
     """Find the digit of an entry and write its pictures; returns the entry for gallery.json."""
-    served = load_served_model(wanted.model, device="cpu")
-    for x, y in zip(digits.x.split(AT_ONCE), digits.y.split(AT_ONCE), strict=True):
+    served = open_model(wanted.model)
+    for x, y in zip(digits.x.split(BATCH_SIZE), digits.y.split(BATCH_SIZE), strict=True):
         rows = list(range(len(x))) if wanted.label is None else (y == wanted.label).nonzero()[:, 0].tolist()
-        for label, walks in zip(
+        for label, trajectories in zip(
             y[rows].tolist(), _trajectories(served, wanted, x[rows], y[rows].tolist()), strict=True
         ):
-            stages = Stages(label=label, **{name: _seen(walk) for name, walk in walks.items()})
-            sure = all(walk is None or walk.probabilities[-1].max() >= MIN_PROBABILITY for walk in walks.values())
+            stages = Stages(label=label, **{name: _prediction(trajectory) for name, trajectory in trajectories.items()})
+            sure = all(
+                trajectory is None or trajectory.probabilities[-1].max() >= MIN_PROBABILITY
+                for trajectory in trajectories.values()
+            )
             if sure and wanted.holds(stages):
-                return _entry(served, wanted, stages, walks, number, out)
+                return _entry(served, wanted, stages, trajectories, number, out)
     raise SystemExit(f"no digit is as wanted by {wanted}")
 
 
 def _trajectories(
-    served: ServedModel, wanted: GalleryEntry, x: torch.Tensor, labels: list[int]
+    served: TrainedModel, wanted: GalleryEntry, x: torch.Tensor, labels: list[int]
 ) -> list[dict[str, Trajectory | None]]:
     """Run the stages as the service does: the attacked picture is rounded to 8 bits."""
     model, images = served.model, list(x)
     nothing: list[Trajectory | None] = [None] * len(images)
-    seen = run_operation(Predict(), model, images, labels)
+    clean = run_operation(Predict(), model, images, labels)
     attacked, purified = nothing, nothing
     if wanted.attack is not None:
         attacked = run_operation(
-            AttackClassifier(attack=served.attack(wanted.attack, eps=wanted.eps)), model, images, labels
+            AttackClassifier(attack=served.attack(wanted.attack, settings={"eps": wanted.eps})), model, images, labels
         )
-        images = [walk.points[-1] for walk in attacked]
+        images = [trajectory.points[-1] for trajectory in attacked]
     if model.purifiable:
         purified = run_operation(Purify.of(model), model, images, labels)
-    found = zip(seen, attacked, purified, strict=True)
-    return [dict(zip(("seen", "attacked", "purified"), three, strict=True)) for three in found]
+    found = zip(clean, attacked, purified, strict=True)
+    return [dict(zip(("clean", "attacked", "purified"), three, strict=True)) for three in found]
 
 
-def _seen(walk: Trajectory | None) -> int | None:
-    return None if walk is None else int(walk.probabilities[-1].argmax())
+def _prediction(trajectory: Trajectory | None) -> int | None:
+    return None if trajectory is None else int(trajectory.probabilities[-1].argmax())
 
 
 def _entry(
-    served: ServedModel,
+    served: TrainedModel,
     wanted: GalleryEntry,
     stages: Stages,
-    walks: dict[str, Trajectory | None],
+    trajectories: dict[str, Trajectory | None],
     number: int,
     out: Path,
 ) -> dict[str, Any]:
     made: dict[str, Any] = {}
-    for stage, name in {"seen": "input", "attacked": "attacked", "purified": "purified"}.items():
-        walk = walks[stage]
-        if walk is None:
+    for stage, name in {"clean": "input", "attacked": "attacked", "purified": "purified"}.items():
+        trajectory = trajectories[stage]
+        if trajectory is None:
             made[name] = None
             continue
         file = f"{number:02d}-{name}.png"
-        (out / file).write_bytes(encode_png(walk.points[-1]))
-        made[name] = {"file": file, "class": _seen(walk), "name": served.classes[int(walk.probabilities[-1].argmax())]}
+        (out / file).write_bytes(encode_png(trajectory.points[-1]))
+        made[name] = {
+            "file": file,
+            "class": _prediction(trajectory),
+            "name": served.classes[int(trajectory.probabilities[-1].argmax())],
+        }
     attack = wanted.attack and f"{TITLES[wanted.attack]} of strength {wanted.eps:g}"
-    said = wanted.said.format(attack=attack, label=stages.label, attacked=stages.attacked, purified=stages.purified)
+    description = wanted.description.format(
+        attack=attack, label=stages.label, attacked=stages.attacked, purified=stages.purified
+    )
     return {
         "model": wanted.model,
         "attack": wanted.attack or "pgd",
@@ -182,7 +189,7 @@ def _entry(
         "eps_pfy": "min-aux",
         "label": stages.label,
         "outcome": wanted.outcome,
-        "said": said,
+        "description": description,
         **made,
     }
 
@@ -194,26 +201,6 @@ def examples(digits: soap.data.Dataset, out: Path) -> list[dict[str, Any]]:
         file = f"digit-{label}.png"
         (out / file).write_bytes(encode_png(digits.x[int((digits.y == label).nonzero()[0, 0])]))
         found.append({"label": label, "file": file})
-    return found
-
-
-def worst_cases() -> dict[str, dict[str, Any]]:
-    """Results of the full suite for each bundled model with its default settings."""
-    found = {}
-    for run in committed_runs(RUNS):
-        row = run.rows["worst"]
-        if run.name != row.model:
-            continue
-        words = shlex.split(run.command)
-        found[run.name] = {
-            "worst": row.accuracy,
-            "interval": list(row.interval),
-            "clean": run.rows["clean"].accuracy,
-            "n": row.n,
-            "eps": float(words[words.index("--eps") + 1]),
-            "verdict": run.verdict,
-            "date": row.provenance.date[:10],
-        }
     return found
 
 
@@ -231,5 +218,4 @@ if __name__ == "__main__":
     digits = soap.data.load(DATA)
     entries = [entry(wanted, number, digits, gallery) for number, wanted in enumerate(WANTED, 1)]
     write(gallery / "gallery.json", {"digits": examples(digits, gallery), "entries": entries})
-    write(folder / "adaptive.json", worst_cases())
     print(sum(path.stat().st_size for path in gallery.iterdir()), "bytes in", gallery)

@@ -11,8 +11,8 @@ from pathlib import Path
 import soap
 from soap.evaluation import PAPER
 from soap.evaluation.showcase import make_showcase
-from soap.report.demo_figures import draw_digits
-from soap.report.drawing import LIGHT, png
+from soap.report.demo_page import draw_digits
+from soap.report.drawing import png
 
 MODEL, DATA = "mnist-cnn-dr", "mnist-mini"
 
@@ -26,5 +26,5 @@ if __name__ == "__main__":
     x_adv = PAPER[DATA]["pgd"](model, digits.x, digits.y)
     show = make_showcase(model, digits, x_adv, soap.SOAP(model))
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(png(draw_digits(show, LIGHT, attack="attacked by PGD")))
+    out.write_bytes(png(draw_digits(show, attack="attacked by PGD")))
     print(out, out.stat().st_size, "bytes")

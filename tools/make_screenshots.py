@@ -1,9 +1,9 @@
-"""Photograph the page of `soap serve`, once an attack was purified: light, dark, and on a phone.
+"""Save screenshots of the page of `soap serve` after an attack and its purification: light, dark, and on a phone.
 
     python tools/make_screenshots.py [OUT]
 
 OUT is docs/images of this clone unless given; writes serve-light.png, serve-dark.png and serve-phone.png. Needs
-playwright and a chromium on the path.
+playwright and chromium on the PATH.
 """
 
 import io
@@ -31,7 +31,7 @@ SHOTS: dict[str, dict[str, Any]] = {
 }
 
 
-def act(page: Page, address: str) -> None:
+def purify_example(page: Page, address: str) -> None:
     """Take the example 4, attack it, and purify it."""
     page.goto(address)
     page.get_by_role("button", name="Example: 4").click()
@@ -43,8 +43,8 @@ def act(page: Page, address: str) -> None:
     page.locator("body:not([aria-busy])").wait_for()
 
 
-def photograph(page: Page, name: str) -> bytes:
-    """What is in view: from the top, on a phone from the results on."""
+def screenshot(page: Page, name: str) -> bytes:
+    """The visible part as PNG: from the top, on a phone from the results."""
     start = "#results-title" if name == "phone" else "body"
     page.locator(start).evaluate("element => element.scrollIntoView()")
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
@@ -54,7 +54,7 @@ def photograph(page: Page, name: str) -> bytes:
 
 
 def main(out: Path) -> None:
-    """Serve, photograph, stop."""
+    """Start the service, save the screenshots, stop the service."""
     out.mkdir(parents=True, exist_ok=True)
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as playwright:
         try:
@@ -65,9 +65,9 @@ def main(out: Path) -> None:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
             for name, options in SHOTS.items():
                 page = browser.new_page(reduced_motion="reduce", **options)
-                act(page, json.loads(text)["url"])
+                purify_example(page, json.loads(text)["url"])
                 path = out / f"serve-{name}.png"
-                path.write_bytes(photograph(page, name))
+                path.write_bytes(screenshot(page, name))
                 print(path, path.stat().st_size, "bytes")
             browser.close()
         finally:

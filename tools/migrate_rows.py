@@ -1,10 +1,11 @@
-"""Convert stored result rows of schema 1 to schema 2, in place; also the plans and findings of suite runs.
+"""Convert stored results of older versions to the present schema, in place: rows, plans, findings and requests.
 
     python tools/migrate_rows.py soap/zoo results
 
-Schema 1 stored attack, defence and training as display texts ("PGD(eps=0.3, steps=40)"); schema 2 stores their
-settings. Nothing is lost: `soap.report.row_text` makes the same texts from a converted row. Files that hold other
-things, and rows of schema 2, stay as they are. Checksums are written anew.
+Rows of schema 1 stored attack, defence and training as display texts ("PGD(eps=0.3, steps=40)"); later ones store their
+settings. Nothing is lost: `soap.report.row_text` makes the same texts from a converted row. Schema 2 called
+`batch_size` batch, as did rows of `soap bench` and `soap export`. Files that hold other things, and those of the
+present schema, stay as they are. Checksums are checked first and written anew.
 """
 
 import argparse
@@ -13,20 +14,24 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from soap._files import atomic, checksums
+from soap._files.records import read_record
 from soap.evaluation.plan import IMAGES_ONLY, LINF_ONLY, NO_ITERATES, NO_PURIFIER, NO_TASK, NOT_IN_SUITE
-from soap.evaluation.run_folder import PLAN, SCHEMA
-from soap.evaluation.suite import FINDINGS
+from soap.evaluation.run_folder import PLAN
+from soap.evaluation.suite import COMMAND_FACT, FINDINGS
 from soap.evaluation.summary import WORST_STEP, attempts_digest
-from soap.results import Row, provenance_from_json
+from soap.results import SCHEMA, Row, from_json, provenance_from_json
 from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec, PriorTraining, TrainingSpec
 
+RUN_SCHEMA = "soap-run/3"
+"""Of the plans that this tool writes; tools/migrate_runs.py converts them further."""
+
 RULES = {"bpda": "straight-through", "bpda-start": "start", "bpda-trajectory": "iterates"}
-"""Gradient rules that have another name in schema 2."""
+"""Gradient rules that have another name since schema 2."""
 
 REASONS = {
     "there is no purifier": NO_PURIFIER,
@@ -36,6 +41,9 @@ REASONS = {
     "it is for images alone": IMAGES_ONLY,
     "not in this suite": NOT_IN_SUITE,
 }
+
+RENAMED_SCHEMAS = {2: SCHEMA, "soap-run/2": RUN_SCHEMA, "soap-bench/1": "soap-bench/2"}
+"""Schemas that differ from the present one by `batch` instead of `batch_size` alone."""
 
 TASK_SETTINGS = ("gradient", "loss")
 """Settings of a SOAP purifier that belong to the auxiliary task."""
@@ -49,12 +57,12 @@ TRAINING = re.compile(
 
 
 def migrate_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Rows of schema 1, all of one file, as rows of schema 2."""
+    """Rows of schema 1, all of one file, as rows of the present schema."""
     return [_row(row, rows) for row in rows]
 
 
 def _row(old: Mapping[str, Any], file: Sequence[Mapping[str, Any]]) -> Row:
-    provenance = {**old["provenance"], "training": None}
+    provenance = with_batch_size({**old["provenance"], "training": None})
     made = provenance_from_json(provenance)
     training = training_of(old["provenance"].get("training", ""))
     return Row(
@@ -114,8 +122,8 @@ def _run_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (row["model"], suite, against, by["weights_sha256"], by["data_sha256"], by["images"], by["date"])
 
 
-def _old_digest(said: object) -> str:
-    return hashlib.sha256(repr(said).encode()).hexdigest()[:12]
+def _old_digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
 
 
 def step_of(text: str) -> AttackStep:
@@ -127,7 +135,10 @@ def step_of(text: str) -> AttackStep:
         settings["task"] = _call(f"task({further})")[1]
     rule, _, scale = seen.partition(", scale=")
     return AttackStep(
-        name=name, settings=settings, rule=RULES.get(rule, rule) or None, scale=float(scale) if scale else None
+        name=name,
+        settings=with_batch_size(settings),
+        rule=RULES.get(rule, rule) or None,
+        scale=float(scale) if scale else None,
     )
 
 
@@ -150,7 +161,7 @@ def defence_of(text: str, eps_pfy: str) -> DefenceSpec:
 
 
 def training_of(text: str) -> TrainingSpec | None:
-    """A training from its text; None where it is empty."""
+    """A training from its text; None if it is empty."""
     if not text:
         return None
     match = TRAINING.fullmatch(text)
@@ -189,11 +200,11 @@ def _value(node: ast.expr) -> Any:
 
 
 def migrate_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of run.json of schema 1 as that of schema 2."""
+    """The content of run.json of schema 1 as that of the present one."""
     target, stated = plan["target"], plan["provenance"]
-    return {
+    migrated = {
         **{name: value for name, value in plan.items() if name != checksums.CHECKSUM_FIELD},
-        "schema": SCHEMA,
+        "schema": RUN_SCHEMA,
         "target": {"name": target["name"], "defence": asdict(defence_of(target["defence"], target["eps_pfy"]))},
         "attempts": [
             {"protocol": one["protocol"], "name": one["name"], "attack": asdict(step_of(one["settings"]))}
@@ -202,39 +213,88 @@ def migrate_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
         "left_out": {name: REASONS[why] for name, why in plan["left_out"].items()},
         "provenance": {**stated, "training": _as_json(training_of(stated.get("training", "")))},
     }
+    renamed: dict[str, Any] = with_batch_size(migrated)
+    return renamed
 
 
 def _as_json(training: TrainingSpec | None) -> dict[str, Any] | None:
     return None if training is None else asdict(training)
 
 
+def with_batch_size(content: Any) -> Any:
+    """JSON values with `batch_size` for the key "batch", and --batch-size in commands."""
+    if isinstance(content, list):
+        return [with_batch_size(item) for item in content]
+    if not isinstance(content, dict):
+        return content
+    renamed = {"batch_size" if key == "batch" else key: with_batch_size(value) for key, value in content.items()}
+    if isinstance(command := renamed.get("command"), str):
+        renamed["command"] = re.sub(r"--batch(?![-\w])", "--batch-size", command)
+    return renamed
+
+
+def migrate_line(line: str) -> str:
+    """A line of schema 2, or of `soap bench`, `soap export` and tools/load_service.py, in the present schema."""
+    old = checksums.loads(line.encode())
+    new = with_batch_size(old)
+    if new == old:
+        return line
+    new["schema"] = RENAMED_SCHEMAS.get(old.get("schema", ""), old.get("schema"))
+    if new["schema"] != SCHEMA:
+        return json.dumps(new, sort_keys=True)
+    steps = old["attack"]["steps"]
+    made = from_json({**new, "key": _key(new)})
+    if made.key != old["key"] and steps == new["attack"]["steps"]:
+        raise ValueError(f"the row {old['key']} was changed after it was written: its key does not fit")
+    return checksums.dumps(made.as_json())
+
+
+def _key(content: Mapping[str, Any]) -> str:
+    return read_record(Row, {each.name: content[each.name] for each in fields(Row)}).key
+
+
 def migrate_file(path: Path) -> bool:
-    """Convert one file; False where it holds nothing of schema 1."""
-    if path.name == PLAN:
-        plan = json.loads(path.read_text(encoding="utf-8"))
-        if plan.get("schema") != "soap-run/1":
+    """Convert one file; False if it holds nothing of an older schema."""
+    if path.suffix == ".json":
+        content = json.loads(path.read_bytes())
+        migrated = _migrated_json(path.name, content)
+        if migrated == content:
             return False
-        checksums.write_json(path, migrate_plan(plan))
+        if checksums.CHECKSUM_FIELD in content:
+            checksums.verify(path.read_bytes(), content)
+            migrated.pop(checksums.CHECKSUM_FIELD, None)
+            checksums.write_json(path, migrated)
+        else:
+            atomic.write_text(path, json.dumps(migrated, indent=1) + "\n")
         return True
-    if path.name == FINDINGS:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        old = [one for one in content["findings"] if "said" in one]
-        for one in old:
-            one["measured"], one["meaning"] = one.pop("figure"), one.pop("said")
-        if old:
-            atomic.write_text(path, json.dumps(content, indent=1) + "\n")
-        return bool(old)
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    if not rows or not all(row.get("schema") == 1 and "eps_pfy" in row for row in rows):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    if rows and all(row.get("schema") == 1 and "eps_pfy" in row for row in rows):
+        migrated_lines = [checksums.dumps(row.as_json()) for row in migrate_rows(rows)]
+    else:
+        migrated_lines = [migrate_line(line) for line in lines]
+    if migrated_lines == lines:
         return False
-    lines = [checksums.dumps(row.as_json()) for row in migrate_rows(rows)]
-    atomic.write_text(path, "".join(f"{line}\n" for line in lines))
+    atomic.write_text(path, "".join(f"{line}\n" for line in migrated_lines))
     return True
 
 
+def _migrated_json(name: str, content: dict[str, Any]) -> dict[str, Any]:
+    """A plan, the findings or the request of a run in the present schema."""
+    if name == PLAN and content.get("schema") == "soap-run/1":
+        return migrate_plan(content)
+    migrated: dict[str, Any] = with_batch_size(content)
+    if name == PLAN and content.get("schema") in RENAMED_SCHEMAS:
+        migrated["schema"] = RUN_SCHEMA
+    for one in migrated["findings"] if name == FINDINGS else []:
+        if "said" in one:
+            one["measured"], one["meaning"] = one.pop("figure"), one.pop("said")
+    return migrated
+
+
 def files_under(places: Iterable[Path]) -> list[Path]:
-    """The files that may hold rows, plans or findings."""
-    names = ("*.jsonl", PLAN, FINDINGS)
+    """The files that may hold rows, plans, findings or requests."""
+    names = ("*.jsonl", PLAN, FINDINGS, f"{COMMAND_FACT}.json")
     return sorted({path for place in places for name in names for path in place.rglob(name)})
 
 

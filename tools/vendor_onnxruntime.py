@@ -22,7 +22,7 @@ from typing import Any
 import soap
 from soap._files import atomic
 from soap.errors import FileError, InputError, SoapError
-from soap.export import export
+from soap.onnx_export import export
 
 NAME, VERSION = "onnxruntime-web", "1.30.0"
 INTEGRITY = "sha512-q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="

@@ -1,7 +1,7 @@
-"""Dataclasses read from JSON values, with the types of their fields checked."""
+"""Values of JSON and TOML files checked against type annotations, and dataclasses made from them."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -12,7 +12,7 @@ Record = TypeVar("Record")
 def read_record(kind: type[Record], content: Mapping[str, Any]) -> Record:
     """A dataclass from the values that `dataclasses.asdict` and JSON made of it.
 
-    ValueError where a value has another type than its field, TypeError where a field is missing.
+    Raises a ValueError if a value has another type than its field, a TypeError if a field is missing.
     """
     if not isinstance(content, dict):
         raise ValueError(f"expected the fields of {kind.__name__}, got {content!r:.60}")
@@ -34,13 +34,19 @@ def _value(kind: Any, name: str, value: Any) -> Any:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a JSON value has the type; a bool is not a number, and numbers must be finite."""
+    """Whether a value of JSON or TOML has the type; a bool is not a number, and numbers must be finite."""
+    origin, parts = get_origin(kind), get_args(kind)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
         return number and isinstance(value, int) and abs(value) < 2**63
     if kind is float:
         return number and abs(value) <= sys.float_info.max
-    if get_origin(kind) is Mapping:
-        of = get_args(kind)[1]
-        return isinstance(value, dict) and (of is Any or all(fits(item, of) for item in value.values()))
-    return isinstance(value, kind) if isinstance(kind, type) else False
+    if origin in (Union, UnionType):
+        return any(fits(value, part) for part in parts)
+    if origin is Mapping:
+        return isinstance(value, dict) and all(fits(item, parts[1]) for item in value.values())
+    if origin is tuple and Ellipsis not in parts:
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(fits, value, parts))
+    if origin in (tuple, Sequence):
+        return isinstance(value, tuple) and all(fits(item, parts[0]) for item in value)
+    return kind is Any or (isinstance(kind, type) and isinstance(value, kind))

@@ -1,27 +1,32 @@
-"""Record functions of tensors as CUDA graphs and replay them.
+"""Record functions of tensors as CUDA graphs and replay them; forward passes and input gradients that are replayed.
 
 Purifying or attacking small images on a GPU takes thousands of kernels of a few microseconds each, and most of the time
-goes into launching them. A function of tensors that never waits for the host is recorded once as a CUDA graph and
-replayed in later calls. On other devices the function is called directly.
+goes into launching them, and into selecting convolution algorithms for every new batch size. A function of tensors that
+never waits for the host is recorded once as a CUDA graph, for batches padded to a few sizes, and replayed in later
+calls. On other devices the function is called directly.
 """
 
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from soap._runtime.splitting import padded_to
-from soap.shapes import Tensor
+from soap._runtime.splitting import in_chunks, padded_to
+from soap.shapes import Float, Tensor
 
 TensorFunction = Callable[..., tuple[Tensor, ...]]
 """Tensors [batch, ...] to tensors [batch, ...], each sample independent of the others, without waiting for the host."""
 
 MAX_CUDA_GRAPHS_PER_MODULE = 128
 """Each graph holds the memory of its inputs and outputs. Recording one again takes the time of about 100 replays."""
+
+MAX_ROWS_PER_PASS = 512
+"""Larger passes are hardly faster. A power of two, because replays are padded to powers of two."""
 
 MIN_ROWS_DETERMINISTIC = 128
 """Batch size from which no label depended on the batch size, measured on an H200 (table in docs/performance.md). The
@@ -139,6 +144,45 @@ def map_samples(function: TensorFunction, *inputs: Tensor) -> tuple[Tensor, ...]
             for tensor in output:
                 tensor.record_stream(current)  # allocated on `stream`, read on `current`
     return tuple(torch.cat(column) for column in zip(*outputs, strict=True))
+
+
+def is_replayed(model: object, x: Float[Tensor, "batch *shape"]) -> bool:
+    """Return whether passes of `model` are replayed: on a GPU, `recordable`, and no submodule in training mode."""
+    return isinstance(model, nn.Module) and is_replayable(model, x) and not any(m.training for m in model.modules())
+
+
+def forward_logits(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
+    """Return `model(x)` without an autograd graph."""
+    return _in_parts(model, "forward", partial(_forward, model), x)
+
+
+def input_gradient(
+    model: nn.Module, x: Float[Tensor, "batch *shape"], upstream: Float[Tensor, "batch classes"]
+) -> Float[Tensor, "batch *shape"]:
+    """Return the gradient with respect to `x` of a loss whose gradient with respect to `model(x)` is `upstream`."""
+    return _in_parts(model, "input gradient", partial(_backward, model), x, upstream)
+
+
+def _in_parts(model: nn.Module, key: str, function: TensorFunction, *inputs: Tensor) -> Tensor:
+    replay = partial(replayed, model, key, function)
+    with torch.inference_mode(False):  # autograd cannot record tensors made in inference mode
+        inputs = tuple(tensor.clone() if tensor.is_inference() else tensor.detach() for tensor in inputs)
+        least = min_rows_for_determinism(model, *inputs)
+        (out,) = in_chunks(
+            replay, *inputs, max_rows=MAX_ROWS_PER_PASS, min_rows=least, release=partial(release_graphs, model)
+        )
+    return out
+
+
+def _forward(model: nn.Module, x: Tensor) -> tuple[Tensor]:
+    with torch.no_grad():
+        return (model(x),)
+
+
+def _backward(model: nn.Module, x: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        return torch.autograd.grad(model(point), point, upstream)
 
 
 def _record(function: TensorFunction, inputs: tuple[Tensor, ...], memory: Any) -> _Recording:

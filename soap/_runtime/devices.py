@@ -1,5 +1,6 @@
 """Select the device and precision, and set cuDNN options for the duration of a block."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,14 +28,15 @@ def pick_device(name: str = "auto") -> torch.device:
         return _own_gpu(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device: torch.device | None
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0", "mps")) from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0", "mps"))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"got device {name!r}, but torch sees no GPU; use --device cpu.")
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0", "mps"))
     return device
 
 
@@ -44,7 +46,7 @@ def _own_gpu(name: str) -> torch.device:
         raise InputError(
             f"device {name!r} is one for all {distributed.launched_count()} processes; use auto, cuda or cpu."
         )
-    rank, gpus = distributed.local_rank(), torch.cuda.device_count()
+    rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if name == "auto" and gpus == 0:
         return torch.device("cpu")
     if rank >= gpus:

@@ -11,9 +11,10 @@ one message carries gradients, losses and statistics.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib import import_module
 
 import torch
@@ -21,6 +22,9 @@ import torch.distributed as dist
 
 from soap.errors import InputError, SoapError
 from soap.shapes import Float, Tensor
+
+LONGEST_WAIT = timedelta(days=7)
+"""How long a process waits for the others in `long_waits`."""
 
 
 class PeerLostError(SoapError):
@@ -135,11 +139,6 @@ def launched_rank() -> int:
     return int(rank) if os.environ.get("WORLD_SIZE", "1") != "1" and rank.isdecimal() else 0
 
 
-def local_rank() -> int:
-    """Return this process's rank among the processes of its machine."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
 @contextmanager
 def process_group(device: torch.device) -> Iterator[Processes]:
     """Join the launched processes into one group for the block; NCCL if `device` is a GPU, else gloo."""
@@ -161,6 +160,27 @@ def process_group(device: torch.device) -> Iterator[Processes]:
     # Not after an error: other processes, which may wait for this one, end when it ends.
     processes().barrier()  # a launcher ends all processes when one ends
     state.destroy_process_group()
+
+
+@contextmanager
+def long_waits(group: Processes) -> Iterator[Callable[[bool], bool]]:
+    """Yield `group.any` for work of unequal length: NCCL ends a run in which a process waits for ten minutes.
+
+    The processes exchange the flag over gloo, which notices a process that has ended and waits for all others.
+    """
+    if not group.is_distributed:
+        yield group.any
+        return
+    waiting = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+
+    def any_flag(flag: bool) -> bool:
+        total = torch.tensor(float(flag))
+        with _explained():
+            dist.all_reduce(total, group=waiting)
+        return bool(total)
+
+    yield any_flag
+    dist.destroy_process_group(waiting)  # not after an error, as in `process_group`
 
 
 _shared_batch: tuple[Processes, int] | None = None

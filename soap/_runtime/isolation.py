@@ -71,12 +71,6 @@ def _flag_cleared(objects: Sequence[nn.Module] | Sequence[nn.Parameter], flag: s
 @contextmanager
 def preserved_random_state() -> Iterator[None]:
     """Restore torch's global random generators on leaving: a stochastic model may draw from them."""
-    on_cuda = torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-    cpu = torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if on_cuda else []
-    try:
+    used = torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if used else (), device_type="cuda"):
         yield
-    finally:
-        torch.set_rng_state(cpu)
-        if on_cuda:
-            torch.cuda.set_rng_state_all(cuda)

@@ -6,10 +6,13 @@ from soap.attacks.autoattack import AutoAttack
 from soap.attacks.auxiliary_aware import AuxiliaryAwarePGD
 from soap.attacks.carlini_wagner import CarliniWagner
 from soap.attacks.deepfool import DeepFool
-from soap.attacks.losses import cross_entropy, dlr, margin, targeted_dlr, targeted_margin
+from soap.attacks.detector_aware import LagrangianPGD, OrthogonalPGD, SelectivePGD
+from soap.attacks.hop_skip_jump import HopSkipJump
+from soap.attacks.losses import LossFunction, cross_entropy, dlr, margin, targeted_dlr, targeted_margin
 from soap.attacks.min_norm import MinimalL2, success
 from soap.attacks.noise import Noise
-from soap.attacks.pgd import FGSM, PGD
+from soap.attacks.pgd import FGSM, PGD, DecayingPGD
+from soap.attacks.ray_search import RayS
 from soap.attacks.square import Square
 from soap.attacks.substitute import StolenCopy, Substitute, Transfer
 
@@ -21,10 +24,17 @@ __all__ = [
     "AutoAttack",
     "AuxiliaryAwarePGD",
     "CarliniWagner",
+    "DecayingPGD",
     "DeepFool",
+    "HopSkipJump",
+    "LagrangianPGD",
+    "LossFunction",
     "MinimalL2",
     "Model",
     "Noise",
+    "OrthogonalPGD",
+    "RayS",
+    "SelectivePGD",
     "Square",
     "StolenCopy",
     "Substitute",

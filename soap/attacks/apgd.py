@@ -5,16 +5,16 @@ point, if the loss rose in too few steps since the last checkpoint, or if neithe
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 import torch
 
 from soap import validate
 from soap._runtime.seeding import streams
-from soap.attacks.apgd_state import APGDState, BestPoints, checkpoints
+from soap.attacks.apgd_state import APGDL1State, APGDState, BestPoints, checkpoints, sparse_checkpoints
 from soap.attacks.attack import Attack, Model
-from soap.attacks.losses import LOSSES, TARGETED, objective
+from soap.attacks.losses import LOSSES, TARGETED, LossFunction, check_loss, objective
 from soap.balls import BALLS, Ball
 from soap.descent import UNIT, Bounds
 from soap.errors import InputError
@@ -44,10 +44,12 @@ class APGD(Attack):
     loss, the clean image included; if there is none, the point of highest loss.
 
     - `loss`: "ce", "margin" or "dlr". "targeted-dlr" and "targeted-margin" make one run towards each of the `targets`
-      most probable wrong classes.
+      most probable wrong classes. Or a function (logits, y) -> one loss per sample, higher for better attacks on the
+      class `y`; with `targeted` it is decreased.
     - `start`: "random" is on the surface of the ball, as in AutoAttack: uniform noise scaled until its largest
-      coordinate is `eps` (Linf), or a Gaussian direction of length `eps` (L2), then clipped. "zero" is the image
-      itself; further restarts are random.
+      coordinate is `eps` (Linf), or a Gaussian direction of length `eps` (L2), then clipped; in L1, projected
+      Gaussian noise. "zero" is the image itself; further restarts are random.
+    - `norm`: "linf", "l2", or "l1" with sparse steps (Croce & Hein 2021), which do not use `rho`.
     - Samples with success in one run do not enter the next. With `leave_when_fooled` they also leave a run at its next
       checkpoint, and images that are misclassified from the start never enter: the same samples succeed at lower cost.
       Before a sample leaves, the model is evaluated at its point again, in a batch of the samples that would leave:
@@ -60,7 +62,7 @@ class APGD(Attack):
     eps: float
     steps: int = 100
     norm: str = "linf"
-    loss: str = "ce"
+    loss: str | LossFunction = "ce"
     targets: int = 9
     start: str = "random"
     restarts: int = 1
@@ -74,7 +76,7 @@ class APGD(Attack):
         validate.non_negative("eps", self.eps)
         validate.at_least("steps", self.steps, 1)
         validate.choice("norm", self.norm, tuple(BALLS))
-        validate.choice("loss", self.loss, (*LOSSES, *TARGETED))
+        check_loss(self.loss, (*LOSSES, *TARGETED))
         validate.at_least("targets", self.targets, 1)
         validate.choice("start", self.start, ("zero", "random"))
         validate.at_least("restarts", self.restarts, 1)
@@ -92,9 +94,7 @@ class APGD(Attack):
 
     def trace(self, model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]) -> Trace:
         """Run the same attack and return its losses and last points, which show whether it converged."""
-        recorder = _Recorder(attack=self, bounds=self.bounds)
-        recorder(model, x, y)
-        best = recorder.results[0]
+        best = self._checked(self._search, model, x, y)
         return Trace(x=best.found, last=best.x, loss_curve=best.curve.T.contiguous(), fooled_at=best.fooled_at)
 
     def _search(self, model: Model, x: Tensor, y: Tensor) -> BestPoints:
@@ -123,11 +123,12 @@ class APGD(Attack):
     ) -> Iterator[APGDState]:
         """Make one run; yield samples when they are done. Only samples that leave it wait for the device."""
         ball: Ball = BALLS[self.norm](self.eps)
-        checks = checkpoints(self.steps)
-        state = APGDState.at(x, y, target, eps=self.eps, steps=self.steps, bounds=self.bounds)
+        kind, schedule = (APGDL1State, sparse_checkpoints) if self.norm == "l1" else (APGDState, checkpoints)
+        checks = schedule(self.steps)
+        state: APGDState = kind.at(x, y, target, eps=self.eps, steps=self.steps, bounds=self.bounds)
 
         def criterion(logits: Tensor) -> Tensor:
-            if self.loss in TARGETED:
+            if isinstance(self.loss, str) and self.loss in TARGETED:
                 return TARGETED[self.loss](logits, state.y, state.target)
             return objective(self.loss, self.targeted)(logits, state.y)
 
@@ -157,16 +158,3 @@ class APGD(Attack):
         fooled = (state.fooled_at >= 0).nonzero()[:, 0]
         if len(fooled):
             state.discard(fooled[~self.succeeds(model(state.found[fooled]), state.y[fooled])])
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Recorder(Attack):
-    """Run an attack through the checked call of all attacks and keep its results."""
-
-    attack: APGD
-    bounds: Bounds
-    results: list[BestPoints] = field(default_factory=list)
-
-    def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        self.results.append(self.attack._search(model, x, y))
-        return self.results[0].found

@@ -1,16 +1,35 @@
-"""State of one run of Auto-PGD and the update rules of Algorithm 1 (Croce & Hein 2020)."""
+"""State of one run of Auto-PGD: Algorithm 1 of Croce & Hein (2020), and its variant for the L1 ball."""
 
 from dataclasses import dataclass, fields
 
 import torch
 
 from soap._runtime.seeding import uniform
-from soap.balls import L2, Ball, per_sample
+from soap.balls import L1, L2, Ball, per_sample, sparse_sign
 from soap.descent import Bounds
-from soap.shapes import Int, Tensor
+from soap.shapes import Float, Int, Tensor
 
 MOMENTUM = 0.75
 """alpha of the paper: the weight of the new step; the rest repeats the last move."""
+
+
+FIRST_SHARE = 0.2
+"""Share of the coordinates that the first steps change."""
+
+SHRINK = 1.5
+"""Factor between the coordinates in which the best point differs and those of a step; also that of the step sizes."""
+
+SPARSER = 0.95
+"""A best point has become sparser if its number of changed coordinates fell below this share."""
+
+SMALLEST_STEP = 0.1
+"""As a share of eps."""
+
+CHECK_SHARE = 0.04
+"""Distance of the checkpoints as a share of all steps."""
+
+ROUNDING = 1 - 1e-6
+"""Factor of perturbations: rounding errors of the sum over all coordinates must not exceed eps."""
 
 
 @dataclass(kw_only=True)
@@ -48,7 +67,7 @@ class APGDState(BestPoints):
 
     row: Tensor
     origin: Tensor
-    low: Tensor  # the box of radius eps around `origin` inside the bounds; balls of both norms are inside it
+    low: Tensor  # the box of radius eps around `origin` inside the bounds; balls of all norms are inside it
     high: Tensor
     y: Tensor
     target: Tensor
@@ -89,7 +108,7 @@ class APGDState(BestPoints):
 
     def only(self, keep: Tensor) -> "APGDState":
         """Return the state of the samples to keep."""
-        return APGDState(**{part.name: getattr(self, part.name)[keep] for part in fields(self)})
+        return type(self)(**{part.name: getattr(self, part.name)[keep] for part in fields(self)})
 
     def start(self, stream: Int[Tensor, "rows"], ball: Ball) -> None:
         """Move to a random point on the surface of the ball, clipped to the bounds."""
@@ -142,10 +161,14 @@ class APGDState(BestPoints):
         stalls = ~self.halved & (self.top_loss == self.checked)  # condition 2; never true at the first checkpoint
         back = oscillates | stalls
         self.step_size = torch.where(back, self.step_size / 2, self.step_size)
+        self.return_to_top(back)
+        self.halved, self.checked, self.rises = back, self.top_loss, torch.zeros_like(self.rises)
+
+    def return_to_top(self, back: Tensor) -> None:
+        """Return to the point of highest loss where `back` is true."""
         self.x = torch.where(per_sample(back, self.x), self.top, self.x)
         self.gradient = torch.where(per_sample(back, self.gradient), self.top_gradient, self.gradient)
         self.loss = torch.where(back, self.top_loss, self.loss)
-        self.halved, self.checked, self.rises = back, self.top_loss, torch.zeros_like(self.rises)
 
     def _project(self, point: Tensor, ball: Ball) -> Tensor:
         """Project onto the ball, then onto the bounds; for Linf the box is both."""
@@ -173,3 +196,58 @@ def checkpoints(steps: int) -> dict[int, int]:
         distance = max(distance - shorter, least)
         here += distance
     return distances
+
+
+@dataclass(kw_only=True)
+class APGDL1State(APGDState):
+    """State of a run in the L1 ball (Croce & Hein 2021): sparse steps, projected onto ball and bounds at once.
+
+    A step changes the largest coordinates of the gradient. How many follows the sparsity of the best point; the step
+    size returns to eps while that point becomes sparser, and shrinks otherwise. There is no momentum.
+    """
+
+    share: Tensor  # of the coordinates that a step changes
+    changed: Tensor  # coordinates in which `top` differed from the image at the last checkpoint
+    largest: Tensor  # the largest step size, eps
+
+    @classmethod
+    def at(cls, x: Tensor, y: Tensor, target: Tensor, *, eps: float, steps: int, bounds: Bounds) -> "APGDL1State":
+        """Return the state of every sample at its own image, before any evaluation."""
+        plain = vars(APGDState.at(x, y, target, eps=eps, steps=steps, bounds=bounds))
+        largest = torch.full_like(plain["step_size"], eps)
+        return cls(
+            **{**plain, "step_size": largest},
+            share=torch.full_like(largest, FIRST_SHARE),
+            changed=torch.full_like(largest, x.shape[1:].numel()),
+            largest=largest,
+        )
+
+    def start(self, stream: Int[Tensor, "rows"], ball: L1) -> None:  # type: ignore[override]
+        """Move to Gaussian noise, projected."""
+        noise = 2 * uniform(stream, self.x[0].numel()).to(self.x.dtype).reshape(self.x.shape) - 1
+        self.x = self.previous = self._within(self.origin + 2**0.5 * noise.erfinv(), ball)
+
+    def move(self, ball: L1, *, first: bool) -> None:  # type: ignore[override]
+        """Take one sparse projected step along the gradient."""
+        step = per_sample(self.step_size, self.x) * sparse_sign(self.gradient, self.share)
+        self.x, self.previous = self._within(self.x + step, ball), self.x
+
+    def adapt(self, few: float) -> None:
+        """At a checkpoint, follow the sparsity of the best point."""
+        changed = (self.top != self.origin).flatten(1).sum(1).to(self.x.dtype)
+        back = changed < SPARSER * self.changed
+        self.share = changed / (SHRINK * self.x[0].numel())
+        shorter = (self.step_size / SHRINK).maximum(SMALLEST_STEP * self.largest)
+        self.step_size = torch.where(back, self.largest, shorter)
+        self.return_to_top(back)
+        self.changed = changed
+
+    def _within(self, point: Float[Tensor, "rows *shape"], ball: L1) -> Tensor:
+        inside = ball.project_in_box(point - self.origin, self.low - self.origin, self.high - self.origin)
+        return (self.origin + ROUNDING * inside).clamp(self.low, self.high)
+
+
+def sparse_checkpoints(steps: int) -> dict[int, int]:
+    """Return the steps after which sparsity and step sizes are adapted, each with its distance from the previous."""
+    distance = max(int(CHECK_SHARE * steps), 1)
+    return dict.fromkeys(range(distance, steps + 1, distance), distance)

@@ -26,8 +26,10 @@ logging.getLogger("auto-attack").addHandler(logging.NullHandler())
 class AutoAttack(Attack):
     """The standard version: APGD-CE, targeted APGD-DLR, targeted FAB and Square, each on the samples not broken so far.
 
+    version: "rand" is for random models: APGD with the mean gradient of 20 draws, by cross-entropy and by DLR.
     With fewer than four classes the parts with the DLR loss are left out; with fewer than ten there are fewer targets.
-    It differentiates the model by autograd, so on a `Defence` it uses the straight-through gradient (BPDA).
+    It differentiates the model by autograd: on a `Defence` by the exact gradient where that is sound, else straight
+    through the purifier (BPDA).
     """
 
     eps: float
@@ -38,7 +40,7 @@ class AutoAttack(Attack):
     def __post_init__(self) -> None:
         validate.positive("eps", self.eps)
         validate.choice("norm", self.norm, tuple(NORMS))
-        validate.choice("version", self.version, ("standard", "plus"))
+        validate.choice("version", self.version, ("standard", "plus", "rand"))
 
     def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """Run the package on the whole batch."""

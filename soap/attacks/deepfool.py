@@ -8,7 +8,7 @@ from soap import validate
 from soap.attacks.attack import Model
 from soap.attacks.min_norm import MinimalL2
 from soap.balls import per_sample, row_norms
-from soap.errors import InputError
+from soap.descent import gradient_of
 from soap.shapes import Float, Int, Tensor
 
 BOUNDARY_MARGIN = 1e-4
@@ -78,7 +78,7 @@ def nearest_boundary(
         gaps = logits.gather(1, others) - logits.gather(1, y[:, None])  # f_k - f_y, negative before the boundary
         step, shortest = torch.zeros_like(x), x.new_full((len(x),), torch.inf)
         for k in range(others.shape[1]):
-            w = _gradient(gaps[:, k], point)
+            w = gradient_of(gaps[:, k], point, torch.ones_like(gaps[:, k]), retain_graph=True)
             length = row_norms(w)
             distance = gaps[:, k].detach().abs() / length  # infinite if the gradient is zero: no step
             nearer = distance < shortest
@@ -86,16 +86,3 @@ def nearest_boundary(
             step = torch.where(per_sample(nearer, x), scale * w, step)
             shortest = torch.where(nearer, distance, shortest)
     return step
-
-
-def _gradient(values: Tensor, point: Tensor) -> Tensor:
-    """Return d values / d point per sample; the graph is kept for the next class."""
-    gradient = None
-    if values.requires_grad:
-        (gradient,) = torch.autograd.grad(values.sum(), point, retain_graph=True, allow_unused=True)
-    if gradient is None:
-        raise InputError(
-            "the model's output carries no gradient to its input: it detaches it or runs under no_grad. "
-            "Use a model that is differentiable in its input."
-        )
-    return gradient

@@ -1,12 +1,14 @@
 """Losses that attacks increase: per-sample losses of logits for a label, and for a label and a target class."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn import functional as F
 
+from soap import validate
 from soap.errors import InputError
 from soap.shapes import Float, Int, Tensor
+from soap.specs import function_name
 
 MIN_LOGIT_GAP = 1e-12
 """Lower limit of the denominator of the DLR losses, which is zero for equal logits."""
@@ -33,6 +35,11 @@ def dlr(logits: Float[Tensor, "batch classes"], y: Int[Tensor, "batch"]) -> Floa
     return margin(logits, y) / (first - third).clamp_min(MIN_LOGIT_GAP)
 
 
+def probability(logits: Float[Tensor, "batch classes"], y: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
+    """Return -p(y). It is bounded, so its mean over draws of a random model is not ruled by draws already broken."""
+    return -_of(logits.softmax(1), y)
+
+
 def targeted_margin(
     logits: Float[Tensor, "batch classes"], y: Int[Tensor, "batch"], target: Int[Tensor, "batch"]
 ) -> Float[Tensor, "batch"]:
@@ -48,17 +55,43 @@ def targeted_dlr(
     return targeted_margin(logits, y, target) / (first - (third + fourth) / 2).clamp_min(MIN_LOGIT_GAP)
 
 
-LOSSES = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
+LOSSES = {"ce": cross_entropy, "margin": margin, "dlr": dlr, "probability": probability}
 """Losses of logits and a label, by name."""
 
 TARGETED = {"targeted-dlr": targeted_dlr, "targeted-margin": targeted_margin}
 """Losses of logits, the true label and a target class, by name."""
 
 
-def objective(name: str, targeted: bool) -> Callable[[Tensor, Tensor], Tensor]:
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""(logits [batch, classes], y [batch]) -> one loss per sample [batch]; higher is worse for the defender."""
+
+
+def objective(loss: str | LossFunction, targeted: bool) -> LossFunction:
     """Return the loss that an attack increases: that of the label `y`, or the negative one of the target class `y`."""
-    loss = LOSSES[name]
-    return (lambda logits, y: -loss(logits, y)) if targeted else loss
+    function = LOSSES[loss] if isinstance(loss, str) else _one_per_sample(loss)
+    return (lambda logits, y: -function(logits, y)) if targeted else function
+
+
+def check_loss(loss: str | LossFunction, names: Sequence[str]) -> None:
+    """Raise unless `loss` is one of the names or a function."""
+    if not callable(loss):
+        validate.choice("loss", loss, tuple(names))
+
+
+def _one_per_sample(loss: LossFunction) -> LossFunction:
+    """Return the user's loss with a check of its shape."""
+
+    def checked(logits: Tensor, y: Tensor) -> Tensor:
+        values = loss(logits, y)
+        if not isinstance(values, Tensor) or values.shape != y.shape:
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise InputError(
+                f"the loss {function_name(loss)} returned {got} for {len(y)} samples, expected a tensor with one loss "
+                "per sample; do not take the mean over the batch."
+            )
+        return values
+
+    return checked
 
 
 def _of(logits: Tensor, y: Tensor) -> Tensor:

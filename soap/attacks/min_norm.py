@@ -12,7 +12,7 @@ import torch
 from soap import validate
 from soap.attacks.attack import Attack, Model, fooled
 from soap.balls import L2, per_sample, row_norms
-from soap.descent import UNIT, Bounds
+from soap.descent import UNIT, Bounds, into_ball
 from soap.shapes import Float, Int, Tensor
 
 SPHERE_TOLERANCE = 1e-5
@@ -54,9 +54,8 @@ def project(
     found: Float[Tensor, "batch *shape"], x: Float[Tensor, "batch *shape"], radius: float, bounds: Bounds = UNIT
 ) -> Float[Tensor, "batch *shape"]:
     """Project points farther than `radius` from `x` onto the sphere; others stay equal to the last bit."""
-    delta = found - x
-    outside = per_sample(row_norms(delta) > radius, x)
-    return torch.where(outside, (x + L2(radius).project(delta)).clamp(*bounds), found)
+    outside = per_sample(row_norms(found - x) > radius, x)
+    return torch.where(outside, into_ball(found, x, L2(radius), bounds), found)
 
 
 def success(

@@ -25,6 +25,7 @@ class Noise(Attack):
     draws: int = 50
     seed: int = 0
     bounds: Bounds = UNIT
+    targeted: bool = False
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
@@ -48,6 +49,9 @@ class Noise(Attack):
         size = x[0].numel()
         drawn = uniform(streams(x, self.seed, draw), size + 1).to(x.dtype)
         flat = 2 * drawn[:, :size] - 1
+        if self.norm == "l1":  # exponential sizes, normalised, at radius eps * u^(1/d)
+            sizes = -torch.log1p(-flat.abs())
+            flat = flat.sign() * sizes / sizes.sum(1, keepdim=True) * drawn[:, size:] ** (1 / size)
         if self.norm == "l2":  # a Gaussian direction at radius eps * u^(1/d)
             flat = L2(self.eps).steepest(flat.erfinv()) * drawn[:, size:] ** (1 / size)
         return self.eps * flat.reshape(x.shape)

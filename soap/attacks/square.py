@@ -1,7 +1,9 @@
 """Square (Andriushchenko et al. 2020): a random search that uses logits only, no gradients.
 
-It starts at vertical stripes of +-eps. Every further query repaints one square of the image, in each channel with +eps
-or -eps, and keeps it if the loss rises. The squares become smaller during the search.
+In Linf it starts at vertical stripes of +-eps. Every further query repaints one square of the image, in each channel
+with +eps or -eps, and keeps it if the loss rises. The squares become smaller during the search. In L2 (Algorithm 3) a
+perturbation of fixed norm is best concentrated in few places. A query adds a peaked pattern to one window of the
+perturbation, sets a second window to zero, and gives its norm to the first.
 """
 
 import math
@@ -13,26 +15,32 @@ import torch
 from soap import validate
 from soap._runtime.seeding import streams, uniform
 from soap.attacks.attack import Attack, Model
-from soap.attacks.losses import LOSSES
-from soap.balls import per_sample
+from soap.attacks.losses import LOSSES, objective
+from soap.balls import L2, per_sample
 from soap.descent import UNIT, Bounds
 from soap.errors import InputError
-from soap.shapes import Tensor
+from soap.shapes import Float, Tensor
 
 HALVING_QUERIES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Queries, of 10,000, after which the share of the image covered by a square is halved (the authors' code)."""
 
+TILES = 5
+"""Patterns of the first L2 perturbation, along the shorter side of the image."""
+
+WINDOW_DRAWS = 5
+"""Random numbers of an L2 proposal besides the signs of its channels: places of two windows, and a transposition."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Square(Attack):
-    """Random search in the Linf ball of radius `eps`, with at most `queries` forward passes per sample and restart.
+    """Random search in the ball of radius `eps`, with at most `queries` forward passes per sample and restart.
 
     A sample leaves at its first success and keeps that point; otherwise it keeps its point of highest loss. Samples
     that are misclassified from the start cost one forward pass.
 
     - `p_init`: the share of the image that the first squares cover. It is halved on the authors' schedule for 10,000
       queries, stretched to `queries` as in their paper. (AutoAttack's standard suite does not stretch it.)
-    - `norm`: "linf" only; the L2 version is a different search.
+    - `norm`: "linf" or "l2".
 
     Stripes, squares and signs are drawn from `seed` and the sample's own values (`soap._runtime.seeding`), so samples
     do not depend on each other.
@@ -46,12 +54,12 @@ class Square(Attack):
     restarts: int = 1
     seed: int = 0
     bounds: Bounds = UNIT
+    targeted: bool = False
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
         validate.at_least("queries", self.queries, 1)
-        if self.norm != "linf":
-            raise InputError(f"norm is {self.norm!r}, but Square supports 'linf' only; use APGD for other norms.")
+        validate.choice("norm", self.norm, ("linf", "l2"))
         if not 0 < self.p_init <= 1:
             raise InputError(f"p_init is {self.p_init!r}, expected a share above 0 and at most 1.")
         validate.choice("loss", self.loss, tuple(LOSSES))
@@ -64,9 +72,9 @@ class Square(Attack):
             raise InputError(
                 f"got a batch of shape {list(x.shape)}, but Square needs images [batch, channels, height, width]."
             )
-        logits = model(x)
-        found, height = x.clone(), LOSSES[self.loss](logits, y).to(x.dtype)  # logits may have another precision
-        rows = (logits.argmax(1) == y).nonzero()[:, 0]
+        logits, loss = model(x), objective(self.loss, self.targeted)
+        found, height = x.clone(), loss(logits, y).to(x.dtype)  # logits may have another precision
+        rows = (~self.succeeds(logits, y)).nonzero()[:, 0]
         for restart in range(self.restarts):
             if len(rows) == 0:
                 break
@@ -79,21 +87,15 @@ class Square(Attack):
 
     def _search(self, model: Model, x: Tensor, y: Tensor, restart: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best point of every sample, its loss, and whether it is a success."""
-        _, channels, height, width = x.shape
+        objective_ = objective(self.loss, self.targeted)
+        propose = self._propose_linf if self.norm == "linf" else self._propose_l2
         row, stream = torch.arange(len(x), device=x.device), streams(x, self.seed, restart)
-        low, high = (x - self.eps).clamp_min(self.bounds[0]), (x + self.eps).clamp_max(self.bounds[1])
         found, found_loss, fools = x.clone(), x.new_empty(len(x)), torch.zeros_like(y, dtype=torch.bool)
         best, best_loss = x, x.new_full((len(x),), -torch.inf)
         for query in range(self.queries):
-            if query == 0:
-                up = uniform(stream, channels * width).reshape(-1, channels, 1, width) < 0.5
-                points = torch.where(up, high, low)
-            else:
-                draws = uniform(stream, channels + 2, first=channels * width + query * (channels + 2))
-                inside = _square(draws[:, :2], self._side(query, height, width), height, width)
-                points = torch.where(inside, torch.where(draws[:, 2:, None, None] < 0.5, high, low), best)
+            points = propose(query, stream, x, best)
             logits = model(points)
-            loss, wrong = LOSSES[self.loss](logits, y).to(x.dtype), logits.argmax(1) != y
+            loss, wrong = objective_(logits, y).to(x.dtype), self.succeeds(logits, y)
             wins = wrong | (loss > best_loss)
             best, best_loss = torch.where(per_sample(wins, points), points, best), torch.where(wins, loss, best_loss)
             if query == self.queries - 1 or wrong.any():
@@ -101,10 +103,33 @@ class Square(Attack):
                 keep = (~wrong).nonzero()[:, 0]
                 if len(keep) == 0:
                     break
-                row, stream, y, low, high, best, best_loss = (
-                    tensor[keep] for tensor in (row, stream, y, low, high, best, best_loss)
-                )
+                row, stream, x, y, best, best_loss = (t[keep] for t in (row, stream, x, y, best, best_loss))
         return found, found_loss, fools
+
+    def _propose_linf(self, query: int, stream: Tensor, x: Tensor, best: Tensor) -> Tensor:
+        """Return stripes, or `best` with a square repainted."""
+        _, channels, height, width = x.shape
+        low, high = (x - self.eps).clamp_min(self.bounds[0]), (x + self.eps).clamp_max(self.bounds[1])
+        if query == 0:
+            up = uniform(stream, channels * width).reshape(-1, channels, 1, width) < 0.5
+            return torch.where(up, high, low)
+        draws = uniform(stream, channels + 2, first=channels * width + query * (channels + 2))
+        side = self._side(query, height, width)
+        inside = _inside(*_offsets(draws[:, :2], (height - side + 1, width - side + 1), x), side)
+        return torch.where(inside, torch.where(draws[:, 2:, None, None] < 0.5, high, low), best)
+
+    def _propose_l2(self, query: int, stream: Tensor, x: Tensor, best: Tensor) -> Tensor:
+        """Return a grid of patterns, or `best` with two windows changed."""
+        _, channels, height, width = x.shape
+        rows, columns, _ = tile_count(height, width)
+        start, each = rows * columns * (channels + 1), channels + WINDOW_DRAWS
+        if query == 0:
+            delta = pattern_grid(uniform(stream, start), x, self.eps)
+        else:
+            side = max(self._side(query, height, width), 3)
+            side = min(side + (side + 1) % 2, height, width)  # odd: a pattern has a centre
+            delta = changed_windows(uniform(stream, each, first=start + query * each), best - x, side, self.eps)
+        return (x + delta).clamp(*self.bounds)
 
     def _side(self, query: int, height: int, width: int) -> int:
         """Return the side of a square in pixels; `query` counts from 1, after the stripes."""
@@ -113,9 +138,91 @@ class Square(Attack):
         return min(max(side, 1), height, width)
 
 
-def _square(places: Tensor, side: int, height: int, width: int) -> Tensor:
-    """Return a mask [batch, 1, height, width] of one square per sample, placed by `places` [batch, 2] in (0, 1)."""
-    down = torch.arange(height, device=places.device) - (places[:, :1] * (height - side + 1)).floor()
-    right = torch.arange(width, device=places.device) - (places[:, 1:] * (width - side + 1)).floor()
-    inside = ((down >= 0) & (down < side))[:, :, None] & ((right >= 0) & (right < side))[:, None, :]
-    return inside[:, None]
+def pattern(side: int) -> Float[Tensor, "side side"]:
+    """Return eta, of norm 1: a positive peak above a negative one of equal norm, which fall off as sums of 1 / k^2."""
+    upper = side // 2
+    halves = torch.cat([_peak(upper, side), -_peak(side - upper, side)])
+    eta: Tensor = halves / torch.linalg.vector_norm(halves)
+    return eta
+
+
+def tile_count(height: int, width: int) -> tuple[int, int, int]:
+    """Return the rows and columns of patterns in the first perturbation, and the side of one."""
+    side = max(min(height, width) // TILES, 1)
+    return height // side, width // side, side
+
+
+def pattern_grid(
+    draws: Float[Tensor, "batch draws"], like: Float[Tensor, "batch channels height width"], eps: float
+) -> Float[Tensor, "batch channels height width"]:
+    """Return patterns in a grid, with random signs and transpositions, together of norm `eps`.
+
+    draws: for each tile one number for every channel and one more.
+    """
+    batch, channels, height, width = like.shape
+    rows, columns, side = tile_count(height, width)
+    up = draws.reshape(batch, channels + 1, rows, columns).repeat_interleave(side, 2).repeat_interleave(side, 3) < 0.5
+    eta = pattern(side).to(like)
+    tiles = torch.where(up[:, :1], eta.repeat(rows, columns), eta.T.repeat(rows, columns))
+    delta = torch.zeros_like(like)
+    top, left = (height - rows * side) // 2, (width - columns * side) // 2
+    delta[:, :, top : top + rows * side, left : left + columns * side] = torch.where(up[:, 1:], tiles, -tiles)
+    return eps * L2(eps).steepest(delta)
+
+
+def changed_windows(
+    draws: Float[Tensor, "batch draws"], delta: Float[Tensor, "batch channels height width"], side: int, eps: float
+) -> Float[Tensor, "batch channels height width"]:
+    """Return perturbations of norm `eps` with a new pattern in one window and zeros in another.
+
+    draws: `WINDOW_DRAWS` numbers and one for each channel.
+    """
+    channels, height, width = delta.shape[1:]
+    # The authors' code leaves out the last row and column, too. On digits, whose border is empty, that saves queries.
+    places = max(height - side, 1), max(width - side, 1)
+    rows, columns = _offsets(draws[:, :2], places, delta)
+    inside = _inside(rows, columns, side)
+    emptied = _inside(*_offsets(draws[:, 2:4], places, delta), side)
+    eta = pattern(side).to(delta)
+    placed = torch.stack([eta, eta.T])[
+        (draws[:, 4] < 0.5).long()[:, None, None],
+        rows.clamp(0, side - 1)[:, :, None],
+        columns.clamp(0, side - 1)[:, None, :],
+    ][:, None]
+    signs = torch.where(draws[:, WINDOW_DRAWS:, None, None] < 0.5, 1.0, -1.0).to(delta.dtype)
+    added = (signs * placed + delta / _norms(delta * inside)) * inside
+    unused = (eps**2 - delta.square().sum((1, 2, 3), keepdim=True)).clamp_min(0)
+    norm = (unused / channels + (delta * (inside | emptied)).square().sum((2, 3), keepdim=True)).sqrt()
+    kept = torch.where(inside | emptied, 0.0, delta)
+    return eps * L2(eps).steepest(kept + norm * added / _norms(added))
+
+
+def _peak(height: int, width: int) -> Tensor:
+    """Return nested rectangles around the centre, the k-th of height 1 / k^2, scaled to norm 1."""
+    down, right = ((torch.arange(length, dtype=torch.float64) - length // 2)[:, None] for length in (height, width))
+    out = torch.zeros(height, width, dtype=torch.float64)
+    for k in range(max(height, width) // 2 + 1):
+        out += ((down.abs() <= k) & (right.abs() <= k).T) / (k + 1) ** 2
+    peak: Tensor = out / torch.linalg.vector_norm(out).clamp_min(1e-12)
+    return peak  # the upper half of a pattern of side 1 is empty
+
+
+def _offsets(draws: Tensor, places: tuple[int, int], images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the row [batch, height] and column [batch, width] of every pixel, counted from its sample's window.
+
+    draws: [batch, 2] in (0, 1), which of the `places` the window has along each axis.
+    """
+    down, right = (torch.arange(length, device=images.device) for length in images.shape[2:])
+    top, left = ((draws[:, [axis]] * places[axis]).floor().long() for axis in (0, 1))
+    return down - top, right - left
+
+
+def _inside(rows: Tensor, columns: Tensor, side: int) -> Tensor:
+    """Return a mask [batch, 1, height, width] of the windows."""
+    return (((rows >= 0) & (rows < side))[:, :, None] & ((columns >= 0) & (columns < side))[:, None, :])[:, None]
+
+
+def _norms(delta: Tensor) -> Tensor:
+    """Return the L2 norm of every channel, at least 1e-12."""
+    norms: Tensor = torch.linalg.vector_norm(delta, dim=(2, 3), keepdim=True)
+    return norms.clamp_min(1e-12)

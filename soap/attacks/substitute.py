@@ -45,7 +45,7 @@ class Substitute:
     seeds: number of images that the attacker has, the first of `x`; evaluate on the others.
     rounds, augment_step: every round doubles the set by x +- augment_step * sign(dF_y / dx), with alternating sign. The
     final set has seeds * 2^rounds images, which is also the number of queries.
-    epochs, lr, batch: Adam trains a new substitute in each round.
+    epochs, lr, batch_size: Adam trains a new substitute in each round.
     attack: the attack on the substitute.
     """
 
@@ -56,7 +56,7 @@ class Substitute:
     augment_step: float = 0.1
     epochs: int = 10
     lr: float = 1e-3
-    batch: int = 128
+    batch_size: int = 128
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Substitute:
         validate.non_negative("augment_step", self.augment_step)
         validate.at_least("epochs", self.epochs, 1)
         validate.positive("lr", self.lr)
-        validate.at_least("batch", self.batch, 2)
+        validate.at_least("batch_size", self.batch_size, 2)
         validate.at_least("seed", self.seed, 0)
 
     def fit(self, target: Model, x: Float[Tensor, "n *shape"]) -> "Transfer":
@@ -103,7 +103,7 @@ class Substitute:
         return y.long()
 
     def _parts(self, rows: Tensor) -> tuple[Tensor, ...]:
-        return rows.tensor_split(math.ceil(len(rows) / self.batch))
+        return rows.tensor_split(math.ceil(len(rows) / self.batch_size))
 
     def _train_round(self, x: Tensor, y: Tensor, round_: int) -> nn.Module:
         """Train a new substitute on the present set."""
@@ -119,7 +119,7 @@ class Substitute:
             for _ in range(self.epochs):
                 shuffled = torch.randperm(len(x), generator=order).to(x.device)
                 # tensor_split: no part is smaller than a batch, and batch norm needs at least two samples.
-                for rows in shuffled.tensor_split(max(1, len(x) // self.batch)):
+                for rows in shuffled.tensor_split(max(1, len(x) // self.batch_size)):
                     optimiser.zero_grad()
                     F.cross_entropy(model(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
                     optimiser.step()

@@ -1,5 +1,6 @@
 """Auxiliary tasks, the joint model of classifier and task, and `wrap`, which adds a task to any classifier."""
 
+from soap.auxiliary.binarity import Binarity
 from soap.auxiliary.consistency import Consistency, random_view, second_view
 from soap.auxiliary.joint import AuxiliaryTask, JointLosses, JointModel, Purification, accuracy
 from soap.auxiliary.reconstruction import Reconstruction
@@ -9,6 +10,7 @@ from soap.auxiliary.wrapping import wrap
 
 __all__ = [
     "AuxiliaryTask",
+    "Binarity",
     "Consistency",
     "JointLosses",
     "JointModel",

@@ -74,11 +74,13 @@ def restore(
             f"{path}: the input shape {list(shape)!r:.80} has more than {MAX_INPUT_VALUES:,} values; if you trust the "
             "file, call soap.wrap with your shape and load the file's tensors into it."
         )
-    if task is None and known is None:
+    if task is not None:
+        options = {}
+    elif known is None:
         raise InputError(
             f"{path}: {name} was wrapped with its own task, which is code and not in the file; pass it as task=..."
         )
-    if task is None and gradient is not None:
+    elif gradient is not None:
         task, options = Consistency(**options, gradient=gradient), {}
     model = wrap(
         classifier,
@@ -88,7 +90,7 @@ def restore(
         head=head,
         purification=purification,
         name=name,
-        **({} if task is not None else options),
+        **options,
     )
     fresh = model.state_dict()
     for key in sorted({*fresh, *tensors}):

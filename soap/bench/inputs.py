@@ -7,76 +7,62 @@ import torch
 
 from soap import data as library
 from soap import recipes, zoo
-from soap._runtime import seeding
-from soap._runtime.isolation import isolated, preserved_random_state
+from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
+from soap.bench.measures import Watch
 from soap.data import Dataset
 from soap.data.sources import SOURCES
 from soap.errors import FileError, unknown
 from soap.recipes import Recipe
 from soap.shapes import Float, Tensor
 
-BATCH_NORM_PASSES = 8
-"""Training-mode passes that give a network with random weights its batch-norm statistics."""
-
 MNIST_SHAPE = (1, 28, 28)
 
-RANDOM_WEIGHTS_NOTE = (
-    "The weights are random, with batch-norm statistics from noise; a pass costs the same as with trained."
-)
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSetup:
+    """What all benchmarks of a command share. rate: operations a second of the device. root: folder of data."""
+
+    device: torch.device
+    rate: float
+    seed: int = 0
+    root: Path | None = None
+    watch: Watch = lambda what, done, total: None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchModel:
-    """A model in evaluation mode with its recipe; `seed` is that of random weights, None for trained ones."""
+    """A model in evaluation mode with its recipe, and the origin of its weights in words."""
 
     model: JointModel
     recipe: Recipe
-    seed: int | None
-
-    @property
-    def weights(self) -> str:
-        """The origin of the weights."""
-        return "trained" if self.seed is None else f"random, seed {self.seed}"
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A note for readers about random weights."""
-        return () if self.seed is None else (RANDOM_WEIGHTS_NOTE,)
+    weights: str
 
 
 def load_bench_model(name: str, device: torch.device, seed: int = 0) -> BenchModel:
-    """A bundled model, the weights at a path, or a recipe with random weights, which cost the same."""
+    """A bundled model, the weights at a path, or a recipe with random weights, whose passes cost the same."""
     if name in zoo.names() or name.endswith(".safetensors"):
-        model = zoo.load(name, device=device)
-        return BenchModel(model=model, recipe=zoo.recipe(name), seed=None)
+        return BenchModel(model=zoo.load(name, device=device), recipe=zoo.recipe(name), weights="trained")
     if name not in recipes.names() and not name.endswith(".toml"):
         raise unknown("model or recipe", name, {*zoo.names(), *recipes.names()})
     recipe = recipes.revised(recipes.read(name), seed=seed)
-    model = recipes.build(recipe).to(device).eval()
-    _set_batch_norm_statistics(model, device, seed)
-    return BenchModel(model=model, recipe=recipe, seed=seed)
+    return BenchModel(
+        model=recipes.build(recipe).to(device).eval(), recipe=recipe, weights=f"random, seed {recipe.training.seed}"
+    )
 
 
-def bench_images(
-    model: BenchModel, count: int, device: torch.device, *, seed: int = 0, root: Path | None = None
-) -> tuple[Float[Tensor, "batch *shape"], str]:
+def bench_images(setup: BenchSetup, bench: BenchModel, count: int) -> tuple[Float[Tensor, "batch *shape"], str]:
     """Test images of the recipe's data set (digits: bundled ones) and their source; noise if it is not present."""
-    shape = model.model.input_shape
-    name = "mnist-mini" if shape == MNIST_SHAPE else model.recipe.data
+    shape = bench.model.input_shape
+    name = "mnist-mini" if shape == MNIST_SHAPE else bench.recipe.data
     try:
-        x = library.load(name, "test", root=root).x
+        x = library.load(name, "test", root=setup.root).x
     except FileError:  # the data set is not under the data root
-        noise = torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
-        return noise.to(device), f"uniform noise, seed {seed}"
+        noise = torch.rand(count, *shape, generator=torch.Generator().manual_seed(setup.seed))
+        return noise.to(setup.device), f"uniform noise, seed {setup.seed}"
     again = -(-count // len(x))
     repeated = f", {again} times over" if again > 1 else ""
-    return x.repeat(again, 1, 1, 1)[:count].to(device), f"{name}/test{repeated}"
-
-
-def training_recipe(name: str) -> Recipe:
-    """A recipe by name or path, or the recipe of trained weights."""
-    return zoo.recipe(name) if name.endswith(".safetensors") else recipes.read(name)
+    return x.repeat(again, 1, 1, 1)[:count].to(setup.device), f"{name}/test{repeated}"
 
 
 def training_set(recipe: Recipe, model: JointModel, limit: int | None, root: Path | None = None) -> Dataset:
@@ -105,14 +91,3 @@ def predicted_labels(model: JointModel, x: Float[Tensor, "batch *shape"]) -> Ten
     """The predicted label of each image, computed a thousand at a time."""
     with isolated(model), torch.no_grad():
         return torch.cat([model(part).argmax(1) for part in torch.split(x, 1000)])
-
-
-def _set_batch_norm_statistics(model: JointModel, device: torch.device, seed: int) -> None:
-    """Estimate batch-norm statistics from noise; without them activations of random weights grow or vanish."""
-    generator = torch.Generator().manual_seed(seeding.seed_for(seed, 1))
-    with preserved_random_state(), torch.no_grad():
-        torch.manual_seed(seed)  # dropout uses the global random state
-        model.train()
-        for _ in range(BATCH_NORM_PASSES):
-            model(torch.rand(64, *model.input_shape, generator=generator).to(device))
-        model.eval()

@@ -1,8 +1,8 @@
-"""Plain reference implementations: the paper's algorithms, DeepFool and joint training, as usually written in PyTorch.
+"""Plain reference implementations: the paper's algorithms and joint training, as usually written in PyTorch.
 
 Purification and PGD run one radius and one step after another on whole batches, with `loss.backward()`, which also
-computes gradients of the parameters. DeepFool handles one image at a time. Training is an eager loop over batches. Our
-implementations are measured against these.
+computes gradients of the parameters. Training is an eager loop over batches. Our implementations are measured against
+these.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,18 +11,16 @@ import torch
 from torch.nn import functional as F
 
 from soap._runtime import devices, seeding
-from soap.attacks import FGSM, PGD, Attack, DeepFool
+from soap.attacks import FGSM, PGD
 from soap.auxiliary import JointModel
 from soap.data import Dataset, random_crop, random_flip
 from soap.errors import InputError
 from soap.shapes import Float, Int, Tensor
 from soap.training import Schedule
+from soap.training.joint_step import PerturbsImages
 
 LOSS_TIE = 1e-5
 """Losses this close (relative) are equal; the smallest radius is chosen. Radii that never bind give the same point."""
-
-DEEPFOOL_MARGIN = 1e-4
-"""The authors' constant: each step goes this far beyond the linearised boundary."""
 
 
 def purify(
@@ -69,45 +67,6 @@ def sign_steps(loss_of: Callable[[Tensor], Tensor], x: Tensor, *, eps: float, st
     return x + delta
 
 
-def deepfool(
-    model: JointModel, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"], settings: DeepFool
-) -> Float[Tensor, "batch *shape"]:
-    """DeepFool on each image of a batch, one by one."""
-    return torch.cat(
-        [_deepfool_one(model, *pair, settings) for pair in zip(torch.split(x, 1), y.tolist(), strict=True)]
-    )
-
-
-def _deepfool_one(model: JointModel, image: Tensor, label: int, settings: DeepFool) -> Tensor:
-    """Algorithm 2 of Moosavi-Dezfooli et al. (2016): step to the nearest boundary of the linearised classifier."""
-    with torch.no_grad():
-        order = model(image)[0].argsort(descending=True).tolist()
-    if order[0] != label:
-        return image
-    others = [k for k in order if k != label][: (settings.candidates or len(order)) - 1]
-    found, total = image.clone(), torch.zeros_like(image)
-    for _ in range(settings.steps):
-        point = found.clone().requires_grad_()
-        logits = model(point)[0]
-        if int(logits.argmax()) != label:
-            break
-        logits[label].backward(retain_graph=True)
-        own = _gradient(point).clone()
-        nearest, step = float("inf"), torch.zeros_like(image)
-        for k in others:
-            point.grad = None
-            logits[k].backward(retain_graph=True)
-            w = _gradient(point) - own
-            norm = float(w.norm())
-            distance = abs(float(logits[k].detach() - logits[label].detach())) / norm if norm else nearest
-            if distance < nearest:
-                nearest, step = distance, (distance + DEEPFOOL_MARGIN) / norm * w
-        total = total + step
-        found = (image + (1 + settings.overshoot) * total).clamp(0, 1)
-    model.zero_grad()
-    return found
-
-
 def _gradient(x: Tensor) -> Tensor:
     """The gradient that `backward` stored at `x`."""
     if x.grad is None:
@@ -124,12 +83,12 @@ class PlainTraining:
     """
 
     def __init__(
-        self, model: JointModel, data: Dataset, schedule: Schedule, *, attack: Attack | None, precision: str
+        self, model: JointModel, data: Dataset, schedule: Schedule, *, attack: PerturbsImages | None, precision: str
     ) -> None:
         self.model, self.data, self.schedule, self.attack, self.precision = model, data, schedule, attack, precision
         self.device = data.x.device
-        self.batch = min(schedule.batch, len(data))
-        self.steps_per_epoch = len(data) // self.batch
+        self.batch_size = min(schedule.batch_size, len(data))
+        self.steps_per_epoch = len(data) // self.batch_size
         self.generator = torch.Generator(self.device)
         self.step = 0
         self.optimiser = torch.optim.SGD(
@@ -143,7 +102,7 @@ class PlainTraining:
         order = torch.randperm(len(self.data), generator=order_generator).to(self.device)
         self.model.train()
         return [
-            self._train_step(order[place * self.batch : (place + 1) * self.batch])
+            self._train_step(order[place * self.batch_size : (place + 1) * self.batch_size])
             for place in range(self.steps_per_epoch)
         ]
 

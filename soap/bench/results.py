@@ -1,4 +1,4 @@
-"""`BenchRow`: the result of one benchmark, and the JSONL file that stores them."""
+"""A row of `soap bench`, and the JSONL file that stores rows."""
 
 import datetime
 import json
@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,74 +16,59 @@ import torch
 from soap import __version__
 from soap._files import atomic
 from soap._runtime import devices
-from soap.bench.counting import PassCount
-from soap.bench.floor import Floor
-from soap.bench.timing import Spread
+from soap.bench.measures import PassCount, spread
 from soap.errors import FileError
 from soap.evaluation.provenance import commit
 
-ROW_SCHEMA = "soap-bench/1"
+ROW_SCHEMA = "soap-bench/2"
 OURS, PLAIN, FOOLBOX, FP32 = "ours", "plain", "foolbox", "fp32"
 
+BenchRow = dict[str, Any]
+"""The result of one benchmark as JSON.
 
-@dataclass(frozen=True, kw_only=True)
-class PathMetrics:
-    """Metrics of one path: seconds per run, images per second, passes per image and peak memory (None: not measured).
-
-    ratio: its time divided by ours.
-    """
-
-    seconds: Spread
-    images_per_second: float
-    ratio: float
-    passes: PassCount | None
-    peak_bytes: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchRow:
-    """The result of one benchmark.
-
-    what: "purify", "attack" or "train". case: its settings, e.g. batch, T and grid size. paths: "ours", "plain",
-    "foolbox", and in a bf16 row "fp32", which is ours in fp32. agreement: how the results of each other path compare
-    with ours. notes: what a reader must know about the numbers.
-    """
-
-    what: str
-    model: str
-    weights: str
-    inputs: str
-    settings: str
-    case: Mapping[str, float | str]
-    paths: Mapping[str, PathMetrics]
-    agreement: Mapping[str, Mapping[str, float]]
-    floor: Floor
-    notes: tuple[str, ...]
-    provenance: Mapping[str, Any]
-
-    @property
-    def share(self) -> float:
-        """The time of the floor divided by ours."""
-        return self.floor.seconds / self.paths[OURS].seconds.median
-
-    def as_json(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {"schema": ROW_SCHEMA, **asdict(self), "share": self.share}
+what: "purify", "attack" or "train". case: its settings, e.g. batch, T and grid size. paths: metrics of "ours", "plain",
+"foolbox", and in a bf16 row "fp32", which is ours in fp32. agreement: how the results of each other path compare with
+ours. floor: least operations, measured rate and their quotient; share: its seconds divided by ours. notes: what a
+reader must know about the numbers.
+"""
 
 
 def path_metrics(
-    seconds: Mapping[str, Spread], images: int, passes: Mapping[str, PassCount], peaks: Mapping[str, int | None]
-) -> dict[str, PathMetrics]:
-    """The metrics of each path; a path whose passes were not counted has none."""
+    seconds: Mapping[str, Sequence[float]],
+    images: int,
+    passes: Mapping[str, PassCount],
+    peaks: Mapping[str, int | None],
+) -> dict[str, dict[str, Any]]:
+    """Metrics of each path: seconds per run, images per second, time divided by ours, passes, peak memory.
+
+    Passes and memory are None if they were not counted or measured.
+    """
+    spreads = {name: spread(values) for name, values in seconds.items()}
     return {
-        name: PathMetrics(
-            seconds=taken,
-            images_per_second=images / taken.median,
-            ratio=taken.median / seconds[OURS].median,
-            passes=passes[name] if name in passes and passes[name].forward else None,
-            peak_bytes=peaks.get(name),
-        )
-        for name, taken in seconds.items()
+        name: {
+            "seconds": taken,
+            "images_per_second": images / taken["median"],
+            "ratio": taken["median"] / spreads[OURS]["median"],
+            "passes": asdict(passes[name]) if name in passes and passes[name].forward else None,
+            "peak_bytes": peaks.get(name),
+        }
+        for name, taken in spreads.items()
+    }
+
+
+def bench_row(
+    *, operations: float, rate: float, device: torch.device, paths: Mapping[str, Mapping[str, Any]], **facts: Any
+) -> BenchRow:
+    """A row with its floor and provenance. operations: the fewest that the algorithm needs. facts: all other fields."""
+    seconds = operations / rate
+    floor = {"operations": operations, "rates": {"operations": rate}, "seconds": seconds, "bound": "operations"}
+    return {
+        "schema": ROW_SCHEMA,
+        **facts,
+        "paths": paths,
+        "floor": floor,
+        "share": seconds / paths[OURS]["seconds"]["median"],
+        "provenance": provenance(device),
     }
 
 
@@ -102,21 +87,16 @@ def provenance(device: torch.device) -> dict[str, Any]:
     }
 
 
-def append(path: Path, row: BenchRow) -> None:
+def append(path: Path, row: Mapping[str, Any]) -> None:
     """Append a row to a JSONL file."""
-    append_json(path, row.as_json())
-
-
-def append_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Append one line to a JSONL file."""
     with atomic.file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(content, sort_keys=True, allow_nan=False) + "\n")
+            file.write(json.dumps(row, sort_keys=True, allow_nan=False) + "\n")
 
 
-def read(path: Path, schema: str = ROW_SCHEMA) -> list[dict[str, Any]]:
-    """The rows of a JSONL file as plain dictionaries, for tables and plots; raises for rows of another schema."""
+def read(path: Path, schema: str = ROW_SCHEMA) -> list[BenchRow]:
+    """The rows of a JSONL file; raises for rows of another schema."""
     with atomic.file_errors(path):
         lines = path.read_bytes().splitlines()
     rows = []
@@ -124,7 +104,7 @@ def read(path: Path, schema: str = ROW_SCHEMA) -> list[dict[str, Any]]:
         try:
             row = json.loads(line)
             if not isinstance(row, dict) or row.get("schema") != schema:
-                raise ValueError(f"not a row of schema {schema}")
+                raise ValueError(f"not a row of schema {schema} (tools/migrate_rows.py converts older ones)")
         except (ValueError, RecursionError) as error:
             raise FileError(f"{path}, line {number}: {error}; fix or remove the line.") from error
         rows.append(row)

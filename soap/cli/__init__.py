@@ -1,6 +1,7 @@
 """The command line `soap`: each command parses its options, calls one library function and prints the result."""
 
 import importlib
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -13,7 +14,7 @@ EXIT_INTERRUPTED = 130
 
 
 class CommandEntry(NamedTuple):
-    """A command's module, whose function `register(app)` adds the command, and the line of `soap --help`."""
+    """The module that registers a command, and the command's line of `soap --help`."""
 
     module: str
     summary: str
@@ -25,8 +26,12 @@ COMMANDS = {
     "attack": CommandEntry("soap.cli.pictures", "Make adversarial pictures: almost unchanged, but misclassified."),
     "purify": CommandEntry("soap.cli.pictures", "Purify pictures, and write the results."),
     "evaluate": CommandEntry("soap.cli.evaluate", "Measure accuracy under attack, bare and with the purifier."),
+    "detect": CommandEntry("soap.cli.detect", "Measure how well a score detects attacks, transfer and adaptive."),
+    "certify": CommandEntry("soap.cli.certify", "Bound the accuracy under every attack of a radius from below."),
     "report": CommandEntry("soap.cli.report", "Write a run as an HTML page, LaTeX, CSV, JSON or RobustBench file."),
     "verify": CommandEntry("soap.cli.verify", "Score the stored images of a run again, and check its report."),
+    "compare": CommandEntry("soap.cli.compare", "Compare two runs on the same images, protocol by protocol."),
+    "merge": CommandEntry("soap.cli.merge", "Merge the shards of a run."),
     "reproduce": CommandEntry("soap.paper.command", "Show the paper's tables and figures with our numbers."),
     "train": CommandEntry("soap.cli.train", "Train a model by a recipe."),
     "tune": CommandEntry("soap.cli.tune", "Choose gamma, T and the radii of purification for a model."),
@@ -34,16 +39,16 @@ COMMANDS = {
     "models": CommandEntry("soap.cli.models", "List the bundled models with their results, or show one."),
     "data": CommandEntry("soap.cli.data", "List, download or import data sets."),
     "serve": CommandEntry("soap.serve.command", "Serve predictions, attacks and purification over HTTP."),
-    "export": CommandEntry("soap.export.command", "Write a model as ONNX files, which run without torch."),
+    "export": CommandEntry("soap.onnx_export.command", "Write a model as ONNX files, which run without torch."),
 }
 
 
 def load_command(name: str) -> Any:
     """Import the module of a command and return the command with its options."""
-    holder = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    holder.callback()(lambda: None)
-    importlib.import_module(COMMANDS[name].module).register(holder)
-    return typer.main.get_command(holder).commands[name]  # type: ignore[attr-defined]
+    importlib.import_module(COMMANDS[name].module)
+    from soap.cli.console import registered  # here, because it imports torch
+
+    return typer.main.get_command(registered).commands[name]  # type: ignore[attr-defined]
 
 
 class LazyGroup(TyperGroup):
@@ -59,6 +64,11 @@ class LazyGroup(TyperGroup):
         return name, load_command(name) if name in COMMANDS else found, rest
 
 
+def _present_name(option: str) -> str:
+    """Accept --batch, the name of --batch-size before 0.2."""
+    return "--batch-size" if option == "--batch" else option
+
+
 app = typer.Typer(
     name="soap",
     cls=LazyGroup,
@@ -67,7 +77,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _present_name},
 )
 
 
@@ -88,7 +98,11 @@ def _soap(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line on `arguments` (None: those of this process) and return the exit code."""
+    """Run the command line on `arguments` (None: those of this process) and return the exit code.
+
+    Waiting threads sleep unless OMP_WAIT_POLICY says otherwise: spinning ones slow down a busy machine.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded, which commands do later
     try:
         code = app(arguments, prog_name="soap", standalone_mode=False)
     except SystemExit as exit:  # from shell completion, and when the reader closes the pipe

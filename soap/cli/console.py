@@ -1,4 +1,4 @@
-"""What all commands share: common options, output, progress bars, errors, and the decorator that registers them.
+"""What all commands share: common options, output, tables, progress bars, signals, errors, and a decorator.
 
 A command is a function whose first parameter is a `Console`; `command` replaces it by the common options, and a
 parameter whose type is a dataclass by one option for each field. Results go to standard output, as tables or with
@@ -9,23 +9,29 @@ import dataclasses
 import functools
 import inspect
 import json
+import signal
 import sys
+import threading
 import traceback
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
-from typing import Annotated, Any, Protocol
+from types import FrameType
+from typing import Annotated, Any, Literal, Protocol
 
+import rich.box
 import rich.console
 import rich.progress
 import torch
 import typer
-from rich.table import Column
+from rich.table import Column, Table
 
+from soap import report
 from soap._runtime import devices, distributed
 from soap.cli import EXIT_INTERRUPTED as EXIT_INTERRUPTED
 from soap.errors import InputError, SoapError
+from soap.results import Row
 
 JSON_SCHEMA = "soap/1"
 """Version of the printed JSON; it changes when a field changes its meaning or is removed."""
@@ -59,7 +65,9 @@ class CommonOptions:
 
     device: Annotated[str, _common("--device", help="auto (a GPU if there is one), cpu, cuda, cuda:N or mps.")] = "auto"
     seed: Annotated[int, _common("--seed", min=0, help="Seed of all random numbers.")] = 0
-    batch: Annotated[int, _common("--batch", min=1, help="Images processed at a time; affects speed and memory.")] = 500
+    batch_size: Annotated[
+        int, _common("--batch-size", min=1, help="Images processed at a time; affects speed and memory.")
+    ] = 500
     json: Annotated[bool, _common("--json", help="Print the result as one JSON object.")] = False
     verbose: Annotated[int, _common("--verbose", "-v", count=True, help="Print more messages.", show_default=False)] = 0
     quiet: Annotated[bool, _common("--quiet", "-q", help="Print only the result.")] = False
@@ -73,7 +81,7 @@ class Console:
     command: str
     device: torch.device
     seed: int
-    batch: int
+    batch_size: int
     json: bool
     verbose: int
     quiet: bool
@@ -126,6 +134,55 @@ class Console:
             yield show
 
 
+def table(*columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> Table:
+    """An empty table; `right` names right-aligned columns, `whole` others that a narrow terminal does not fold."""
+    made = Table(box=rich.box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        made.add_column(column, justify=justify, overflow="fold", no_wrap=column in right + whole)
+    return made
+
+
+def percent(share: float) -> str:
+    """0.9312 -> '93.1 %'."""
+    return f"{100 * share:.1f} %"
+
+
+def accuracy(row: Row | None) -> str:
+    """Accuracy in per cent with its 95 % interval, or a dash if there is no result."""
+    return "-" if row is None else report.percent(row)
+
+
+def size(count: int) -> str:
+    """The size of a file in kB or MB."""
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Yield a function that is true once Ctrl-C or SIGTERM was received; a second one raises KeyboardInterrupt.
+
+    In a run of several processes a second signal is ignored: each process may receive the same signal from the
+    terminal and from the launcher, and the launcher kills processes that take too long.
+    """
+    # A list instead of an Event: a second signal during Event.set() would wait for its lock forever.
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if received and not distributed.processes().is_distributed:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    handled = (signal.SIGINT, signal.SIGTERM) if on_main_thread else ()
+    before = {number: signal.signal(number, handle) for number in handled}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def option_parameters(options: type) -> list[inspect.Parameter]:
     """One keyword parameter for each field of a dataclass of options."""
     hints = typing.get_type_hints(options, include_extras=True)
@@ -140,10 +197,16 @@ def option_parameters(options: type) -> list[inspect.Parameter]:
     ]
 
 
+registered = typer.Typer(add_completion=False, rich_markup_mode="rich")
+"""The commands of the modules imported so far."""
+
+registered.callback()(lambda: None)  # with one command, it is a group as well
+
+
 def command(
-    app: typer.Typer, name: str, *, example: str, without: tuple[str, ...] = (), shared: bool = False
+    name: str, *, example: str, app: typer.Typer = registered, without: tuple[str, ...] = (), shared: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as `soap NAME`.
+    """Register the decorated function as `soap NAME`.
 
     Its first parameter, the `Console`, becomes the common options, and a parameter whose type is a dataclass becomes
     one option for each field. `name` may be two words, e.g. "data list": the last is the command's name in `app`.
@@ -188,7 +251,8 @@ def command(
         # Typer keeps the line ends of a docstring; terminals have other widths.
         paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(function) or "").split("\n\n")]
         epilog = f"Example: [bold]{example}[/bold]"
-        return app.command(name.split()[-1], help="\n\n".join(paragraphs), epilog=epilog)(run)
+        app.command(name.split()[-1], help="\n\n".join(paragraphs), epilog=epilog)(run)
+        return function
 
     return register
 
@@ -217,7 +281,7 @@ def error_message(error: Exception) -> str:
     if isinstance(error, SoapError):
         return str(error)
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return "out of memory; use a smaller --batch."
+        return "out of memory; use a smaller --batch-size."
     return (
         f"unexpected {type(error).__name__}: {' '.join(str(error).split())}. "
         "This is a bug in soap: please run again with --debug and report it."

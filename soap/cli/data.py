@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from soap import data as library
-from soap.cli.console import EXIT_INTERRUPTED, Console, command
-from soap.cli.options import DataRoot, completion
-from soap.cli.tables import table
+from soap.cli.console import EXIT_INTERRUPTED, Console, command, registered, table
+from soap.cli.options import DataRoot, completion, option
 from soap.data.sources import SOURCES
 from soap.errors import InputError
+
+group = typer.Typer(help="List, download or import data sets.", no_args_is_help=True)
+registered.add_typer(group, name="data")
 
 PublishedName = Annotated[
     str,
@@ -18,6 +20,7 @@ PublishedName = Annotated[
 ]
 
 
+@command("data list", example="soap data list", app=group)
 def list_sets(console: Console, data_root: DataRoot = None) -> None:
     """List the data sets: which are present, and where."""
     sets = library.status(data_root)
@@ -35,13 +38,11 @@ def list_sets(console: Console, data_root: DataRoot = None) -> None:
         console.info(f"Get one with `soap data download {name}`, or from local files: `soap data import {name} DIR`.")
 
 
+@command("data download", example="soap data download cifar10", app=group)
 def download(
     console: Console,
     name: PublishedName,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--mirror", metavar="URL", help="Folder to download from instead of the official ones."),
-    ] = None,
+    mirror: Annotated[str | None, option("URL", "Folder to download from instead of the official ones.")] = None,
     data_root: DataRoot = None,
 ) -> None:
     """Download a published data set, and verify its checksums.
@@ -58,6 +59,7 @@ def download(
     console.result({"name": name, "folder": folder}, f"{name} is in {folder}")
 
 
+@command("data import", example="soap data import mnist ~/Downloads/mnist", app=group)
 def import_set(
     console: Console,
     name: PublishedName,
@@ -75,12 +77,3 @@ def import_set(
 def _check_not_bundled(name: str) -> None:
     if any(one.bundled and one.name == name for one in library.status()):
         raise InputError(f"{name} is bundled with soap and needs no download; use it by its name.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="List, download or import data sets.", no_args_is_help=True)
-    command(group, "data list", example="soap data list")(list_sets)
-    command(group, "data download", example="soap data download cifar10")(download)
-    command(group, "data import", example="soap data import mnist ~/Downloads/mnist")(import_set)
-    app.add_typer(group, name="data")

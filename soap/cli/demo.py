@@ -12,16 +12,15 @@ from rich.text import Text
 
 from soap import data, zoo
 from soap._files import atomic
-from soap.cli.console import Console, command
-from soap.cli.options import default
-from soap.cli.suite import report_content
-from soap.cli.tables import table
+from soap.cli.console import Console, command, table
+from soap.cli.options import option
 from soap.defence import Defence
 from soap.errors import FileError
-from soap.evaluation import PAPER, Threat, evaluate_suite, evaluate_transfer
+from soap.evaluation import PAPER, SuiteReport, evaluate, evaluate_transfer
 from soap.evaluation.showcase import decoding, make_showcase
 from soap.purifiers import SOAP
 from soap.report import UPPER_BOUND, percent, under_attack
+from soap.report.result_json import report_json
 from soap.report.run_words import knowing_words
 from soap.shapes import Tensor
 
@@ -33,19 +32,19 @@ ATTACKS = ("none", "fgsm", "pgd")
 SHOWN_ATTACK = "pgd"
 
 
+@command("demo", example="soap demo --out soap-demo.html")
 def demo_command(
     console: Console,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="A bundled model, or the path of a .safetensors file. "
-            f"{default('mnist-cnn-dr, with --adaptive mnist-fcn-dr')}",
+        option(
+            "NAME",
+            "A bundled model, or the path of a .safetensors file.",
+            default="mnist-cnn-dr, with --adaptive mnist-fcn-dr",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Path of the page.")] = Path("soap-demo.html"),
-    limit: Annotated[int, typer.Option("--limit", min=10, metavar="N", help="Number of digits.")] = 1000,
+    out: Annotated[Path, option("FILE", "Path of the page.")] = Path("soap-demo.html"),
+    limit: Annotated[int, option("N", "Number of digits.", min=10)] = 1000,
     adaptive: Annotated[
         bool,
         typer.Option(
@@ -69,21 +68,22 @@ def demo_command(
     network = zoo.load(model, device=console.device)
     decoding(network)  # raises before the work if the model has no decoder
     digits = data.load(DATA).take(limit).to(console.device)
-    options: dict[str, Any] = {"batch": console.batch, "seed": console.seed}
+    options: dict[str, Any] = {"batch_size": console.batch_size, "seed": console.seed}
     purifier = SOAP(network)
     attacks, attacked = {name: PAPER[DATA][name] for name in ATTACKS}, dict[str, Tensor]()
     report = None
     with console.progress() as watch:
         rows = evaluate_transfer(network, digits, attacks, [purifier], attacked_images=attacked, watch=watch, **options)
-        shown = make_showcase(network, digits, attacked[SHOWN_ATTACK], purifier, batch=console.batch, watch=watch)
+        shown = make_showcase(
+            network, digits, attacked[SHOWN_ATTACK], purifier, batch_size=console.batch_size, watch=watch
+        )
         if adaptive:
-            threat = Threat(eps=PAPER[DATA][SHOWN_ATTACK].eps)  # type: ignore[attr-defined]
+            eps = PAPER[DATA][SHOWN_ATTACK].eps  # type: ignore[attr-defined]
             target, few = Defence(network, purifier), digits.take(min(ADAPTIVE_LIMIT, limit))
             with TemporaryDirectory() as folder:
-                report = evaluate_suite(
-                    target, few, threat, suite="quick", out=Path(folder) / "run", watch=watch, **options
-                )
-    again = ["soap", "demo", "--model", model, "--limit", str(limit), "--batch", str(console.batch)]
+                made = evaluate(target, few, suite="quick", eps=eps, out=Path(folder) / "run", watch=watch, **options)
+            report = made if isinstance(made, SuiteReport) else None
+    again = ["soap", "demo", "--model", model, "--limit", str(limit), "--batch-size", str(console.batch_size)]
     again += ["--adaptive"] if adaptive else []
     seconds = time.monotonic() - began
     page = render_demo(rows, shown, attack=SHOWN_ATTACK, command=shlex.join(again), seconds=seconds, knowing=report)
@@ -96,14 +96,9 @@ def demo_command(
     notes = [Text(UPPER_BOUND), *map(Text, knowing_words(report) if report else ())]
     content = {
         "rows": [row.as_json() for row in rows],
-        **({"adaptive": report_content(report)} if report else {}),
+        **({"adaptive": report_json(report)} if report else {}),
         "note": UPPER_BOUND,
         "page": out.absolute(),
         "seconds": round(time.monotonic() - began, 1),
     }
     console.result(content, Group(view, *notes, Text(f"The page: {out.absolute()}")))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app, "demo", example="soap demo --out soap-demo.html")(demo_command)

@@ -6,27 +6,27 @@ from pathlib import Path
 from typing import Annotated
 
 import rich.table
+import torch
 import typer
 from rich.console import Group
 from rich.text import Text
 
-from soap import data as library
-from soap import zoo
 from soap._files import atomic
-from soap._runtime import distributed, interrupts
-from soap.cli.console import EXIT_INTERRUPTED, Console, command
-from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, ModelName, attack_names, default
+from soap._runtime import distributed
+from soap._runtime.isolation import preserved_random_state
+from soap.cli.console import EXIT_INTERRUPTED, Console, accuracy, command, percent, stop_on_signal, table
+from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, ModelName, attack_names, option
 from soap.cli.suite import SuiteOptions, run_suite
-from soap.cli.tables import accuracy, percent, table
 from soap.errors import InputError
-from soap.evaluation import PAPER, evaluate_transfer
-from soap.recipes.attacks import attacks_by_name, paper_data_set
-from soap.recipes.purifiers import SOAP_NAME, parse_radius
-from soap.recipes.recipe import class_names
-from soap.recipes.run_request import purifier_by_name
+from soap.evaluation import evaluate_transfer
+from soap.evaluation.transfer import wrapper_rows
+from soap.purifiers.purifier import ClassifierWrapper
+from soap.recipes.purifiers import SOAP_NAME, parse_radius, purifier_by_name
+from soap.recipes.trained_model import open_model
 from soap.report import UPPER_BOUND
 from soap.report.row_text import eps_text
 from soap.results import Row, Store
+from soap.shapes import Tensor
 from soap.specs import BARE, DefenceSpec
 
 
@@ -36,26 +36,20 @@ class TransferOptions:
 
     attack: Annotated[
         list[str] | None,
-        typer.Option(
-            "--attack",
-            metavar="NAME",
-            help="none (clean images), fgsm, pgd, cw or df, with the paper's settings; repeat for more. "
-            f"{default('none, fgsm, pgd')}",
+        option(
+            "NAME",
+            "none (clean images), fgsm, pgd, cw or df, with the paper's settings; repeat for more.",
+            default="none, fgsm, pgd",
             autocompletion=attack_names,
         ),
     ] = None
     results: Annotated[
-        Path | None,
-        typer.Option(
-            "--results", metavar="FILE", help=f"JSONL file to append the results to. {default('runs/results.jsonl')}"
-        ),
+        Path | None, option("FILE", "JSONL file to append the results to.", default="runs/results.jsonl")
     ] = None
-    save_adversarial: Annotated[
-        Path | None,
-        typer.Option("--save-adversarial", metavar="DIR", help="Save the attacked images as .npz files."),
-    ] = None
+    save_adversarial: Annotated[Path | None, option("DIR", "Save the attacked images as .npz files.")] = None
 
 
+@command("evaluate", example="soap evaluate mnist-cnn-dr --data mnist-mini --limit 500 --attack pgd", shared=True)
 def evaluate_command(
     console: Console,
     model: ModelName,
@@ -72,7 +66,7 @@ def evaluate_command(
     and keeps the finished rows; a second one stops at once. Under `accelerate launch -m` or `torchrun -m` several
     processes share the batches and produce the same rows.
 
-    With --suite, by attacks that know the purifier, and the worst of them for each image; 19 checks test the result and
+    With --suite, by attacks that know the purifier, and the worst of them for each image; 22 checks test the result and
     a verdict states how far it can be trusted. `soap report` makes a page of the run, `soap verify` scores it again.
     """
     _check_combinations(suite, measured, defence, settings)
@@ -80,40 +74,53 @@ def evaluate_command(
         run_suite(console, model, suite, images, defence, settings)
         return
     results = measured.results or Path("runs/results.jsonl")
-    network, recipe = zoo.load(model, device=console.device, gradient=defence.gradient), zoo.recipe(model)
+    trained = open_model(model, device=console.device, gradient=defence.gradient)
+    network = trained.model
     names = defence.purifier or ([SOAP_NAME] if defence.eps_pfy or network.purifiable else [])
     radii = [parse_radius(text) for text in defence.eps_pfy] if defence.eps_pfy else [None]
-    purifiers = [
-        purifier_by_name(network, name, eps, prior=defence.prior, seed=console.seed) for name in names for eps in radii
+    made = [
+        purifier_by_name(network, name, eps, prior=defence.prior, seed=console.seed, settings=defence.settings())
+        for name in names
+        for eps in radii
     ]
-    data = library.load(images.data or recipe.data, images.split, root=images.data_root)
-    data = data.numbered_by(class_names(recipe, network.classes)).take(images.limit).to(console.device)
-    similar = paper_data_set(data.name, recipe, network)
-    chosen = measured.attack or ["none", "fgsm", "pgd"]
-    attacks = attacks_by_name(PAPER[similar], chosen, seed=console.seed, settings=settings.settings())
+    wrappers = [one for one in made if isinstance(one, ClassifierWrapper)]
+    purifiers = [one for one in made if not isinstance(one, ClassifierWrapper)]
+    data = images.load(trained)
+    attacks = trained.attacks(
+        measured.attack or ["none", "fgsm", "pgd"],
+        data_name=data.name,
+        seed=console.seed,
+        settings=settings.settings(),
+    )
     atomic.check_writable(results.parent)
     if measured.save_adversarial is not None:
         atomic.check_writable(measured.save_adversarial)
-    if similar != data.name:
+    if (similar := trained.paper_data(data.name)) != data.name:
         console.info(f"Attacks on {data.name} have the paper's settings for {similar}.", level=1)
-    if not purifiers:
+    if not made:
         console.info(f"{network.name} has no auxiliary task to purify with: only the bare classifier is evaluated.")
     console.info(f"{network.name} on {len(data):,} images of {data.name}/{images.split}, {console.device}.", level=1)
     for name, method in attacks.items():
         console.info(f"{name}: {method}", level=1)
-    with interrupts.stop_on_signal() as stop:
-        with console.progress() as show:
+    with stop_on_signal() as stop:
+        with console.progress() as show, preserved_random_state():
+            torch.manual_seed(console.seed)  # random purifiers draw from the global generator
+            attacked: dict[str, Tensor] | None = {} if wrappers else None
             rows = evaluate_transfer(
                 network,
                 data,
                 attacks,
                 purifiers,
                 store=Store(results),
-                batch=console.batch,
+                batch_size=console.batch_size,
                 seed=console.seed,
                 save_adversarial=measured.save_adversarial,
+                attacked_images=attacked,
                 watch=show,
                 stop=stop,
+            )
+            rows += wrapper_rows(
+                rows, wrappers, data, attacked or {}, store=Store(results), batch_size=console.batch_size
             )
         finished = not distributed.processes().any(stop())
     content = {
@@ -143,12 +150,14 @@ def _check_combinations(
     for name, value in only.items():
         if value is not None:
             raise InputError(f"--{name.replace('_', '-')} {needs}.")
+    if defence.purifier_option and (defence.purifier is None or len(defence.purifier) > 1):
+        raise InputError("--purifier-option belongs to one --purifier; give exactly one.")
     if defence.prior is not None and not defence.purifier:
         raise InputError("--prior is the generative model of --purifier; add --purifier, or omit --prior.")
 
 
 def _view(rows: Sequence[Row]) -> rich.table.Table:
-    """A line for each attack, a column for each defence; a dash where there is no result yet."""
+    """A line for each attack, a column for each defence; a dash if there is no result yet."""
     by_place = {(row.attack.name, row.defence): row for row in rows}
     attacks = list(dict.fromkeys(row.attack.name for row in rows))
     defences = list(dict.fromkeys(row.defence for row in rows if row.defence.purifies))
@@ -168,9 +177,3 @@ def _view(rows: Sequence[Row]) -> rich.table.Table:
 def _purifier_title(defence: DefenceSpec) -> str:
     """The heading of a defence's column: "purified" for SOAP, the purifier's name for others."""
     return "purified" if defence.name == "SOAP" else defence.name
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    example = "soap evaluate mnist-cnn-dr --data mnist-mini --limit 500 --attack pgd"
-    command(app, "evaluate", example=example, shared=True)(evaluate_command)

@@ -10,9 +10,8 @@ from rich.text import Text
 
 from soap import recipes, zoo
 from soap._files import atomic
-from soap.cli.console import Console, command
+from soap.cli.console import Console, accuracy, command, size, table
 from soap.cli.options import completion
-from soap.cli.tables import accuracy, size, table
 from soap.recipes import generative
 from soap.report import UPPER_BOUND
 from soap.report.model_cards import HEADLINE_ATTACKS, ModelCard, PriorCard, read_model_card, read_prior_card
@@ -21,6 +20,7 @@ from soap.report.row_text import attack_text, eps_text, settings_text
 METADATA_TITLES = {"data": "sha256 of its training data", "epoch": "epochs trained", "weights": "which weights"}
 
 
+@command("models", example="soap models mnist-cnn-dr")
 def models_command(
     console: Console,
     model: Annotated[
@@ -106,15 +106,10 @@ def _print_card(console: Console, given: str, card: ModelCard) -> None:
             results.add_row(*shown, settings_text(row.attack))
     console.result(card.details(), Group(Text(_aligned(facts)), results, Text(card.recipe.text.rstrip())))
     if card.foreign_rows:
-        beside = card.path.with_suffix(".jsonl")
-        console.info(f"{card.foreign_rows} rows of {beside} were measured with other weights and are not shown.")
+        rows_file = card.path.with_suffix(".jsonl")
+        console.info(f"{card.foreign_rows} rows of {rows_file} were measured with other weights and are not shown.")
 
 
 def _aligned(facts: Mapping[str, str]) -> str:
     width = max(map(len, facts))
     return "\n".join(f"{key:<{width}}  {value}" for key, value in facts.items())
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app, "models", example="soap models mnist-cnn-dr")(models_command)

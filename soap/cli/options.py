@@ -3,15 +3,28 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from soap import data, recipes, zoo
+from soap import data, zoo
+from soap._files import atomic
+from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation import PAPER
-from soap.recipes.purifiers import NAMES
+from soap.recipes.purifiers import NAMES, parse_setting
+from soap.recipes.trained_model import TrainedModel
 from soap.recipes.typed_options import parse_number
+from soap.results import Row, Store
+
+
+def option(metavar: str, help: str, *names: str, default: str | None = None, **settings: Any) -> Any:
+    """A typer option, called like its parameter unless `names` are given.
+
+    default: the note about a default that depends on other options, as typer shows defaults.
+    """
+    note = "" if default is None else f" [dim]\\[default: {default}][/dim]"
+    return typer.Option(*names, metavar=metavar, help=help + note, **settings)
 
 
 def number(text: str) -> float:
@@ -43,11 +56,6 @@ def data_names() -> list[str]:
     return [presence.name for presence in data.status()]
 
 
-def default(text: str) -> str:
-    """The note about a default that depends on other options, as typer shows defaults."""
-    return f"[dim]\\[default: {text}][/dim]"
-
-
 attack_names = completion(lambda: next(iter(PAPER.values())))
 
 ModelName = Annotated[
@@ -58,50 +66,38 @@ ModelName = Annotated[
         autocompletion=completion(zoo.names, ".safetensors"),
     ),
 ]
-PictureFiles = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FILES...",
-        help="Image files (PNG, JPEG, WebP, BMP), folders of them, or .npz files with x.",
-        readable=False,  # reading reports it, with exit code 1 as for every other file
-    ),
+PICTURE_FILES: Any = typer.Argument(
+    metavar="FILES...",
+    help="Image files (PNG, JPEG, WebP, BMP), folders of them, or .npz files with x.",
+    readable=False,  # reading reports it, with exit code 1 as for every other file
+)
+RunName = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a run of `soap evaluate --suite`.", readable=False)
 ]
 DataName = Annotated[
     str | None,
-    typer.Option(
-        "--data",
-        metavar="NAME",
-        help=f"Data set: a name (`soap data list`), a folder of class folders, or an .npz file. "
-        f"{default('that of the recipe')}",
+    option(
+        "NAME",
+        "Data set: a name (`soap data list`), a folder of class folders, or an .npz file.",
+        default="that of the recipe",
         autocompletion=completion(data_names, ".npz"),
     ),
 ]
 DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-root",
-        metavar="DIR",
-        help=f"Folder of the data sets. {default('$SOAP_DATA, else the cache folder of the user')}",
-    ),
+    Path | None, option("DIR", "Folder of the data sets.", default="$SOAP_DATA, else the cache folder of the user")
 ]
 Prior = Annotated[
     str | None,
-    typer.Option(
-        "--prior",
-        metavar="PATH",
-        help=f"The .safetensors file of the generative model for defense-gan or pixeldefend. "
-        f"{default('the bundled one')}",
+    option(
+        "PATH",
+        "The .safetensors file of the trained model behind defense-gan, pixeldefend, diffusion or autoencoder.",
+        default="the bundled one",
     ),
 ]
 Gradient = Annotated[
-    str | None,
-    typer.Option(
-        "--gradient",
-        metavar="NAME",
-        help=f"Label consistency only: paper, stop or exact. {default('that of the recipe')}",
-    ),
+    str | None, option("NAME", "Label consistency only: paper, stop or exact.", default="that of the recipe")
 ]
-Precision = Annotated[str, typer.Option("--precision", metavar="NAME", help="fp32, or bf16 for speed on a GPU.")]
+Precision = Annotated[str, option("NAME", "fp32, or bf16 for speed on a GPU.")]
 Resize = Annotated[bool, typer.Option("--resize", help="Scale images to the input size of the model (bilinear).")]
 
 
@@ -117,20 +113,39 @@ class DataOptions:
 class ImageOptions(DataOptions):
     """Which images to evaluate on."""
 
-    split: Annotated[str, typer.Option("--split", metavar="NAME", help="test or train.")] = "test"
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit", metavar="N", min=1, help=f"Only the first N images. {default('all; with --suite 1000')}"
-        ),
-    ] = None
+    split: Annotated[str, option("NAME", "test or train.")] = "test"
+    limit: Annotated[int | None, option("N", "Only the first N images.", default="all; with --suite 1000", min=1)] = (
+        None
+    )
+
+    def load(self, trained: TrainedModel) -> Dataset:
+        """The images, on the model's device."""
+        return trained.images(self.data, self.split, root=self.data_root, limit=self.limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsOptions:
+    """Where to append result rows."""
+
+    out: Annotated[Path | None, option("FILE", "JSONL file to append the rows to.")] = None
+
+    def check(self) -> None:
+        """Raise unless the file can be written; call it before long work."""
+        if self.out is not None:
+            atomic.check_writable(self.out.parent)
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Append the rows to the file, if there is one."""
+        if self.out is not None:
+            for row in rows:
+                Store(self.out).append(row)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
     """Where to write images."""
 
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the written images.")]
+    out: Annotated[Path, option("DIR", "Folder for the written images.")]
     force: Annotated[bool, typer.Option("--force", help="Overwrite files in --out; never an input file.")] = False
 
 
@@ -138,32 +153,21 @@ class OutputOptions:
 class AttackOptions:
     """Settings of an attack that replace the paper's."""
 
-    eps: Annotated[
-        float | None,
-        typer.Option("--eps", metavar="X", parser=number, help="Radius of fgsm and pgd, e.g. 0.3 or 8/255."),
-    ] = None
-    step_size: Annotated[
-        float | None, typer.Option("--step-size", metavar="X", parser=number, help="Step size of pgd.")
-    ] = None
-    steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Steps of pgd.")] = None
+    eps: Annotated[float | None, option("X", "Radius of fgsm and pgd, e.g. 0.3 or 8/255.", parser=number)] = None
+    step_size: Annotated[float | None, option("X", "Step size of pgd.", parser=number)] = None
+    steps: Annotated[int | None, option("N", "Steps of pgd.")] = None
 
     def settings(self) -> dict[str, float]:
         """The given settings by name."""
-        given = {"eps": self.eps, "step_size": self.step_size, "steps": self.steps}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PurifierOptions:
     """Settings of a purifier that replace the model's own."""
 
-    step_size: Annotated[
-        float | None,
-        typer.Option("--step-size", metavar="X", parser=number, help=f"Step size gamma. {default('of the model')}"),
-    ] = None
-    steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", help=f"Number of steps T. {default('of the model')}")
-    ] = None
+    step_size: Annotated[float | None, option("X", "Step size gamma.", default="of the model", parser=number)] = None
+    steps: Annotated[int | None, option("N", "Number of steps T.", default="of the model")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,28 +176,29 @@ class DefenceOptions:
 
     eps_pfy: Annotated[
         list[str] | None,
-        typer.Option(
-            "--eps-pfy",
-            metavar="CHOICE",
-            help="Radius of purification: min-aux (chosen for each image), min-aux-batch (one for each --batch, as in "
+        option(
+            "CHOICE",
+            "Radius of purification: min-aux (chosen for each image), min-aux-batch (one for each batch, as in "
             "the authors' code), oracle (chosen by the true label: an upper bound, not a defence), a number, or a "
-            f"fraction like 8/255; repeat for more. {default('min-aux')}",
+            "fraction like 8/255; repeat for more.",
+            default="min-aux",
         ),
     ] = None
     purifier: Annotated[
         list[str] | None,
-        typer.Option(
-            "--purifier",
-            metavar="NAME",
-            help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}; repeat for more. "
-            f"{default('soap if the model has an auxiliary task')}",
+        option(
+            "NAME",
+            f"{', '.join(NAMES[:-1])} or {NAMES[-1]}; repeat for more.",
+            default="soap if the model has an auxiliary task",
             autocompletion=completion(lambda: NAMES),
         ),
+    ] = None
+    purifier_option: Annotated[
+        list[str] | None, option("NAME=VALUE", "A setting of --purifier, e.g. bits=1 of bit-depth; repeat for more.")
     ] = None
     prior: Prior = None
     gradient: Gradient = None
 
-
-def recipe_names() -> list[str]:
-    """The bundled recipes of classifiers and of generative models."""
-    return [*recipes.names(), *recipes.generative.names()]
+    def settings(self) -> dict[str, Any]:
+        """The given settings of the purifier by name."""
+        return dict(map(parse_setting, self.purifier_option or ()))

@@ -1,38 +1,56 @@
 """`soap predict`, `soap attack` and `soap purify`: the user's own pictures."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from soap import zoo
-from soap.cli.console import Console, command
+from soap.cli.console import Console, command, table
 from soap.cli.options import (
+    PICTURE_FILES,
     AttackOptions,
     ModelName,
     OutputOptions,
-    PictureFiles,
     Prior,
     PurifierOptions,
     Resize,
     attack_names,
     completion,
-    default,
+    option,
 )
-from soap.cli.tables import table
 from soap.errors import InputError
-from soap.pictures import PictureReport, PictureResult, attack_pictures, predict_pictures, purify_pictures
+from soap.pictures import (
+    PictureOptions,
+    PictureReport,
+    PictureResult,
+    attack_pictures,
+    predict_pictures,
+    purify_pictures,
+)
 from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP_NAME, parse_radius
 
 
+@contextmanager
+def _working(console: Console, *, resize: bool, force: bool = False) -> Iterator[PictureOptions]:
+    """Show progress while pictures are read, changed and written with these options."""
+    shared: dict[str, Any] = {"seed": console.seed, "device": console.device, "batch_size": console.batch_size}
+    with console.progress() as show:
+        yield PictureOptions(resize=resize, force=force, watch=show, **shared)
+
+
+@command("predict", example="soap predict mnist-cnn-dr digit.png photos/ --resize")
 def predict_command(
     console: Console,
     model: ModelName,
-    files: PictureFiles,
+    files: Annotated[list[Path], PICTURE_FILES],
     purify: Annotated[
         bool | None,
         typer.Option(
-            "--purify/--no-purify", help=f"Purify first (min-aux). {default('if the model has an auxiliary task')}"
+            "--purify/--no-purify",
+            help="Purify first (min-aux). [dim]\\[default: if the model has an auxiliary task][/dim]",
         ),
     ] = None,
     resize: Resize = False,
@@ -43,10 +61,8 @@ def predict_command(
     and the auxiliary loss before and after. Colour is converted to grey or RGB as the model needs; the size only with
     --resize.
     """
-    with console.progress() as show:
-        done = predict_pictures(
-            model, files, purify=purify, resize=resize, device=console.device, batch=console.batch, watch=show
-        )
+    with _working(console, resize=resize) as options:
+        done = predict_pictures(model, files, options, purify=purify)
     view = table("picture", "bare", "purified", "eps", "auxiliary loss", right=("eps",))
     if done.method is None:
         view = table("picture", "prediction")
@@ -62,22 +78,20 @@ def predict_command(
     console.result({"model": done.model, "purifier": done.method, "images": images}, view)
 
 
+@command("attack", example="soap attack mnist-cnn-dr digits/ --attack pgd --out attacked")
 def attack_command(
     console: Console,
     *,
     model: ModelName,
-    files: PictureFiles,
+    files: Annotated[list[Path], PICTURE_FILES],
     output: OutputOptions,
-    attack: Annotated[
-        str, typer.Option("--attack", metavar="NAME", help="fgsm, pgd, cw or df.", autocompletion=attack_names)
-    ] = "pgd",
+    attack: Annotated[str, option("NAME", "fgsm, pgd, cw or df.", autocompletion=attack_names)] = "pgd",
     label: Annotated[
         int | None,
-        typer.Option(
-            "--label",
-            metavar="N",
-            help="The true class of all pictures. "
-            f"{default('y of the .npz, else the name of the class folder, else the prediction')}",
+        option(
+            "N",
+            "The true class of all pictures.",
+            default="y of the .npz, else the name of the class folder, else the prediction",
         ),
     ] = None,
     settings: AttackOptions,
@@ -90,20 +104,9 @@ def attack_command(
     .npz stays an .npz of floats. Predictions are those of the files as written. side-by-side.png shows the first
     pictures: input, adversarial picture, and the difference.
     """
-    with console.progress() as show:
+    with _working(console, resize=resize, force=output.force) as options:
         done = attack_pictures(
-            model,
-            files,
-            output.out,
-            attack=attack,
-            settings=settings.settings(),
-            label=label,
-            resize=resize,
-            force=output.force,
-            seed=console.seed,
-            device=console.device,
-            batch=console.batch,
-            watch=show,
+            model, files, output.out, options, attack=attack, settings=settings.settings(), label=label
         )
     view = table("picture", "true class", "input", "attacked", "Linf", "L2", "written to", right=("Linf", "L2"))
     for one in done.images:
@@ -115,37 +118,26 @@ def attack_command(
     console.info(f"{fooled} of {len(done.images)} are misclassified by the bare model ({done.method}).")
 
 
+@command("purify", example="soap purify mnist-cnn-dr attacked/ --out purified")
 def purify_command(
     console: Console,
     *,
     model: ModelName,
     output: OutputOptions,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILES...",
-            help="Image files (PNG, JPEG, WebP, BMP), folders of them, or .npz files with x.",
-            readable=False,  # reading reports it, with exit code 1 as for every other file
-        ),
-    ] = None,
+    files: Annotated[list[Path] | None, PICTURE_FILES] = None,
     purifier: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "NAME",
+            "Purify with a generative model instead of a classifier: defense-gan, pixeldefend, autoencoder or "
+            "diffusion. Then there is no MODEL: all arguments are FILES.",
             "--with",
-            metavar="NAME",
-            help="Purify with a generative model instead of a classifier: defense-gan or pixeldefend. "
-            "Then there is no MODEL: all arguments are FILES.",
             autocompletion=completion(lambda: BY_PRIOR),
         ),
     ] = None,
     prior: Prior = None,
     eps_pfy: Annotated[
-        str | None,
-        typer.Option(
-            "--eps-pfy",
-            metavar="CHOICE",
-            help=f"Radius: min-aux (chosen for each picture), or a number. {default('min-aux')}",
-        ),
+        str | None, option("CHOICE", "Radius: min-aux (chosen for each picture), or a number.", default="min-aux")
     ] = None,
     settings: PurifierOptions,
     resize: Resize = False,
@@ -169,25 +161,17 @@ def purify_command(
         raise InputError("--prior is the generative model of --with; add --with, or omit --prior.")
     elif not pictures:
         raise InputError(f"no pictures; name FILES after the model {model}, or add --with defense-gan.")
-    given = {
-        "eps": None if eps_pfy is None else parse_radius(eps_pfy),
-        "step_size": settings.step_size,
-        "steps": settings.steps,
-    }
-    with console.progress() as show:
+    given = {"eps": None if eps_pfy is None else parse_radius(eps_pfy), **vars(settings)}
+    chosen = {key: value for key, value in given.items() if value is not None}
+    with _working(console, resize=resize, force=output.force) as options:
         done = purify_pictures(
             model if purifier is None else None,
             pictures,
             output.out,
+            options,
             purifier=purifier or SOAP_NAME,
             prior=prior,
-            settings={key: value for key, value in given.items() if value is not None},
-            resize=resize,
-            force=output.force,
-            seed=console.seed,
-            device=console.device,
-            batch=console.batch,
-            watch=show,
+            settings=chosen,
         )
     predictions = ("input", "purified") if purifier is None else ()
     eps, loss = ("eps", "auxiliary loss") if purifier is None else ("largest change", "loss")
@@ -207,10 +191,3 @@ def _print_written(console: Console, content: dict[str, Any], done: PictureRepor
     images = [one.as_json() for one in done.images]
     console.result({**content, "images": images, "sheet": done.comparison}, view)
     console.info(f"Side by side: {done.comparison}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    command(app, "predict", example="soap predict mnist-cnn-dr digit.png photos/ --resize")(predict_command)
-    command(app, "attack", example="soap attack mnist-cnn-dr digits/ --attack pgd --out attacked")(attack_command)
-    command(app, "purify", example="soap purify mnist-cnn-dr attacked/ --out purified")(purify_command)

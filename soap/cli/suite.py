@@ -11,37 +11,26 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from soap import data as library
-from soap import zoo
 from soap._files import atomic
-from soap._runtime import distributed, interrupts
-from soap.cli.console import EXIT_INTERRUPTED, Console
-from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, completion, default
-from soap.cli.tables import table
+from soap.cli.console import EXIT_INTERRUPTED, Console, stop_on_signal, table
+from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, completion, option
 from soap.errors import InputError
 from soap.evaluation.checks import FAIL, WARN
-from soap.evaluation.plan import PROTOCOLS, SUITES, Threat, protocols
+from soap.evaluation.plan import protocols
+from soap.evaluation.protocols import DEFAULT_EFFORT, PROTOCOLS, QUICK_EFFORT, SUITES, Threat, default_effort
 from soap.evaluation.run_folder import RunFolder
-from soap.evaluation.suite import (
-    DEFAULT_QUERIES,
-    DEFAULT_STEPS,
-    QUICK_STEPS,
-    SuiteReport,
-    default_steps,
-    evaluate_suite,
-)
+from soap.evaluation.shards import AttackedShard
+from soap.evaluation.suite import SuiteReport, evaluate
 from soap.evaluation.summary import ProtocolResult, Summary, read_summary
-from soap.evaluation.verdict import NOTHING, TRUSTED, headline
-from soap.recipes.attacks import paper_radius
+from soap.evaluation.verdict import DASH, PASSED, RobustnessVerdict, headline
 from soap.recipes.purifiers import SOAP_NAME
-from soap.recipes.recipe import class_names
 from soap.recipes.run_request import RunRequest
-from soap.report.row_text import defence_text
-from soap.report.run_words import alone, gain, right, shown_lines, threat_words
-from soap.results import defence_from_json
+from soap.recipes.trained_model import open_model
+from soap.report.result_json import protocol_json, report_json
+from soap.report.run_words import protocol_lines, right, threat_words, words_beside
 
-EXIT_NOT_TRUSTED = 3
-"""Exit code of `--require trusted` for any other verdict."""
+EXIT_NOT_PASSED = 3
+"""Exit code of `--require passed` for any other verdict."""
 
 DEFAULT_LIMIT = 1000
 """Images without --limit: the 95 % interval is about three points wide."""
@@ -53,37 +42,51 @@ class SuiteOptions:
 
     suite: Annotated[
         str | None,
-        typer.Option(
-            "--suite",
-            metavar="NAME",
-            help=f"Use attacks that know the purifier, and check the result: {', '.join(SUITES)}, or one protocol: "
-            f"{', '.join(PROTOCOLS)}. Takes --eps, --norm, --steps ({DEFAULT_STEPS}, of quick {QUICK_STEPS}), "
-            f"--queries, --out and --require. {default('transfer only')}",
+        option(
+            "NAME",
+            f"Use attacks that know the purifier, and check the result: {', '.join(SUITES)}, or one protocol: "
+            f"{', '.join(PROTOCOLS)}. Takes --eps, --norm, --steps ({DEFAULT_EFFORT.steps}, of quick "
+            f"{QUICK_EFFORT.steps}), --queries, --restarts, --draws, --out and --require.",
+            default="transfer only",
             autocompletion=completion(lambda: (*SUITES, *PROTOCOLS)),
         ),
     ] = None
-    norm: Annotated[
-        str | None, typer.Option("--norm", metavar="NAME", help=f"With --suite: linf or l2. {default('linf')}")
-    ] = None
+    norm: Annotated[str | None, option("NAME", "With --suite: linf, l2 or l1.", default="linf")] = None
     queries: Annotated[
+        int | None, option("N", "With --suite: queries of black-box attacks.", default="1000, quick 100", min=1)
+    ] = None
+    restarts: Annotated[
         int | None,
-        typer.Option(
-            "--queries", metavar="N", min=1, help=f"With --suite: queries of black-box attacks. {default('1000')}"
+        option(
+            "N",
+            "With --suite: restarts of the adaptive attacks.",
+            default=f"{DEFAULT_EFFORT.restarts}, quick {QUICK_EFFORT.restarts}",
+            min=1,
+        ),
+    ] = None
+    draws: Annotated[
+        int | None,
+        option(
+            "N",
+            "With --suite: draws of a random defence over which the adaptive attacks average in the end.",
+            default=f"{max(DEFAULT_EFFORT.draws)}, quick {max(QUICK_EFFORT.draws)}",
+            min=1,
         ),
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="RUN",
-            help=f"With --suite: folder of the run, its images and its report. {default('runs/MODEL-SUITE')}",
+        option("RUN", "With --suite: folder of the run, its images and its report.", default="runs/MODEL-SUITE"),
+    ] = None
+    shard: Annotated[
+        str | None,
+        option(
+            "I/N",
+            "With --suite: attack only part I (0 to N - 1) of N of the images; `soap merge` merges the parts.",
+            default="all",
         ),
     ] = None
     require: Annotated[
-        str | None,
-        typer.Option(
-            "--require", metavar="trusted", help="With --suite: exit code 3 unless the verdict is TRUSTED BOUND."
-        ),
+        str | None, option("passed", "With --suite: exit code 3 unless the verdict is CHECKS PASSED.")
     ] = None
 
 
@@ -97,15 +100,14 @@ def run_suite(
 ) -> None:
     """Run a suite and print its report."""
     suite = str(options.suite)
-    _check_options(options, defence)
-    network = zoo.load(model, device=console.device, gradient=defence.gradient)
-    recipe = zoo.recipe(model)
-    data = library.load(images.data or recipe.data, images.split, root=images.data_root)
-    data = data.numbered_by(class_names(recipe, network.classes))
-    data = data.take(min(DEFAULT_LIMIT, len(data)) if images.limit is None else images.limit).to(console.device)
-    if settings.eps is None and options.norm == "l2":
-        raise InputError("--norm l2 has no radius in the paper's tables; give --eps, e.g. --eps 0.5.")
-    eps = paper_radius(data.name, recipe, network) if settings.eps is None else settings.eps
+    shard = _check_options(options, defence)
+    trained = open_model(model, device=console.device, gradient=defence.gradient)
+    network, data = trained.model, images.load(trained)
+    if images.limit is None:
+        data = data.take(min(DEFAULT_LIMIT, len(data)))
+    if settings.eps is None and options.norm in ("l2", "l1"):
+        raise InputError(f"--norm {options.norm} has no radius in the paper's tables; give --eps, e.g. --eps 0.5.")
+    eps = trained.radius(data.name) if settings.eps is None else settings.eps
     threat = Threat(eps=eps, norm=options.norm or "linf")
     purifier = defence.purifier[0] if defence.purifier else SOAP_NAME
     min_aux = "min-aux" if purifier == SOAP_NAME and (defence.purifier or network.purifiable) else None
@@ -113,55 +115,77 @@ def run_suite(
         model=model,
         gradient=defence.gradient,
         eps_pfy=defence.eps_pfy[0] if defence.eps_pfy else min_aux,
-        data=images.data or recipe.data,
+        data=images.data or trained.recipe.data,
         split=images.split,
         limit=len(data),
         command="",
         purifier=purifier,
         prior=defence.prior,
         seed=console.seed,
+        purifier_options=tuple(defence.purifier_option or ()),
     )
     name = network.name if purifier == SOAP_NAME else f"{network.name}-{purifier}"
-    folder = options.out or Path("runs") / f"{name}-{suite}"
+    folder = options.out or Path("runs") / f"{name}-{suite}" / ("" if shard is None else str(shard[0]))
     atomic.check_writable(folder)
-    numbers = {
-        "steps": default_steps(suite) if settings.steps is None else settings.steps,
-        "queries": DEFAULT_QUERIES if options.queries is None else options.queries,
-        "batch": console.batch,
+    effort = default_effort(suite)
+    numbers: dict[str, Any] = {
+        "steps": effort.steps if settings.steps is None else settings.steps,
+        "queries": effort.queries if options.queries is None else options.queries,
+        "restarts": effort.restarts if options.restarts is None else options.restarts,
+        "draws": max(effort.draws) if options.draws is None else options.draws,
+        "batch_size": console.batch_size,
         "seed": console.seed,
     }
-    note = {**asdict(request), "command": _full_command(request, suite, threat, numbers, folder)}
+    stated = {**numbers, "shard": options.shard}
+    note = {**asdict(request), "command": _full_command(request, suite, threat, stated, folder)}
     target = request.defence(console.device)
     if request.bare:
         console.info(f"{network.name} has no auxiliary task to purify with: the bare classifier is attacked.")
-    with interrupts.stop_on_signal() as stop, console.progress() as show:
-        report = evaluate_suite(
-            target, data, threat, suite=suite, out=folder, note=note, watch=show, stop=stop, **numbers
+    with stop_on_signal() as stop, console.progress() as show:
+        report = evaluate(
+            target,
+            data,
+            suite=suite,
+            eps=threat.eps,
+            norm=threat.norm,
+            shard=shard,
+            out=folder,
+            note=note,
+            watch=show,
+            stop=stop,
+            **numbers,
         )
-    if report is None:
+    if isinstance(report, AttackedShard):
+        _print_shard(console, report)
+        return
+    if not isinstance(report, SuiteReport):
         _print_stopped(console, folder, read_summary(RunFolder(folder), data, unfinished=True))
         raise typer.Exit(EXIT_INTERRUPTED)
-    console.result({**report_content(report), "finished": True, "run": folder}, _view(report))
+    console.result({**report_json(report), "finished": True, "run": folder}, _view(report))
     console.info(f"The run is in {folder}; `soap report {shlex.quote(str(folder))}` makes a page of it.")
-    if options.require is not None and report.verdict.name != TRUSTED:
-        raise typer.Exit(EXIT_NOT_TRUSTED)
+    if options.require is not None and report.verdict.name != PASSED:
+        raise typer.Exit(EXIT_NOT_PASSED)
 
 
-def _check_options(options: SuiteOptions, defence: DefenceOptions) -> None:
-    """Raise for bad options before anything is read."""
-    if distributed.processes().is_distributed:
-        raise InputError(
-            f"--suite runs in one process, got {distributed.processes().world_size}; start it without a launcher."
-        )
+def _check_options(options: SuiteOptions, defence: DefenceOptions) -> tuple[int, int] | None:
+    """The parsed --shard; raises for bad options before anything is read."""
     protocols(str(options.suite))  # raises for an unknown name
-    if options.require not in (None, "trusted"):
-        raise InputError(f"--require is {options.require!r}, expected trusted; omit it to accept any verdict.")
-    for option, given in (("--eps-pfy", defence.eps_pfy), ("--purifier", defence.purifier)):
+    if options.require not in (None, "passed"):
+        raise InputError(f"--require is {options.require!r}, expected passed; omit it to accept any verdict.")
+    for name, given in (("--eps-pfy", defence.eps_pfy), ("--purifier", defence.purifier)):
         if given and len(given) > 1:
-            raise InputError(f"--suite evaluates one defence, got {len(given)} of {option}; give one of them.")
+            raise InputError(f"--suite evaluates one defence, got {len(given)} of {name}; give one of them.")
+    if options.shard is None:
+        return None
+    if options.require is not None:
+        raise InputError("--require excludes --shard: a shard has no verdict; give it when you finish the merged run.")
+    index, _, count = options.shard.partition("/")
+    if not (index.isdecimal() and count.isdecimal()):
+        raise InputError(f"--shard is {options.shard!r}, expected I/N with I from 0 to N - 1, e.g. 0/4.")
+    return int(index), int(count)
 
 
-def _full_command(request: RunRequest, suite: str, threat: Threat, numbers: dict[str, int], out: Path) -> str:
+def _full_command(request: RunRequest, suite: str, threat: Threat, numbers: dict[str, Any], out: Path) -> str:
     """The whole command with its defaults."""
     given: dict[str, object] = {
         "--suite": suite,
@@ -174,58 +198,37 @@ def _full_command(request: RunRequest, suite: str, threat: Threat, numbers: dict
         "--gradient": request.gradient,
         "--eps": repr(threat.eps),
         "--norm": threat.norm,
-        **{f"--{name}": value for name, value in numbers.items()},
+        **{"--" + name.replace("_", "-"): value for name, value in numbers.items()},
         "--out": out,
     }
     parts = [str(part) for pair in given.items() if pair[1] is not None for part in pair]
+    parts += [part for setting in request.purifier_options for part in ("--purifier-option", setting)]
     return shlex.join(["soap", "evaluate", request.model, *parts])
+
+
+def _print_shard(console: Console, part: AttackedShard) -> None:
+    """Print what a finished shard holds, and what to do next."""
+    first, last, folder = part.images[0], part.images[-1], part.folder.path
+    content = {"finished": True, "run": folder, "shard": [part.index, part.count], "images": [first, last]}
+    console.result(content, f"Shard {part.index} of {part.count}, images {first:,} to {last:,}, is in {folder}.")
+    console.info("When all shards are finished: `soap merge SHARDS... --out RUN`.")
 
 
 def _print_stopped(console: Console, folder: Path, summary: Summary) -> None:
     """Print the finished protocols and how to resume."""
-    content = {"finished": False, "run": folder, "protocols": [_line(line) for line in summary.protocols]}
+    content = {"finished": False, "run": folder, "protocols": [protocol_json(line) for line in summary.protocols]}
     done = (summary.clean, *summary.protocols)
-    view: RenderableType = _protocols(summary, done) if summary.protocols else "no protocol is finished yet"
+    view: RenderableType = _protocols(done) if summary.protocols else "no protocol is finished yet"
     console.result(content, view)
     console.info(f"Stopped. Finished work is kept in {folder}: run the same command again to resume.")
 
 
-def report_content(report: SuiteReport) -> dict[str, Any]:
-    """The report as JSON."""
-    summary = report.summary
-    return {
-        "model": summary.plan["target"]["name"],
-        "defence": defence_text(defence_from_json(summary.plan["target"]["defence"])),
-        "threat": summary.plan["threat"],
-        "suite": summary.plan["suite"],
-        "verdict": {"name": report.verdict.name, "reasons": list(report.verdict.reasons)},
-        "headline": None if report.verdict.name == NOTHING else _line(summary.worst),
-        "clean": _line(summary.clean),
-        "protocols": [_line(line) for line in summary.protocols],
-        "checks": [asdict(one) for one in report.findings],
-        "left_out": dict(summary.plan["left_out"]),
-        "rows": [row.as_json() for row in report.rows],
-    }
-
-
-def _line(line: ProtocolResult) -> dict[str, Any]:
-    return {
-        "protocol": line.protocol,
-        "n": line.n,
-        "correct": line.correct,
-        "accuracy": line.accuracy,
-        "interval": list(line.interval),
-        "bare": None if line.bare is None else float(line.bare.mean()),
-        "gain": None if line.gain is None else list(line.gain),
-        "seconds": round(line.seconds, 3),
-    }
-
-
 def _view(report: SuiteReport) -> Group:
-    """The report as text and tables: headline, protocols, checks and warnings."""
+    """The report as text and tables: headline, protocols, checks and warnings; dashes where a check failed."""
     summary, verdict = report.summary, report.verdict
     parts: list[RenderableType] = [Text(headline(summary, verdict), style="bold"), Text(threat_words(summary))]
-    parts += [_protocols(summary, shown_lines(report)), _checks(report)]
+    parts += [Text(words) for words in words_beside(report)]
+    parts += [_protocols(protocol_lines(report), verdict), _checks(report)]
     parts += [Text(f"{one.state} {one.number}: {one.meaning}") for one in report.findings if one.state in (WARN, FAIL)]
     skipped = summary.plan["left_out"]
     if skipped:
@@ -233,19 +236,16 @@ def _view(report: SuiteReport) -> Group:
     return Group(*parts)
 
 
-def _protocols(summary: Summary, lines: Sequence[ProtocolResult]) -> rich.table.Table:
-    """A table row for each protocol; the bare classifier is evaluated on the same points."""
-    purifies = summary.plan["purifies"]
-    others = ("bare on the same points, %", "gain, points") if purifies else ()
-    view = table("protocol", "accuracy, %", *others, "seconds", right=("seconds",))
+def _protocols(lines: Sequence[ProtocolResult], verdict: RobustnessVerdict | None = None) -> rich.table.Table:
+    """A table row for each protocol. verdict: of a finished run."""
+    view = table("protocol", "accuracy, %", "images", "seconds", right=("images", "seconds"))
     for line in lines:
-        cells = (alone(line), gain(line)) if purifies else ()
-        view.add_row(line.protocol, right(line), *cells, f"{line.seconds:.1f}")
+        view.add_row(line.protocol, right(line, verdict), f"{line.n:,}", f"{line.seconds:.1f}")
     return view
 
 
 def _checks(report: SuiteReport) -> rich.table.Table:
     view = table("state", "check", "result", whole=("state",))
     for finding in report.findings:
-        view.add_row(finding.state, f"{finding.number}. {finding.name}", finding.measured)
+        view.add_row(finding.state, f"{finding.number}. {finding.name}", report.verdict.measured(finding) or DASH)
     return view

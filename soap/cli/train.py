@@ -10,16 +10,25 @@ import typer
 from soap import data as library
 from soap import recipes, validate
 from soap._files import atomic
-from soap._runtime import devices, interrupts
-from soap.cli.console import EXIT_INTERRUPTED, Console, command
-from soap.cli.options import DataOptions, Precision, completion, default, recipe_names
-from soap.cli.tables import percent
+from soap._runtime import devices
+from soap.cli.console import EXIT_INTERRUPTED, Console, command, percent, stop_on_signal
+from soap.cli.options import DataOptions, Precision, completion, option
 from soap.errors import InputError
 from soap.recipes import GenerativeRecipe
 from soap.recipes.purifiers import purifier_of
 from soap.training import BaseProgress, GenerativeProgress, Progress, checkpoint
 
 
+def _recipe_names() -> list[str]:
+    return [*recipes.names(), *recipes.generative.names()]
+
+
+@command(
+    "train",
+    example="soap train mnist-fcn-dr --data mnist-mini --epochs 5 --out runs/trial",
+    without=("batch_size",),
+    shared=True,
+)
 def train_command(
     console: Console,
     *,
@@ -28,35 +37,25 @@ def train_command(
         typer.Argument(
             metavar="RECIPE",
             help="A bundled recipe (`soap models -v` lists them), or the path of a .toml file.",
-            autocompletion=completion(recipe_names, ".toml"),
+            autocompletion=completion(_recipe_names, ".toml"),
         ),
     ],
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", metavar="N", min=1, help="Epochs, instead of the recipe's.")
-    ] = None,
-    decay: Annotated[
-        str | None,
-        typer.Option("--decay", metavar="NAME", help="Of the learning rate: milestones, or cosine for few epochs."),
-    ] = None,
+    epochs: Annotated[int | None, option("N", "Epochs, instead of the recipe's.", min=1)] = None,
+    decay: Annotated[str | None, option("NAME", "Of the learning rate: milestones, or cosine for few epochs.")] = None,
     dropout: Annotated[
         float | None,
-        typer.Option(
-            "--dropout",
-            metavar="X",
+        option(
+            "X",
+            "Instead of the network's. Use 0 to train the Wide-ResNet for few epochs: its batch-norm statistics "
+            "do not fit evaluation without dropout otherwise.",
             min=0,
             max=1,
-            help="Instead of the network's. Use 0 to train the Wide-ResNet for few epochs: its batch-norm statistics "
-            "do not fit evaluation without dropout otherwise.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Instead of the recipe's.")] = None,
+    seed: Annotated[int | None, option("N", "Instead of the recipe's.", min=0)] = None,
     images: DataOptions,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N training images, for a trial.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help=f"Folder of the run. {default('runs/NAME')}")
-    ] = None,
+    limit: Annotated[int | None, option("N", "Only the first N training images, for a trial.", min=1)] = None,
+    out: Annotated[Path | None, option("DIR", "Folder of the run.", default="runs/NAME")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     precision: Precision = "fp32",
     compiled: Annotated[
@@ -78,11 +77,12 @@ def train_command(
         raise InputError(f"--decay and --dropout are for classifiers; {plan.name} is a generative model.")
     plan = recipes.revised(plan, data=images.data, epochs=epochs, seed=seed, decay=decay, dropout=dropout)
     folder = out or Path("runs") / plan.name
-    _check_folder(folder, resume)
+    atomic.check_writable(folder)
+    checkpoint.check_folder(folder, resume=resume)
     data = library.load(plan.data, "train", root=images.data_root).take(limit)
     if limit is not None:
         plan = recipes.with_comment(plan, f"Trained on the first {limit} images of the training split alone.")
-    with interrupts.stop_on_signal() as stop, console.progress() as show:
+    with stop_on_signal() as stop, console.progress() as show:
 
         def watch(progress: BaseProgress) -> None:
             show("training", progress.step, progress.steps, describe(progress))
@@ -117,18 +117,3 @@ def describe(progress: BaseProgress) -> str:
     elif isinstance(progress, GenerativeProgress):
         metrics = "".join(f"{name} {value:.4g}, " for name, value in progress.metrics.items())
     return f"epoch {progress.epoch}/{progress.epochs}, {metrics}{progress.images_per_second:,.0f} images/s"
-
-
-def _check_folder(folder: Path, resume: bool) -> None:
-    atomic.check_writable(folder)
-    exists = (folder / checkpoint.NAME).exists()
-    if exists and not resume:
-        raise InputError(f"{folder} contains an earlier run; continue it with --resume, or choose another --out.")
-    if resume and not exists:
-        raise InputError(f"{folder} contains no checkpoint to resume; omit --resume, or name the run with --out.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    example = "soap train mnist-fcn-dr --data mnist-mini --epochs 5 --out runs/trial"
-    command(app, "train", example=example, without=("batch",), shared=True)(train_command)

@@ -1,50 +1,41 @@
 """`soap tune`: choose purifier settings for a model on images of the user."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import rich.table
-import typer
 from rich.console import Group
 from rich.text import Text
 
-from soap import data as library
-from soap import zoo
 from soap._files import atomic
-from soap.cli.console import Console, command
-from soap.cli.options import DataOptions, ModelName, default, number
-from soap.cli.tables import percent, table
+from soap.cli.console import Console, command, percent, table
+from soap.cli.options import DataOptions, ModelName, number, option
 from soap.evaluation.tuning import Tuning
 from soap.evaluation.tuning import tune as find_settings
-from soap.recipes.attacks import paper_radius
-from soap.recipes.recipe import class_names
+from soap.recipes.trained_model import open_model
 from soap.report import UPPER_BOUND
+from soap.report.result_json import tuning_json
 
 
+@command("tune", example="soap tune mnist-fcn-dr --data digits/ --eps 0.3 --out runs/tune")
 def tune_command(
     console: Console,
     *,
     model: ModelName,
     images: DataOptions,
-    split: Annotated[
-        str, typer.Option("--split", metavar="NAME", help="train or test; do not tune on the images you test on.")
-    ] = "train",
+    split: Annotated[str, option("NAME", "train or test; do not tune on the images you test on.")] = "train",
     eps: Annotated[
         float | None,
-        typer.Option(
-            "--eps",
-            metavar="X",
+        option(
+            "X",
+            "Radius of the attack to defend against, e.g. 0.3 or 8/255.",
+            default="that of the paper",
             parser=number,
-            help=f"Radius of the attack to defend against, e.g. 0.3 or 8/255. {default('that of the paper')}",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of images, drawn by --seed.")] = 100,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Images processed at a time.")] = 100,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help=f"Folder for tune.json and its plot. {default('runs/tune-MODEL')}"),
-    ] = None,
+    limit: Annotated[int, option("N", "Number of images, drawn by --seed.", min=1)] = 100,
+    batch_size: Annotated[int, option("N", "Images processed at a time.", min=1)] = 100,
+    out: Annotated[Path | None, option("DIR", "Folder for tune.json and its plot.", default="runs/tune-MODEL")] = None,
 ) -> None:
     """Choose gamma, T and the radii for a model on your images, and plot the paper's Figure 3 for them.
 
@@ -54,31 +45,21 @@ def tune_command(
     """
     from soap.report.tuning_curve import save  # imported here because matplotlib is slow to import
 
-    network, recipe = zoo.load(model, device=console.device), zoo.recipe(model)
-    network.auxiliary  # noqa: B018  # raises before the work if the model has no task
-    folder = out or Path("runs") / f"tune-{network.name}"
+    trained = open_model(model, device=console.device)
+    trained.model.auxiliary  # noqa: B018  # raises before the work if the model has no task
+    folder = out or Path("runs") / f"tune-{trained.model.name}"
     atomic.check_writable(folder)
-    data = library.load(images.data or recipe.data, split, root=images.data_root)
-    data = data.numbered_by(class_names(recipe, network.classes)).to(console.device)
-    radius = paper_radius(data.name, recipe, network) if eps is None else eps
+    data = trained.images(images.data, split, root=images.data_root)
+    radius = trained.radius(data.name) if eps is None else eps
     with console.progress() as show:
-        found = find_settings(network, data, radius, limit=limit, batch=batch, seed=console.seed, watch=show)
-    paths, best = save(found, folder), found.best
-    content = {
-        "model": found.model,
-        "data": found.data,
-        "n": found.n,
-        "eps_adv": found.eps_adv,
-        "elbow": best.elbow,
-        "purifier": asdict(found.purification),
-        "helps": found.helps,
-        "accuracy": {
-            "clean": {"bare": found.bare_clean, "purified": best.clean_accuracy},
-            "attacked": {"bare": found.bare_attacked, "purified": best.attacked_accuracy},
-        },
-        "files": paths,
-    }
-    console.result(content, Group(_candidates(found), Text(_conclusion(found)), Text(_recipe_section(found))))
+        found = find_settings(
+            trained.model, data, radius, limit=limit, batch_size=batch_size, seed=console.seed, watch=show
+        )
+    paths = save(found, folder)
+    console.result(
+        {**tuning_json(found), "files": paths},
+        Group(_candidates(found), Text(_conclusion(found)), Text(_recipe_section(found))),
+    )
     console.info(f"The curve and all results: {', '.join(map(str, paths))}.")
 
 
@@ -107,8 +88,3 @@ def _recipe_section(found: Tuning) -> str:
     chosen = found.purification
     grid = ", ".join(map(repr, chosen.grid))
     return f"\n[purifier]\nstep_size = {chosen.step_size!r}\nsteps = {chosen.steps}\ngrid = [{grid}]"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app, "tune", example="soap tune mnist-fcn-dr --data digits/ --eps 0.3 --out runs/tune")(tune_command)

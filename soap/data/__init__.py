@@ -1,6 +1,6 @@
 """Images as tensors in [0, 1]: published, bundled and user data sets, downloads, and augmentation."""
 
-from soap.data.augment import gaussian_noise, random_crop, random_flip, random_rotation
+from soap.data.augment import gaussian_noise, random_affine, random_crop, random_flip, random_rotation
 from soap.data.dataset import Dataset
 from soap.data.downloads import download, import_files
 from soap.data.loading import Presence, load, status
@@ -13,6 +13,7 @@ __all__ = [
     "gaussian_noise",
     "import_files",
     "load",
+    "random_affine",
     "random_crop",
     "random_flip",
     "random_rotation",

@@ -38,6 +38,29 @@ def random_flip(
     return torch.where(mirrored[:, None, None, None], x.flip(-1), x)
 
 
+def random_affine(
+    x: Float[Tensor, "batch channels height width"], amount: float, generator: torch.Generator
+) -> Float[Tensor, "batch channels height width"]:
+    """Turn, scale and shear each image about its centre by bicubic interpolation; new pixels are 0 (black).
+
+    amount: largest angle in radians, and largest change of scale and of shear; all three are uniform within it. The
+    result is clipped to [0, 1], because bicubic interpolation overshoots at edges.
+    """
+    _check(x, generator)
+    if not 0 <= amount < 1:
+        raise InputError(f"amount is {amount}; expected 0 or more, and less than 1.")
+    batch, _, height, width = x.shape
+    drawn = torch.rand(3, batch, generator=generator, device=x.device, dtype=x.dtype)
+    angle, change, shear = amount * (2 * drawn - 1)
+    cos, sin = (1 + change) * angle.cos(), (1 + change) * angle.sin()
+    zero = torch.zeros_like(cos)
+    # From output to input positions, in units of half the width and half the height.
+    rows = (cos, (shear - sin) * height / width, zero, sin * width / height, cos, zero)
+    matrix = torch.stack(rows, 1).reshape(batch, 2, 3)
+    grid = torch.nn.functional.affine_grid(matrix, list(x.shape), align_corners=False)
+    return torch.nn.functional.grid_sample(x, grid, mode="bicubic", align_corners=False).clamp(0, 1)
+
+
 def gaussian_noise(
     x: Float[Tensor, "batch *shape"],
     sigma: float,

@@ -14,6 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -118,17 +119,8 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
         return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def read_cifar10(paths: Sequence[Path]) -> Arrays:
-    """Images [n, 3, 32, 32] and classes [n] of CIFAR-10 files, in the order given."""
-    return _read_cifar(paths, (len(CIFAR10_CLASSES),))
-
-
-def read_cifar100(paths: Sequence[Path]) -> Arrays:
-    """Images [n, 3, 32, 32] and fine classes [n] of CIFAR-100 files, in the order given."""
-    return _read_cifar(paths, (COARSE_CLASS_COUNT, len(CIFAR100_CLASSES)))
-
-
-def _read_cifar(paths: Sequence[Path], label_counts: Sequence[int]) -> Arrays:
+def read_cifar(paths: Sequence[Path], label_counts: Sequence[int]) -> Arrays:
+    """Images [n, 3, 32, 32] and classes [n] (CIFAR-100: fine ones) of CIFAR files, in the order given."""
     records = np.concatenate([_cifar_records(path, label_counts) for path in paths])
     pixels = records[:, len(label_counts) :]
     return pixels.reshape(-1, 3, 32, 32), records[:, len(label_counts) - 1]
@@ -153,3 +145,7 @@ def _cifar_records(path: Path, label_counts: Sequence[int]) -> npt.NDArray[np.ui
                 "The file is damaged or of another data set."
             )
     return records
+
+
+read_cifar10 = partial(read_cifar, label_counts=(len(CIFAR10_CLASSES),))
+read_cifar100 = partial(read_cifar, label_counts=(COARSE_CLASS_COUNT, len(CIFAR100_CLASSES)))

@@ -3,11 +3,13 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from soap import validate
 from soap.errors import InputError, unknown
 from soap.shapes import Float, Int, Tensor
 
@@ -15,6 +17,9 @@ SPLITS = ("train", "test")
 
 Values = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 """Inputs as read from a file: bytes, or float32 in [0, 1]."""
+
+Array = Tensor | npt.NDArray[Any]
+"""A tensor or a numpy array."""
 
 FINGERPRINT_BLOCK = 256  # images converted at a time, to stay in the CPU cache
 
@@ -93,11 +98,7 @@ class Dataset:
 
 
 def make_dataset(
-    name: str,
-    split: str,
-    values: Values,
-    labels: npt.NDArray[np.integer],
-    classes: Sequence[str],
+    name: str, split: str, values: Values, labels: npt.NDArray[np.integer], classes: Sequence[str]
 ) -> Dataset:
     """A `Dataset` from arrays: bytes are divided by 255, float32 in [0, 1] is kept."""
     x = torch.from_numpy(np.ascontiguousarray(values))
@@ -105,6 +106,23 @@ def make_dataset(
         x = x.to(torch.float32).div_(255)
     y = torch.from_numpy(labels.astype(np.int64))
     return Dataset(name=name, split=split, x=x, y=y, classes=tuple(classes), sha256=fingerprint(values, labels))
+
+
+def as_dataset(x: Array, y: Array, *, classes: int, name: str = "arrays", split: str = "train") -> Dataset:
+    """Return inputs [n, ...] (bytes, or floats in [0, 1]) and class indices [n] as a `Dataset` on the CPU."""
+    values, labels = _to_numpy(x), _to_numpy(y)
+    if values.dtype != np.uint8:
+        if not np.issubdtype(values.dtype, np.floating):
+            raise InputError(f"inputs are {values.dtype}; expected bytes (uint8) or floats in [0, 1].")
+        values = values.astype(np.float32)
+        validate.inputs(torch.from_numpy(np.ascontiguousarray(values)))
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise InputError(f"labels are {labels.dtype}; expected integers: class indices from 0 to {classes - 1}.")
+    return make_dataset(name, split, values, labels, [str(number) for number in range(classes)])
+
+
+def _to_numpy(array: Array) -> npt.NDArray[Any]:
+    return array.detach().cpu().numpy() if isinstance(array, Tensor) else np.asarray(array)
 
 
 def fingerprint(values: Values, labels: npt.NDArray[np.integer]) -> str:
@@ -127,9 +145,10 @@ def _as_bytes(values: Values) -> npt.NDArray[np.uint8] | None:
     as_bytes = np.empty(values.shape, np.uint8)
     for start in range(0, len(values), FINGERPRINT_BLOCK):
         block = values[start : start + FINGERPRINT_BLOCK]
+        part = as_bytes[start : start + FINGERPRINT_BLOCK]
         with np.errstate(invalid="ignore"):  # the comparison below rejects NaN
-            as_bytes[start : start + FINGERPRINT_BLOCK] = np.rint(block * np.float32(255))
-        if not np.array_equal(as_bytes[start : start + FINGERPRINT_BLOCK].astype(np.float32) / np.float32(255), block):
+            part[:] = np.rint(block * np.float32(255))
+        if not np.array_equal(part.astype(np.float32) / np.float32(255), block):
             return None
     return as_bytes
 

@@ -7,14 +7,12 @@ stays until the new one is complete. Only the expected files of an archive are e
 import gzip
 import hashlib
 import http.client
-import shutil
 import tarfile
 import tempfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from soap._files import atomic
@@ -52,7 +50,8 @@ def download(
     source = known_source(name)
     folder = data_root(root) / source.folder
     mirrors = source.mirrors if mirror is None else (mirror.rstrip("/") + "/",)
-    with _writing_to(folder):
+    with atomic.file_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
         for remote in source.remotes:
             files = source.inside(remote)
             if all(_is_intact(file, folder, source) for file in files):
@@ -78,15 +77,16 @@ def import_files(name: str, folder: Path, *, root: Path | None = None) -> Path:
         elif (got := atomic.sha256(packed)) != archive.sha256:
             raise FileError(f"{packed}: sha256 is {got}; expected {archive.sha256}. Get the archive again.")
     target = data_root(root) / source.folder
-    with _writing_to(target):
-        _install(target, source, found)
+    with atomic.file_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+    _install(target, source, found)
     return target
 
 
 def fetch(url: str, remote: Remote, target: Path, progress: DownloadProgress | None = None) -> None:
     """Download `url` to `target`, which appears only when complete and with the SHA-256 of `remote`.
 
-    A partial download is kept beside it as `.part` and resumed by the next call. A part with other content is removed,
+    A partial download is kept next to it as `.part` and resumed by the next call. A part with other content is removed,
     and the file is downloaded once more from its beginning.
     """
     if not url.startswith(("https://", "http://")):
@@ -204,17 +204,13 @@ def _find_packed(name: str, source: Source, folder: Path) -> list[PackedFiles]:
 
 
 def _install(folder: Path, source: Source, found: list[PackedFiles]) -> None:
-    """Unpack into a temporary folder beside the target, verify, then rename into place."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as temporary:
-        ready = Path(temporary)
-        names = []
+    """Unpack and verify in a temporary folder next to the target, then rename into place."""
+    with atomic.file_errors(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as temporary:
         for packed, files in found:
-            unpack(packed, files, source, ready)
-            for file in files:
-                verify_file(ready / file.name, file, source)
-                names.append(file.name)
+            unpack(packed, files, source, Path(temporary))
+        names = [file.name for _, files in found for file in files]
         for name in names:
-            (ready / name).replace(folder / name)
+            (Path(temporary) / name).replace(folder / name)
 
 
 def _is_intact(file: DataFile, folder: Path, source: Source) -> bool:
@@ -227,48 +223,15 @@ def _is_intact(file: DataFile, folder: Path, source: Source) -> bool:
     return path is not None
 
 
-@contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
-    """Create `folder`; raise a `FileError` when it, or a file in it, cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(
-            f"cannot write in {folder}: {error.strerror or error}. Free disk space or choose another folder "
-            "with --data-root or $SOAP_DATA."
-        ) from error
-
-
-def unpacked_bytes(path: Path, limit: int) -> Iterator[bytes]:
-    """A file's bytes in chunks, decompressed if it is gzipped; at most one byte more than `limit`."""
-    left = limit + 1
-    with open_plain_or_gzip(path) as stream:
-        while left and (chunk := stream.read(min(READ_BYTES, left))):
-            left -= len(chunk)
-            yield chunk
-
-
 def verify_file(path: Path, file: DataFile, source: Source) -> None:
     """Raise unless `path`, plain or gzipped, contains exactly the published `file`.
 
-    Where no checksum is known, the size must match and the reader must accept the content.
+    If no checksum is known, the size must match and the reader must accept the content.
     """
-    digest, size = hashlib.sha256(), 0
-    for chunk in unpacked_bytes(path, file.size):
-        digest.update(chunk)
-        size += len(chunk)
-    if size != file.size:
-        got = f"more than {file.size}" if size > file.size else str(size)
-        raise FileError(f"{path}: has {got} bytes; expected {file.size} ({file.name}). Get the file again.")
+    with open_plain_or_gzip(path) as stream:
+        _copy(stream.read, lambda chunk: None, file, path)
     if file.sha256 is None:
         source.read([path])
-    elif digest.hexdigest() != file.sha256:
-        raise FileError(
-            f"{path}: sha256 is {digest.hexdigest()}; expected {file.sha256} ({file.name}). Get the file again."
-        )
 
 
 def unpack(packed: Path, files: tuple[DataFile, ...], source: Source, target: Path) -> None:
@@ -277,9 +240,8 @@ def unpack(packed: Path, files: tuple[DataFile, ...], source: Source, target: Pa
         _extract(packed, files, source, target)
         return
     (file,) = files
-    with (target / file.name).open("wb") as out:
-        for chunk in unpacked_bytes(packed, file.size):
-            out.write(chunk)
+    with open_plain_or_gzip(packed) as stream, (target / file.name).open("wb") as out:
+        _copy(stream.read, out.write, file, packed)
 
 
 def _extract(archive: Path, files: tuple[DataFile, ...], source: Source, target: Path) -> None:
@@ -292,8 +254,14 @@ def _extract(archive: Path, files: tuple[DataFile, ...], source: Source, target:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 file = missing.pop(str(PurePosixPath(member.name)), None)
-                if file is not None:
-                    _extract_member(tar, member, file, target)
+                if file is None:
+                    continue
+                content = tar.extractfile(member) if member.isreg() else None
+                if content is None or member.size != file.size:
+                    got = f"a file of {member.size} bytes" if member.isreg() else "not a regular file"
+                    raise FileError(f"{member.name} in the archive is {got}; expected a file of {file.size} bytes.")
+                with content, (target / file.name).open("wb") as out:
+                    _copy(content.read, out.write, file, archive)
                 if not missing:
                     return
     except CORRUPT_TAR_ERRORS as error:
@@ -301,10 +269,20 @@ def _extract(archive: Path, files: tuple[DataFile, ...], source: Source, target:
     raise FileError(f"{archive}: does not contain {', '.join(missing)}; it is not the published archive.")
 
 
-def _extract_member(tar: tarfile.TarFile, member: tarfile.TarInfo, file: DataFile, target: Path) -> None:
-    content = tar.extractfile(member) if member.isreg() else None
-    if content is None or member.size != file.size:
-        got = f"a file of {member.size} bytes" if member.isreg() else "not a regular file"
-        raise FileError(f"{member.name} in the archive is {got}; expected a file of {file.size} bytes.")
-    with content, (target / file.name).open("wb") as out:
-        shutil.copyfileobj(content, out)
+def _copy(read: Callable[[int], bytes], write: Callable[[bytes], object], file: DataFile, origin: Path) -> None:
+    """Pass the published `file` from `read` to `write`; raise if its content differs from the published one.
+
+    At most one byte more than its size is read, so a gzip bomb is refused early.
+    """
+    digest, size = hashlib.sha256(), 0
+    while size <= file.size and (chunk := read(min(READ_BYTES, file.size + 1 - size))):
+        digest.update(chunk)
+        size += len(chunk)
+        write(chunk)
+    if size != file.size:
+        got = f"more than {file.size}" if size > file.size else str(size)
+        raise FileError(f"{origin}: has {got} bytes; expected {file.size} ({file.name}). Get the file again.")
+    if file.sha256 not in (None, digest.hexdigest()):
+        raise FileError(
+            f"{origin}: sha256 is {digest.hexdigest()}; expected {file.sha256} ({file.name}). Get the file again."
+        )

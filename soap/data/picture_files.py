@@ -24,8 +24,8 @@ COMPARISON_NAME = "side-by-side.png"
 class PictureFile:
     """The images of one file, in [0, 1], on the model's device.
 
-    output: the path of the changed file, relative to the output folder. y: the labels, if known; `label_source` says
-    from where.
+    output: the path of the changed file, relative to the output folder. y: the labels, if known;
+    `label_source`: their origin.
     """
 
     path: Path

@@ -10,7 +10,7 @@ The command line, the folder reader and the service share this reader, so each r
 - transparency: composed over white, as browsers and viewers show it;
 - 16 bits per channel: the upper 8 bits are kept;
 - animation: the first frame is read;
-- colour: converted to grey or RGB, as the caller asks.
+- colour: converted to grey or RGB, as requested.
 """
 
 import io
@@ -156,16 +156,13 @@ def _format(content: bytes) -> str:
 
 def _open(kind: str, content: bytes) -> "Image":
     """The image behind its header, its pixels not read yet; `Image.open` would warn about large images on its own."""
-    from PIL.BmpImagePlugin import BmpImageFile
-    from PIL.JpegImagePlugin import JpegImageFile
-    from PIL.PngImagePlugin import PngImageFile
-    from PIL.WebPImagePlugin import WebPImageFile
+    from PIL import BmpImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 
     readers: dict[str, Callable[[io.BytesIO], Image]] = {
-        "PNG": PngImageFile,
-        "JPEG": JpegImageFile,
-        "WEBP": WebPImageFile,
-        "BMP": BmpImageFile,
+        "PNG": PngImagePlugin.PngImageFile,
+        "JPEG": JpegImagePlugin.JpegImageFile,
+        "WEBP": WebPImagePlugin.WebPImageFile,
+        "BMP": BmpImagePlugin.BmpImageFile,
     }
     return readers[kind](io.BytesIO(content))
 

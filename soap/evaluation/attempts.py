@@ -6,22 +6,23 @@ bare classifier, so the result does not rely on what an attack reports.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
-import torch
 
-from soap._runtime import seeding
-from soap._runtime.isolation import isolated
+from soap._runtime import distributed, seeding
 from soap.attacks import Attack
 from soap.defence import Defence
+from soap.evaluation.labels import PredictedLabels, predicted_labels
+from soap.evaluation.paired import Mask
 from soap.evaluation.plan import PlannedRun
 from soap.evaluation.run_folder import AttackedBatch, RunFolder
-from soap.evaluation.summary import Mask, Summary, SummaryBuilder
+from soap.evaluation.summary import Summary, SummaryBuilder, read_summary
 from soap.evaluation.transfer import Watch
 from soap.gradient_rules import with_finite_logits
-from soap.shapes import Float, Tensor
+from soap.gradient_rules.random_draws import own_generators, seeded_draws
 
 
 def run_attempts(
@@ -31,56 +32,73 @@ def run_attempts(
     watch: Watch = lambda what, done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary | None:
-    """Make every attempt on all images; None after a stop, and the same call then resumes."""
+    """Make every attempt on all images, or on those of the run's shard; None after a stop, and the same call resumes.
+
+    Several processes share the batches: each batch belongs to one of them for all attempts, because an attempt depends
+    on earlier ones of the same batch only. They need a common folder and a `stop` that is the same in all of them.
+    """
     builder = SummaryBuilder(folder.begin(run.content), run.data)
-    n = len(run.data)
+    here, numbers = distributed.processes(), folder.batch_numbers()
+    first, end = numbers.start * run.batch_size, min(numbers.stop * run.batch_size, len(run.data))
     for _, attempt, number in folder.batch_names():
-        if stop():
+        turn = (number - numbers.start) % here.world_size
+        if turn == 0 and stop():  # once a round, so that all processes stop at the same place
             return None
+        if turn != here.rank:
+            continue
         batch = folder.read_batch(attempt, number)
         if batch is None:
-            batch = _new_batch(run, attempt, number, builder.survived(attempt))
+            batch = _new_batch(run, attempt, number, builder.wanted(attempt, number))
             folder.write_batch(attempt, number, batch)
         builder.add(attempt, number, batch)
         planned = None if attempt is None else run.attempts[attempt]
         name = "clean images" if planned is None else f"{planned.protocol}, {planned.name}"
-        watch(name, min((number + 1) * run.batch, n), n)
-    return builder.summary()
-
-
-def predicted_labels(defence: Defence, x: Float[Tensor, "batch *shape"]) -> tuple[Tensor, Tensor]:
-    """Labels that the defence predicts, and those of the classifier alone (-1 where it is unknown)."""
-    with torch.no_grad():
-        defended = defence.labels(x)
-        classifier = defence.classifier
-        bare = classifier(x).argmax(1) if classifier is not None else torch.full_like(defended, -1)
-    return defended, bare
+        watch(name, min((number + here.world_size) * run.batch_size, end) - first, end - first)
+    if not here.is_distributed:
+        return builder.summary()
+    return None if stop() else read_summary(folder, run.data)  # `stop` waits for the batches of the other processes
 
 
 def seeded(attack: Attack, seed: int) -> Attack:
     """The attack with another seed, where it has one."""
-    draws = any(field.name == "seed" for field in fields(attack))  # type: ignore[arg-type]
-    return replace(attack, seed=seed % 2**31) if draws else attack  # type: ignore[type-var]
+    has_seed = is_dataclass(attack) and any(field.name == "seed" for field in fields(attack))
+    return replace(attack, seed=seed % 2**31) if has_seed else attack  # type: ignore[type-var]
+
+
+def evaluation_seed(seed: int, attempt: int | None, number: int) -> tuple[int, ...]:
+    """The seed of the draws that classify a batch of a random defence; attempt: None for clean images."""
+    return seed, -1 if attempt is None else attempt, number
+
+
+@contextmanager
+def seeded_attack(defence: Defence, seed: int, *, random: bool) -> Iterator[None]:
+    """Seed the draws that a random defence makes during an attack, so that the attack can be repeated."""
+    if not random:
+        yield
+        return
+    with seeded_draws(seed, own_generators(defence.model, defence.purifier)):
+        yield
 
 
 def _new_batch(run: PlannedRun, attempt: int | None, number: int, wanted: Mask) -> AttackedBatch:
-    """The attempt on those images of the batch that are `wanted`; attempt: None for clean images."""
-    first = number * run.batch
-    rows = first + np.flatnonzero(wanted[first : first + run.batch])
+    """The attempt on the `wanted` images of a batch; attempt: None for clean images."""
+    rows = np.flatnonzero(wanted)
     began = time.monotonic()
     x, y = run.data_at(rows)
     if attempt is not None and len(rows):
-        planned = run.attempts[attempt]
-        attack = seeded(planned.attack, seeding.seed_for(run.seed, attempt, number))
-        x = attack(with_finite_logits(planned.seen(run.defence), x), x, y)
-    defended = bare = y
+        planned, seed = run.attempts[attempt], seeding.seed_for(run.seed, attempt, number)
+        with seeded_attack(run.defence, seed, random=run.random):
+            x = seeded(planned.attack, seed)(with_finite_logits(run.seen(planned), x), x, y)
+    labels = PredictedLabels(defended=y, bare=y, drawn=y.new_empty((len(y), 0)))
     if len(rows):
-        with isolated(run.defence):
-            defended, bare = predicted_labels(run.defence, x)
+        labels = predicted_labels(
+            run.defence, x, draws=run.evaluation_draws, seed=evaluation_seed(run.seed, attempt, number)
+        )
     return AttackedBatch(
         rows=rows,
         x=np.empty((0,), np.float32) if attempt is None else x.cpu().numpy(),
-        defended=defended.cpu().numpy(),
-        bare=bare.cpu().numpy(),
+        defended=labels.defended.cpu().numpy(),
+        bare=labels.bare.cpu().numpy(),
+        drawn=labels.drawn.cpu().numpy(),
         seconds=time.monotonic() - began if len(rows) else 0.0,
     )

@@ -1,26 +1,30 @@
 """A report in other formats: pandas, CSV, JSON, LaTeX and RobustBench's model_info.
 
-Where a check failed, no worst case is exported: it is not a robustness number.
+Where a check failed, no accuracy under attack is exported: it is not a robustness number.
 """
 
 import csv
 import importlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from soap.errors import InputError, unknown
-from soap.evaluation.verdict import NOTHING
+from soap.evaluation.summary import WORST
+from soap.evaluation.verdict import INVALID, RobustnessVerdict
 from soap.results import Row
 from soap.specs import DefenceSpec, call_text
 
 if TYPE_CHECKING:
     from soap.evaluation.suite import Report
 
-COLUMNS = ("protocol", "model", "defence", "attack", "n", "correct", "accuracy", "low", "high", "seconds")
-"""The columns of a table of results: counts, accuracy in [0, 1] with its 95 % interval, and seconds."""
+COLUMNS = ("protocol", "model", "defence", "attack", "n", "correct", "accuracy", "low", "high", "seconds", "note")
+"""The columns of a table of results: counts, accuracy in [0, 1] with its 95 % interval, and seconds.
+
+note: why counts and accuracy of the line are missing; empty where they are there.
+"""
 
 ROBUSTBENCH_FIELDS = (
     "link", "name", "authors", "additional_data", "number_forward_passes", "dataset", "venue", "architecture", "eps",
@@ -36,16 +40,21 @@ _LATEX = {
 
 def result_lines(report: "Report") -> list[dict[str, Any]]:
     """One line of `COLUMNS` for each result row."""
-    return [_line(row) for row in _shown(report)]
+    return [_line(row, report.verdict) for row in report.rows]
 
 
 def as_pandas(report: "Report") -> Any:
     """The result rows as a pandas DataFrame with `COLUMNS`."""
+    return data_frame(result_lines(report), columns=list(COLUMNS))
+
+
+def data_frame(lines: Sequence[Mapping[str, Any]], columns: list[str] | None = None) -> Any:
+    """A pandas DataFrame of the lines; InputError where pandas is not installed."""
     try:
         pandas = importlib.import_module("pandas")
     except ImportError:
         raise InputError("to_pandas needs pandas, which is not installed: pip install pandas.") from None
-    return pandas.DataFrame(result_lines(report), columns=list(COLUMNS))
+    return pandas.DataFrame(lines, columns=columns)
 
 
 def as_csv(report: "Report") -> str:
@@ -58,24 +67,33 @@ def as_csv(report: "Report") -> str:
 
 
 def as_json(report: "Report") -> str:
-    """Verdict and result rows as JSON."""
-    content = {"verdict": asdict(report.verdict), "rows": [row.as_json() for row in _shown(report)]}
+    """Verdict and result rows as JSON; no rows, and a note that says why, where a check failed."""
+    rows = report.rows if report.verdict.shows(WORST) else ()
+    content = {
+        "verdict": asdict(report.verdict),
+        "note": report.verdict.note or None,
+        "rows": [row.as_json() for row in rows],
+    }
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def as_latex(report: "Report") -> str:
     """A booktabs table of the defence's results, the worst case in bold; the caption states the verdict."""
-    worst = report.worst_row
+    worst, verdict = report.worst_row, report.verdict
     lines = []
-    for row in _shown(report):
+    for row in report.rows:
         if row.defence == worst.defence and row.attack.against is None:
             low, high = (100 * share for share in row.interval)
-            cells = [_escaped(row.attack.name), f"{100 * row.accuracy:.1f}", f"[{low:.1f}, {high:.1f}]", str(row.n)]
-            lines.append([rf"\textbf{{{cell}}}" for cell in cells] if row is worst else cells)
+            numbers = [f"{100 * row.accuracy:.1f}", f"[{low:.1f}, {high:.1f}]"]
+            shown = verdict.shows(row.attack.name)
+            cells = [_escaped(row.attack.name), *(numbers if shown else ("--", "--")), str(row.n)]
+            lines.append([rf"\textbf{{{cell}}}" for cell in cells] if row is worst and shown else cells)
     subject = f"{worst.model} on {worst.data}, defence {_defence_text(worst.defence)}"
     bound = "an upper bound on robustness, with 95 % intervals"
-    reasons = f" ({'; '.join(report.verdict.reasons)})" if report.verdict.reasons else ""
-    caption = f"Accuracy under attack of {subject}: {bound}. Verdict: {report.verdict.name}{reasons}."
+    reasons = f" ({'; '.join(verdict.reasons)})" if verdict.reasons else ""
+    caption = f"Accuracy under attack of {subject}: {bound}. Verdict: {verdict.name}{reasons}."
+    if verdict.note:
+        caption = f"Accuracy under attack of {subject}. Verdict: {verdict.name}. {verdict.note}"
     return "\n".join(
         [
             r"\begin{table}",
@@ -98,19 +116,25 @@ def as_robustbench(report: "Report", **known: Any) -> dict[str, Any]:
     """The report with the fields of RobustBench's model_info; None where a value is unknown.
 
     known: values that a run does not hold, e.g. authors, link and venue. clean_acc and autoattack_acc are those of the
-    run, in per cent; external is its worst case, unreliable is true where a check failed, footnote states the verdict.
+    run, in per cent; external is its worst case, unreliable is true where a check failed, footnote states
+    interval and verdict.
     """
     for name in known:
         if name not in ROBUSTBENCH_FIELDS:
             raise unknown("field", name, ROBUSTBENCH_FIELDS)
     worst = report.worst_row
-    own = {row.attack.name: row for row in _shown(report) if row.defence == worst.defence and not row.attack.against}
+    own = {row.attack.name: row for row in report.rows if row.defence == worst.defence and not row.attack.against}
+    own = {name: row for name, row in own.items() if report.verdict.shows(name)}
     clean = next((row for row in own.values() if row.attack.steps[0].name == "Clean"), None)
     folder = getattr(report, "folder", None)
     cost = None if folder is None else (folder.read_fact("cost") or {}).get("defended")
     threat = None if folder is None else folder.plan()["threat"]
-    reasons = "; ".join(report.verdict.reasons)
     ball = "" if threat is None else f"{threat['norm']}, "
+    verdict, (low, high) = report.verdict, worst.interval
+    shown = verdict.shows(worst.attack.name)
+    interval = f"95 % interval of external [{100 * low:.2f}, {100 * high:.2f}], " if shown else ""
+    reasons = f": {'; '.join(verdict.reasons)}" if verdict.reasons and not verdict.note else ""
+    note = f". {verdict.note}" if verdict.note else ""
     found = {
         "name": worst.model,
         "number_forward_passes": None if cost is None else round(cost["forward"]),
@@ -118,9 +142,9 @@ def as_robustbench(report: "Report", **known: Any) -> dict[str, Any]:
         "eps": None if threat is None else _fraction(threat["eps"]),
         "clean_acc": _percent(clean),
         "autoattack_acc": _percent(own.get("autoattack")),
-        "external": None if _is_void(report) else _percent(worst),
-        "footnote": f"{ball}{worst.n} images; {report.verdict.name}" + (f": {reasons}" if reasons else ""),
-        "unreliable": _is_void(report),
+        "external": _percent(worst) if shown else None,
+        "footnote": f"{ball}{interval}{worst.n} images; {verdict.name}{reasons}{note}",
+        "unreliable": verdict.name == INVALID,
     }
     return {name: known.get(name, found.get(name)) for name in ROBUSTBENCH_FIELDS}
 
@@ -157,18 +181,8 @@ def format_of(name: str) -> str:
     raise InputError(f"{name} ends in none of {', '.join(SUFFIXES.values())}; name the file so, or give the format.")
 
 
-def _shown(report: "Report") -> list[Row]:
-    """The rows, without the worst case where a check failed."""
-    hidden = report.worst_row.attack.name if _is_void(report) else None
-    return [row for row in report.rows if row.attack.name != hidden]
-
-
-def _is_void(report: "Report") -> bool:
-    return report.verdict.name == NOTHING
-
-
-def _line(row: Row) -> dict[str, Any]:
-    low, high = row.interval
+def _line(row: Row, verdict: RobustnessVerdict) -> dict[str, Any]:
+    shown, (low, high) = verdict.shows(row.attack.name), row.interval
     aimed = "" if row.attack.against is None else f", against {_defence_text(row.attack.against)}"
     return {
         "protocol": row.protocol,
@@ -176,11 +190,12 @@ def _line(row: Row) -> dict[str, Any]:
         "defence": _defence_text(row.defence),
         "attack": f"{row.attack.name}{aimed}",
         "n": row.n,
-        "correct": row.correct,
-        "accuracy": row.accuracy,
-        "low": low,
-        "high": high,
+        "correct": row.correct if shown else None,
+        "accuracy": row.accuracy if shown else None,
+        "low": low if shown else None,
+        "high": high if shown else None,
         "seconds": row.seconds,
+        "note": "" if shown else verdict.note,
     }
 
 

@@ -1,8 +1,8 @@
-"""The plan of a suite run: threat, protocols, and the attempts of each protocol in the order in which they run."""
+"""The plan of a suite run: the attempts that apply to a defence, in the order in which they run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,102 +11,132 @@ import torch
 from torch import nn
 
 from soap import validate
-from soap.attacks import APGD, PGD, Attack, AutoAttack, AuxiliaryAwarePGD, Noise, Square, StolenCopy
+from soap.attacks import Attack
 from soap.auxiliary import JointModel
 from soap.data import Dataset
-from soap.defence import BARE, DEFENDED, Defence
+from soap.defence import DEFENDED, Defence
 from soap.errors import InputError, unknown
+from soap.evaluation.protocols import (
+    AUTOATTACK_NORMS,
+    CLASSIFIER,
+    DEFAULT_EFFORT,
+    EXACT,
+    EXTRA,
+    PROTOCOLS,
+    RELAXED,
+    RULES,
+    STRENGTH,
+    SUITES,
+    SURROGATE,
+    AttackPlan,
+    Attempt,
+    Effort,
+    Threat,
+)
 from soap.evaluation.provenance import gather
+from soap.gradient_rules import GradientProbe, fit_surrogate
 from soap.shapes import Tensor
-from soap.specs import AttackStep, DefenceSpec, defence_spec, spec_of
-
-BPDA, START, TRAJECTORY, UNROLLED = "bpda", "bpda-start", "bpda-trajectory", "unrolled"
-RULES = {BPDA: "straight-through", START: "start", TRAJECTORY: "iterates", UNROLLED: "unrolled"}
-"""Protocols whose attacker knows the purifier, and the gradient rule of `Defence.seen_by` that each uses."""
-
-PROTOCOLS = ("noise", "transfer", "auxiliary-aware", *RULES, "autoattack", "black-box")
-SUITES = {"quick": ("noise", "transfer", TRAJECTORY), "full": PROTOCOLS}
-"""Suites by name; the name of a protocol is a suite of that protocol alone."""
-
-THROUGH_PURIFIER: tuple[str, ...] = (BPDA, TRAJECTORY, UNROLLED)
-"""Protocols whose gradient depends on the output of the purifier."""
-
-ADAPTIVE: tuple[str, ...] = tuple(RULES)
-"""Protocols whose attacker knows the purifier."""
-
-RESTARTS = 3
-"""Restarts of the adaptive attacks outside the quick suite; with one, SOAP-LC kept half a point more than with two."""
-
-SCALES = (1.0, 3.0, 10.0)
-"""Scales of the unrolled surrogate; 0.1 and below are weaker than the transfer attack (measured on MNIST FCN)."""
-
-BETAS = (-1.0, 0.1, 1.0, 10.0, 100.0)
+from soap.specs import DefenceSpec, defence_spec
 
 NO_PURIFIER, NO_ITERATES = "no purifier", "purifier without iterates"
+NOT_EXACT, NOT_RELAXED = "no exact gradient", "no rounding or cut of the graph to pass"
 NO_TASK, LINF_ONLY, IMAGES_ONLY, NOT_IN_SUITE = "no auxiliary task", "Linf only", "images only", "not in this suite"
+NOT_IN_NORM, NOT_GIVEN = "not in this norm", "no attack given"
 
+NOT_APPLICABLE = (NO_PURIFIER, NO_ITERATES, NOT_EXACT, NOT_RELAXED, NOT_GIVEN)
+"""Reasons for which a complete suite leaves out a protocol."""
 
-@dataclass(frozen=True, kw_only=True)
-class Threat:
-    """The attacker's limit: a ball of radius `eps` in `norm` ("linf" or "l2"), inside [0, 1]."""
+NORMS = {"auxiliary-aware": ("linf",), "substitute": ("linf", "l2"), "noise": ("linf", "l2")}
+NORMS |= {"autoattack": AUTOATTACK_NORMS, **dict.fromkeys(("square", "decision"), ("linf", "l2"))}
+"""Norms of the protocols that do not have all."""
 
-    eps: float
-    norm: str = "linf"
+NOT_PROBED = GradientProbe(
+    random=False,
+    exact=False,
+    reason="",
+    repeatable=True,
+    spread=0.0,
+    samples=0,
+    samples_with_gradient=0,
+    precision="",
+    errors=(),
+)
+"""The probe of a defence that is treated as deterministic, without an exact gradient."""
 
-    def __post_init__(self) -> None:
-        validate.positive("eps", self.eps)
-        validate.choice("norm", self.norm, ("linf", "l2"))
+SUITE_BATCH = 250
+EVALUATION_DRAWS = 50
+"""Draws of a random defence that select among attacked versions, and as many that report: 0.5 points of error."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """One attack of a protocol. rule: the gradient rule through which it sees the defence; scale: of "unrolled"."""
-
-    protocol: str
-    name: str
-    attack: Attack
-    rule: str
-    scale: float = 1.0
-
-    def seen(self, defence: Defence) -> nn.Module:
-        """The defence as the attempt sees it."""
-        model = defence.seen_by(self.rule, scale=self.scale)
-        if model is None:
-            raise InputError(f"{self.name} needs the gradient rule {self.rule}, which {defence.name} does not have.")
-        return model
-
-    @property
-    def step(self) -> AttackStep:
-        """The attempt as plans and rows store it."""
-        made = spec_of(self.attack)
-        scale = self.scale if self.rule == RULES[UNROLLED] else None
-        return AttackStep(name=made.name, settings=made.settings, rule=self.rule, scale=scale)
+FIT_IMAGES = 1000
+"""Images on which the imitation of a purifier is trained."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedRun:
-    """A suite run before it starts: the defence, the data and the attempts."""
+    """A suite run before it starts: the defence, the data and the attempts.
+
+    probe: whether the defence is random and its gradient exact. draws: how often a random defence classifies each
+    attacked image, once to select the worst and once to report.
+    shard: (i, n) for part i of n, counted from 0; the data are still those of the whole run.
+    """
 
     defence: Defence
     data: Dataset
     threat: Threat
     suite: str
     attempts: Sequence[Attempt]
-    batch: int = 250
+    probe: GradientProbe = NOT_PROBED
+    draws: int = EVALUATION_DRAWS
+    batch_size: int = SUITE_BATCH
     seed: int = 0
+    shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        validate.at_least("batch", self.batch, 1)
+        validate.at_least("batch_size", self.batch_size, 1)
+        validate.at_least("draws", self.draws, 2)
+        if self.shard is not None:
+            check_shard(self.shard, -(-len(self.data) // self.batch_size))
+
+    @property
+    def random(self) -> bool:
+        """Whether the defence is random."""
+        return self.probe.random
+
+    @property
+    def evaluation_draws(self) -> int:
+        """Draws that select and draws that report for each image; 1 for a deterministic defence."""
+        return self.draws if self.random else 1
 
     def data_at(self, rows: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Images and labels with these numbers."""
         index = torch.from_numpy(rows).to(self.data.x.device)
         return self.data.x[index], self.data.y[index]
 
+    def seen(self, attempt: Attempt) -> nn.Module:
+        """The defence as an attempt sees it."""
+        imitation = self.imitation if attempt.rule == SURROGATE else None
+        return attempt.seen(self.defence, imitation, random=self.random)
+
+    @cached_property
+    def imitation(self) -> nn.Module:
+        """A network that imitates the purifier, trained on the first images; it depends on the plan alone."""
+        if self.defence.purifier is None:
+            raise InputError(f"{self.defence.name} has no purifier to imitate; leave out the protocol {SURROGATE}.")
+        return fit_surrogate(
+            self.defence.purifier,
+            self.data.x[:FIT_IMAGES],
+            eps=self.threat.eps,
+            norm=self.threat.norm,
+            seed=self.seed,
+            classifier=self.defence.classifier,
+        )
+
     @cached_property
     def content(self) -> dict[str, Any]:
         """All that the result depends on, as JSON: runs with equal content are the same run. Hashes the weights."""
-        provenance = gather(self.defence.seen_by(DEFENDED) or self.defence, self.data, seed=self.seed, batch=self.batch)
+        provenance = gather(
+            self.defence.seen_by(DEFENDED) or self.defence, self.data, seed=self.seed, batch_size=self.batch_size
+        )
         data, defence = self.data, self.defence
         return {
             "target": {"name": defence.name, "defence": asdict(suite_defence_spec(defence))},
@@ -115,16 +145,35 @@ class PlannedRun:
             "data": {"name": data.name, "split": data.split, "n": len(data), "sha256": data.sha256},
             "classes": list(data.classes),
             "attempts": [
-                {"protocol": one.protocol, "name": one.name, "attack": asdict(one.step)} for one in self.attempts
+                {"protocol": one.protocol, "name": one.name, "attack": asdict(one.step)}
+                | ({"unless_converged": True} if one.unless_converged else {})
+                for one in self.attempts
             ],
-            "left_out": left_out(defence, self.threat, self.attempts, images=data.x.ndim == 4),
+            "left_out": left_out(defence, self.threat, self.attempts, probe=self.probe, images=data.x.ndim == 4),
             "separable": defence.classifier is not None,
             "purifies": defence.purifies,
-            "batch": self.batch,
+            "random": self.random,
+            "exact": self.probe.exact,
+            "gradient": self.probe.reason,
+            "draws": self.evaluation_draws,
+            "batch_size": self.batch_size,
             "seed": self.seed,
             "weights_sha256": provenance.weights_sha256,
             "provenance": asdict(provenance),
+            **({} if self.shard is None else {"shard": {"index": self.shard[0], "count": self.shard[1]}}),
         }
+
+
+def check_shard(shard: tuple[int, int], batches: int) -> None:
+    """Raise unless the shard is one of at most `batches` shards: an empty shard is a mistake."""
+    index, count = shard
+    if not 0 <= index < count:
+        raise InputError(f"shard is {index}/{count}, expected 0/{count} to {count - 1}/{count}: shards count from 0.")
+    if count > batches:
+        raise InputError(
+            f"{count} shards of {batches} batches: a shard would have no images; use at most {batches} shards, or a "
+            "smaller batch."
+        )
 
 
 def suite_defence_spec(defence: Defence) -> DefenceSpec:
@@ -134,35 +183,73 @@ def suite_defence_spec(defence: Defence) -> DefenceSpec:
     return defence_spec(defence.purifier)
 
 
+def plan_run(
+    defence: Defence,
+    data: Dataset,
+    threat: Threat,
+    suite: str,
+    effort: Effort,
+    extra: Sequence[Attack],
+    **settings: Any,
+) -> PlannedRun:
+    """The run of a suite; the defence is tried on the data. settings: the other fields of the run, e.g. batch_size."""
+    if getattr(defence.purifier, "eps", None) == "oracle":
+        raise InputError("eps='oracle' needs the true label, so it is not a defence; evaluate eps='min-aux'.")
+    validate.inputs(data.x, defence.classifier)
+    probe = defence.probe(data.x)
+    images, classes = data.x.ndim == 4, defence.classes(data.x)
+    attempts = plan_attempts(
+        defence, threat, suite, probe=probe, effort=effort, extra=extra, images=images, classes=classes
+    )
+    return PlannedRun(
+        defence=defence, data=data, threat=threat, suite=suite, attempts=attempts, probe=probe, **settings
+    )
+
+
 def plan_attempts(
     defence: Defence,
     threat: Threat,
     suite: str,
     *,
-    steps: int = 100,
-    queries: int = 1000,
+    probe: GradientProbe = NOT_PROBED,
+    effort: Effort = DEFAULT_EFFORT,
+    extra: Sequence[Attack] = (),
     images: bool = True,
     classes: int = 10,
 ) -> list[Attempt]:
     """The attempts of a suite that apply to the defence, protocol by protocol.
 
-    steps: of every iterative attack. queries: of Square and of the substitute. images: whether inputs have channels,
-    height and width, which AutoAttack and Square need. classes: of the defence.
+    probe: what `Defence.probe` found. extra: the user's attacks. images: whether inputs have channels, height and
+    width, which AutoAttack and Square need. classes: of the defence.
     """
-    validate.at_least("steps", steps, 1)
-    validate.at_least("queries", queries, 1)
-    wanted, restarts = protocols(suite), 1 if suite == "quick" else RESTARTS
-    planned = [
-        Attempt(protocol=protocol, name=name, attack=attack, rule=rule, scale=scale)
-        for protocol in wanted
-        if not _obstacle(protocol, defence, threat, images)
-        for name, attack, rule, scale in _of_protocol(protocol, threat, steps, queries, restarts, classes)
-        if images or not isinstance(attack, Square)
-    ]
+    wanted, rule = protocols(suite), strongest_rule(defence, probe)
+    if suite == "quick":
+        wanted = tuple(name for name in wanted if name not in RULES or name == (EXACT if rule == DEFENDED else rule))
+    made = AttackPlan(
+        threat=threat,
+        effort=effort,
+        strongest=rule,
+        purifies=defence.purifies,
+        random=probe.random,
+        classes=classes,
+        images=images,
+        thorough=suite != "quick",
+    )
+    why = {protocol: _obstacle(protocol, defence, threat, probe, images) for protocol in wanted}
+    planned = [attempt for protocol in wanted if not why[protocol] for attempt in made.attempts(protocol)]
+    planned += made.extra(extra)
     if not planned:
-        why = "; ".join(f"{protocol}: {_obstacle(protocol, defence, threat, images)}" for protocol in wanted)
-        raise InputError(f"suite {suite!r} has no attack on {defence.name} ({why}); choose another, e.g. 'quick'.")
+        reasons = "; ".join(f"{protocol}: {reason}" for protocol, reason in why.items())
+        raise InputError(f"suite {suite!r} has no attack on {defence.name} ({reasons}); choose another, e.g. 'quick'.")
     return planned
+
+
+def strongest_rule(defence: Defence, probe: GradientProbe) -> str:
+    """The strongest gradient rule that applies to the defence; "defended" if autograd of the whole is all there is."""
+    known = defence.rules(probe)
+    if not defence.purifies:
+        return RELAXED if RELAXED in known else DEFENDED
+    return next(rule for rule in STRENGTH if rule in known)
 
 
 def protocols(suite: str) -> tuple[str, ...]:
@@ -173,55 +260,37 @@ def protocols(suite: str) -> tuple[str, ...]:
     return known[suite]
 
 
-def left_out(defence: Defence, threat: Threat, planned: Sequence[Attempt], *, images: bool = True) -> dict[str, str]:
-    """Protocols without an attempt, each with the reason; images: as in `plan_attempts`."""
-    missing = [name for name in PROTOCOLS if name not in {attempt.protocol for attempt in planned}]
-    return {name: _obstacle(name, defence, threat, images) or NOT_IN_SUITE for name in missing}
+def left_out(
+    defence: Defence,
+    threat: Threat,
+    planned: Sequence[Attempt],
+    *,
+    probe: GradientProbe = NOT_PROBED,
+    images: bool = True,
+) -> dict[str, str]:
+    """Protocols without an attempt, each with the reason; probe, images: as in `plan_attempts`."""
+    made = {attempt.protocol for attempt in planned}
+    return {
+        name: _obstacle(name, defence, threat, probe, images) or NOT_IN_SUITE for name in PROTOCOLS if name not in made
+    }
 
 
-def _obstacle(protocol: str, defence: Defence, threat: Threat, images: bool) -> str:
+def _obstacle(protocol: str, defence: Defence, threat: Threat, probe: GradientProbe, images: bool) -> str:
     """The reason why a protocol does not apply to the defence; empty where it does."""
-    if protocol in RULES and RULES[protocol] not in defence.rules():
-        return NO_ITERATES if defence.purifies else NO_PURIFIER
+    if threat.norm not in NORMS.get(protocol, (threat.norm,)):
+        return LINF_ONLY if NORMS[protocol] == ("linf",) else NOT_IN_NORM
+    if protocol == EXACT and not probe.exact:
+        return NOT_EXACT
+    if protocol == EXACT:
+        return "" if defence.purifies or probe.random else NO_PURIFIER  # without a purifier transfer is exact
+    if protocol == RELAXED:
+        return "" if RELAXED in defence.rules(probe) else NOT_RELAXED
+    if protocol in RULES or protocol == CLASSIFIER:
+        if not defence.purifies:
+            return NO_PURIFIER
+        return NO_ITERATES if protocol in RULES and protocol not in defence.rules() else ""
     if protocol == "auxiliary-aware":
-        if not isinstance(defence.classifier, JointModel) or not defence.classifier.purifiable:
-            return NO_TASK
-        return LINF_ONLY if threat.norm != "linf" else ""
-    return IMAGES_ONLY if protocol == "autoattack" and not images else ""
-
-
-def _of_protocol(
-    protocol: str, threat: Threat, steps: int, queries: int, restarts: int, classes: int
-) -> list[tuple[str, Attack, str, float]]:
-    """(name, attack, rule, scale) of each attempt of a protocol."""
-    eps, norm = threat.eps, threat.norm
-
-    # An attack on the defence stops at a sample once it is misclassified. An attack on the classifier goes on, since
-    # its result is purified afterwards.
-    knows = protocol in ADAPTIVE
-    again = restarts if knows and protocol != UNROLLED else 1  # "unrolled" starts again with each scale
-    apgd = partial(APGD, eps=eps, norm=norm, leave_when_fooled=knows, restarts=again)
-    losses = {"ce": apgd(loss="ce", steps=steps), "margin": apgd(loss="margin", steps=steps)}
-    if classes >= 4:
-        losses["targeted dlr"] = apgd(loss="targeted-dlr", targets=3, steps=steps)
-    elif classes == 3:  # targeted DLR needs four classes
-        losses["targeted margin"] = apgd(loss="targeted-margin", targets=2, steps=steps)
-    if protocol == "noise":
-        return [("random points", Noise(eps=eps, norm=norm, draws=20), DEFENDED, 1.0)]
-    if protocol == "transfer":
-        pgd = PGD(eps=eps, norm=norm, step_size=eps / 4, steps=20)
-        return [("pgd", pgd, BARE, 1.0), *((f"apgd {name}", attack, BARE, 1.0) for name, attack in losses.items())]
-    if protocol == "auxiliary-aware":
-        aware = [AuxiliaryAwarePGD(eps=eps, step_size=eps / 10, steps=steps, beta=b, keep="best") for b in BETAS]
-        return [(f"beta {attack.beta:g}", attack, BARE, 1.0) for attack in aware]
-    if protocol == UNROLLED:
-        short = {name: apgd(loss=name, steps=-(-steps // 2)) for name in ("ce", "margin")}
-        return [(f"apgd {n}, scale {s:g}", a, RULES[UNROLLED], s) for s in SCALES for n, a in short.items()]
-    if knows:
-        return [(f"apgd {name}", attack, RULES[protocol], 1.0) for name, attack in losses.items()]
-    if protocol == "autoattack":
-        standard = AutoAttack(eps=eps, norm=norm)
-        return [("on the classifier", standard, BARE, 1.0), ("on the defence", standard, DEFENDED, 1.0)]
-    copied = StolenCopy(eps=eps, norm=norm, queries=max(2, queries), steps=steps)
-    square = [("square", Square(eps=eps, queries=queries), DEFENDED, 1.0)] if norm == "linf" else []
-    return [("substitute", copied, DEFENDED, 1.0), *square]
+        return "" if isinstance(defence.classifier, JointModel) and defence.classifier.purifiable else NO_TASK
+    if protocol == EXTRA:
+        return NOT_GIVEN
+    return IMAGES_ONLY if protocol in ("autoattack", "square") and not images else ""

@@ -20,14 +20,14 @@ from soap.purifiers.purifier import prior_of
 from soap.results import Provenance
 
 
-def gather(model: nn.Module, data: Dataset, *, seed: int, batch: int) -> Provenance:
+def gather(model: nn.Module, data: Dataset, *, seed: int, batch_size: int) -> Provenance:
     """The provenance of a measurement made now on all images of `data`."""
     return Provenance(
         weights_sha256=fingerprint(model),
         data_sha256=data.sha256,
         images=f"0..{len(data) - 1} of {data.split}",
         seed=seed,
-        batch=batch,
+        batch_size=batch_size,
         version=__version__,
         commit=commit(),
         torch=str(torch.__version__),

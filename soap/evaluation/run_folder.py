@@ -7,6 +7,8 @@
     rows.jsonl                   one result row for each protocol, and the worst case
     seal.json                    a fingerprint of every batch of a finished run
 
+The folder of a shard has the plan of the whole run and the batches of its part; its run.json names the shard.
+
 Files are written atomically, so a killed run resumes and ends with the same bits. Each file carries a checksum of its
 bytes: a damaged file raises FileError.
 """
@@ -16,7 +18,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from soap.errors import FileError, InputError
 from soap.results import defence_from_json, provenance_from_json
 
 PLAN, ROWS, FINGERPRINTS = "run.json", "rows.jsonl", "seal.json"
-SCHEMA = "soap-run/2"
+SCHEMA = "soap-run/4"
 CONTINUED = "continued"
 """The fact that names versions and devices that resumed the run."""
 
@@ -44,7 +46,8 @@ _COMMENT = json.dumps({checksums.CHECKSUM_FIELD: checksums.ZERO_CHECKSUM}).encod
 _PLAN_TYPES: dict[str, Any] = {
     "target.name": str, "target.defence": dict, "threat.eps": float, "threat.norm": str, "suite": str,
     "data.name": str, "data.split": str, "data.n": int, "data.sha256": str, "classes": list, "attempts": list,
-    "left_out": dict, "separable": bool, "purifies": bool, "batch": int, "seed": int, "weights_sha256": str,
+    "left_out": dict, "separable": bool, "purifies": bool, "random": bool, "exact": bool, "gradient": str, "draws": int,
+    "batch_size": int, "seed": int, "weights_sha256": str,
     "provenance": dict,
 }  # fmt: skip
 _ATTEMPT_TYPES = {"protocol": str, "name": str, "attack": dict}
@@ -54,7 +57,8 @@ _ATTEMPT_TYPES = {"protocol": str, "name": str, "attack": dict}
 class AttackedBatch:
     """A batch after an attempt. rows: its images' numbers in the run; x: the attacked images.
 
-    defended, bare: the labels that defence and classifier predict for `x`.
+    defended, bare: the labels that defence and classifier predict for `x`. drawn: the labels of a random defence by
+    draw (see `soap.evaluation.labels`); empty for a deterministic one.
     """
 
     rows: npt.NDArray[np.int64]
@@ -62,6 +66,7 @@ class AttackedBatch:
     defended: npt.NDArray[np.int64]
     bare: npt.NDArray[np.int64]
     seconds: float
+    drawn: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
 
 class RunFolder:
@@ -84,7 +89,7 @@ class RunFolder:
             if content.get("schema") != SCHEMA:
                 raise FileError(
                     f"{path}: schema is {content.get('schema')!r}, expected {SCHEMA!r}; give the folder of a run of "
-                    "`soap evaluate --suite` (tools/migrate_rows.py converts runs of older versions)."
+                    "`soap evaluate --suite` (tools/migrate_rows.py and then tools/migrate_runs.py convert older ones)."
                 )
             self._plan = content
         return self._plan
@@ -99,7 +104,7 @@ class RunFolder:
         if not (self.path / PLAN).exists():
             checksums.write_json(self.path / PLAN, {"schema": SCHEMA, **plan})
         there = self.plan()
-        for key, wanted in json.loads(json.dumps(plan)).items():
+        for key, wanted in {"shard": None, **json.loads(json.dumps(plan))}.items():
             if key != "provenance" and there.get(key) != wanted:
                 raise InputError(
                     f"{self.path} holds another run: its {key} is {there.get(key)!r:.80}, expected {wanted!r:.80}. "
@@ -124,7 +129,7 @@ class RunFolder:
         try:
             _check_archive(content)
             _, arrays = read_arrays(io.BytesIO(content))
-            names = ("rows", "x", "defended", "bare")
+            names = ["rows", "x", "defended", "bare", *(["drawn"] if "drawn" in arrays else [])]
             return AttackedBatch(**{name: arrays[name] for name in names}, seconds=float(arrays["seconds"]))
         except Exception as problem:  # numpy and zipfile raise many kinds of exception for damaged files
             raise FileError(f"{path}: cannot be read ({problem}); remove it and run the suite again.") from problem
@@ -132,7 +137,8 @@ class RunFolder:
     def write_batch(self, attempt: int | None, number: int, batch: AttackedBatch) -> None:
         """Write a batch."""
         memory = io.BytesIO()
-        np.savez_compressed(memory, **vars(batch))
+        arrays = {name: value for name, value in vars(batch).items() if name != "drawn" or value.size}
+        np.savez_compressed(memory, **arrays)
         with zipfile.ZipFile(memory, "a") as archive:
             archive.comment = _COMMENT
         with atomic.replace_file(self._batch_path(attempt, number)) as temporary:
@@ -155,12 +161,21 @@ class RunFolder:
         if not (self.path / FINGERPRINTS).exists():
             checksums.write_json(self.path / FINGERPRINTS, found)
 
+    def changed_batches(self, found: Mapping[str, str]) -> list[str]:
+        """Names of the batches whose fingerprints differ from those of the finished run."""
+        seal = self.read_fingerprints() or {}
+        return sorted(name for name in {*seal, *found} if seal.get(name) != found.get(name))
+
+    def batch_numbers(self) -> range:
+        """The numbers of the batches of images: all, or those of the shard."""
+        content = self.plan()
+        batches, part = -(-int(content["data"]["n"]) // int(content["batch_size"])), content.get("shard")
+        return range(batches) if part is None else shard_batches(batches, part["index"], part["count"])
+
     def batch_names(self) -> Iterator[tuple[str, int | None, int]]:
         """(name, attempt, number) of every batch of the plan, clean images first (attempt None)."""
-        content = self.plan()
-        count = -(-int(content["data"]["n"]) // int(content["batch"]))
-        for attempt in (None, *range(len(content["attempts"]))):
-            for number in range(count):
+        for attempt in (None, *range(len(self.plan()["attempts"]))):
+            for number in self.batch_numbers():
                 yield batch_name(attempt, number), attempt, number
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
@@ -171,6 +186,11 @@ class RunFolder:
         return self.path / f"{batch_name(attempt, number)}.npz"
 
 
+def shard_batches(batches: int, index: int, count: int) -> range:
+    """The batches of one of `count` shards, counted from 0: contiguous parts whose sizes differ by at most one."""
+    return range(index * batches // count, (index + 1) * batches // count)
+
+
 def batch_name(attempt: int | None, number: int) -> str:
     """The name of a batch in the folder, without the suffix of its file."""
     return f"{'clean' if attempt is None else f'attempts/{attempt:02d}'}/{number:04d}"
@@ -179,17 +199,23 @@ def batch_name(attempt: int | None, number: int) -> str:
 def batch_fingerprint(batch: AttackedBatch) -> str:
     """sha256 over the arrays of a batch, without the seconds: a resumed run has the same fingerprints."""
     digest = hashlib.sha256()
-    for array in (batch.rows, batch.x, batch.defended, batch.bare):
+    arrays: list[npt.NDArray[Any]] = [batch.rows, batch.x, batch.defended, batch.bare]
+    for array in arrays + ([batch.drawn] if batch.drawn.size else []):
         digest.update(f"{array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
-def open_run(out: Path) -> RunFolder:
-    """The run in `out`, with a valid plan; FileError otherwise."""
+def open_run(out: Path, *, part: bool = False) -> RunFolder:
+    """The run in `out`, with a valid plan; FileError otherwise. part: whether it may be a shard."""
     folder = RunFolder(out)
     if wrong := _invalid_entry(folder.plan()):
         raise FileError(f"{out / PLAN}: its {wrong} is not valid; run the suite again in another folder.")
+    if not part and (shard := folder.plan().get("shard")) is not None:
+        raise InputError(
+            f"{out} is shard {shard['index']} of {shard['count']}, expected a whole run; merge all shards with "
+            "`soap merge`, then give the merged run."
+        )
     return folder
 
 
@@ -209,6 +235,8 @@ def open_run_on(out: Path, data: Dataset) -> RunFolder:
 def batch_fits(batch: AttackedBatch, data: Dataset, *, attacked: bool) -> bool:
     """Whether the arrays of a batch fit the data and each other. attacked: whether it holds attacked images."""
     rows, labels = batch.rows, (batch.defended, batch.bare)
+    if batch.drawn.size and (len(batch.drawn) != len(rows) or not np.issubdtype(batch.drawn.dtype, np.integer)):
+        return False
     whole = rows.ndim == 1 and all(np.issubdtype(array.dtype, np.integer) for array in (rows, *labels))
     if not whole or any(array.shape != rows.shape for array in labels):
         return False
@@ -228,14 +256,24 @@ def _invalid_entry(plan: Mapping[str, Any]) -> str:
             value = value[int(key)] if isinstance(value, list) else value.get(key) if isinstance(value, dict) else None
         if not fits(value, kind):
             return path
-    if plan["batch"] < 1 or plan["data"]["n"] < 1:
-        return "batch" if plan["batch"] < 1 else "data.n"
+    if plan["batch_size"] < 1 or plan["data"]["n"] < 1:
+        return "batch_size" if plan["batch_size"] < 1 else "data.n"
+    if "shard" in plan and not _valid_shard(plan["shard"]):
+        return "shard"
     try:
         defence_from_json(plan["target"]["defence"])
         provenance_from_json(plan["provenance"])
     except (TypeError, ValueError) as error:
         return f"target.defence or provenance ({error})"
     return ""
+
+
+def _valid_shard(shard: Any) -> bool:
+    """Whether a plan's shard has an index below its count."""
+    if not isinstance(shard, dict):
+        return False
+    index, count = shard.get("index", -1), shard.get("count", -1)
+    return fits(index, int) and fits(count, int) and 0 <= index < count
 
 
 def _check_archive(content: bytes) -> None:

@@ -66,14 +66,14 @@ def make_showcase(
     x_adv: Float[Tensor, "n *shape"],
     purifier: SOAP,
     *,
-    batch: int = 500,
+    batch_size: int = 500,
     watch: Watch = lambda what, done, total: None,
 ) -> Showcase:
     """Purify `x_adv`, the attacked images of `data`, and collect examples and mean losses.
 
     The examples are chosen by their labels, so that no selection of successful cases is possible.
     """
-    validate.at_least("batch", batch, 1)
+    validate.at_least("batch_size", batch_size, 1)
     task = decoding(model)
     if x_adv.shape != data.x.shape:
         raise InputError(
@@ -89,8 +89,8 @@ def make_showcase(
         return task.loss(model, x)
 
     with isolated(model), torch.no_grad():
-        for first in range(0, len(data), batch):
-            rows = slice(first, first + batch)
+        for first in range(0, len(data), batch_size):
+            rows = slice(first, first + batch_size)
             x = x_adv[rows]
             purified = purifier(x)
             path = purifier.trajectory(x, purified.eps)

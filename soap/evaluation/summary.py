@@ -3,6 +3,7 @@
 `SummaryBuilder` collects them batch by batch, so that each batch is read once and no attacked images are kept.
 """
 
+import copy
 import hashlib
 import json
 import math
@@ -15,6 +16,8 @@ import numpy.typing as npt
 
 from soap.data import Dataset
 from soap.errors import FileError
+from soap.evaluation.paired import Images, Labels, Mask, paired_gain
+from soap.evaluation.protocols import CLASSIFIER, HALF_A_POINT
 from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_fits, batch_name
 from soap.results import Row, defence_from_json, provenance_from_json, wilson
 from soap.specs import BARE, AttackSpec, AttackStep
@@ -23,17 +26,14 @@ CLEAN, WORST = "clean", "worst"
 WORST_STEP = "Worst"
 """Name of the attack step of the worst case; its settings name the protocols and the threat."""
 
-Mask = npt.NDArray[np.bool_]
-Labels = npt.NDArray[np.int64]
-Images = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProtocolResult:
     """The images that defence and classifier classify correctly after a protocol (or "clean", "worst"), [n] each.
 
-    Both see the same points. bare: None where the classifier is unknown. after: share of images that survived each
-    attempt, by its name.
+    Both see the same points. bare: None where the classifier is unknown. after: accuracy after each attempt, by its
+    name. drawn: of a random defence, which reporting draws are correct, [n, k]; `defended` is then their majority vote.
+    selected: its accuracy by the selecting draws.
     """
 
     protocol: str
@@ -41,6 +41,8 @@ class ProtocolResult:
     bare: Mask | None
     seconds: float
     after: Mapping[str, float] = field(default_factory=dict)
+    drawn: Mask | None = None
+    selected: Images | None = None
 
     @property
     def n(self) -> int:
@@ -48,37 +50,55 @@ class ProtocolResult:
         return len(self.defended)
 
     @property
+    def values(self) -> Images:
+        """Of every image, whether it is classified correctly (0 or 1); of a random defence, the mean over draws."""
+        return self.defended.astype(np.float64) if self.drawn is None else self.drawn.mean(1)
+
+    @property
     def correct(self) -> int:
-        """Images that the defence classifies correctly."""
-        return int(self.defended.sum())
+        """Images that the defence classifies correctly; of a random one, the mean over draws, rounded."""
+        return round(float(self.values.sum()))
 
     @property
     def accuracy(self) -> float:
-        """Share that the defence classifies correctly, in [0, 1]."""
-        return self.correct / self.n
+        """Share that the defence classifies correctly, in [0, 1]; of a random one, the mean over fresh draws."""
+        return float(self.values.sum()) / self.n
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % Wilson interval of the accuracy."""
-        return wilson(self.correct, self.n)
+        """The 95 % Wilson interval of the accuracy, for n images.
+
+        Values between 0 and 1 vary less than zeros and ones of the same mean, so it is no narrower than needed.
+        """
+        return wilson(float(self.values.sum()), self.n)
 
     @property
-    def gain(self) -> tuple[float, float, float] | None:
-        """Accuracy of the defence less that of the classifier with a 95 % interval: (difference, low, high)."""
-        return None if self.bare is None else paired_difference(self.defended, self.bare)
+    def worst_of_draws(self) -> float | None:
+        """Share of images that every reporting draw classifies correctly: an attacker who may try k times."""
+        return None if self.drawn is None else float(self.drawn.all(1).mean())
+
+    @property
+    def majority(self) -> float | None:
+        """Share of images that the majority vote of the reporting draws classifies correctly."""
+        return None if self.drawn is None else float(self.defended.mean())
 
 
 @dataclass(kw_only=True, eq=False)
 class ProtocolState:
     """A protocol after its attempts so far, [n] each.
 
-    survived: images still classified correctly. moved: whether the last point of an image differs from the clean
-    image. bare: the classifier's label of the last point. after: share of images that survived each attempt.
+    survived: images still classified correctly; of a random defence, by at least one selecting draw. moved: whether
+    the last point of an image differs from the clean image. bare: the classifier's label of the last point. after:
+    accuracy after each attempt. Of a random defence, `bare` and the following are of the selected point. selected: its
+    accuracy by the selecting draws. drawn: which reporting draws are correct, [n, k]. vote: the label of their vote.
     """
 
     survived: Mask
     moved: Mask
     bare: Labels
+    selected: Images
+    drawn: Mask
+    vote: Labels
     after: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     batches: int = 0
@@ -114,7 +134,8 @@ class Summary:
 
     reach: of all attacked images. fingerprints: of the batches, by name. broken: by attempt, attacked images and how
     many of them were misclassified. first_breaks: by image, the first (attempt, number, place) that broke it.
-    clean_rows: image numbers of the clean batches, in the order in which they were read.
+    clean_rows: image numbers of the clean batches, in the order in which they were read. clean_labels: of the defence.
+    classifier_worst: images that the classifier alone classifies correctly at every point tried; None where unknown.
     """
 
     plan: Mapping[str, Any]
@@ -126,6 +147,8 @@ class Summary:
     broken: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     first_breaks: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
     clean_rows: Labels = field(default_factory=lambda: np.empty(0, np.int64))
+    clean_labels: Labels = field(default_factory=lambda: np.empty(0, np.int64))
+    classifier_worst: Mask | None = None
 
     def protocol(self, name: str) -> ProtocolResult | None:
         """The result of a protocol; None where it did not run."""
@@ -136,34 +159,50 @@ class SummaryBuilder:
     """Collects the batches of a run, in the order of its plan, into a `Summary`."""
 
     def __init__(self, plan: Mapping[str, Any], data: Dataset) -> None:
-        n = len(data)
+        n, self.draws = len(data), int(plan["draws"])
         self.plan, self.x, self.y = plan, data.x.cpu().numpy(), data.y.cpu().numpy()
-        self.batches = -(-n // int(plan["batch"]))
-        self.defended, self.bare = np.full(n, -1), np.full(n, -1)
+        self.batches = -(-n // int(plan["batch_size"]))
+        self.clean = ProtocolState(
+            survived=np.zeros(n, bool),
+            moved=np.zeros(n, bool),
+            bare=np.full(n, -1),
+            selected=np.ones(n),
+            drawn=np.zeros((n, self.draws), bool),
+            vote=np.full(n, -1),
+        )
+        self.classifier_survived = np.zeros(n, bool)
         self.clean_rows: list[Labels] = []
         self.states: dict[str, ProtocolState] = {}
         self.reach = Reach()
         self.fingerprints: dict[str, str] = {}
         self.broken: dict[int, tuple[int, int]] = {}
         self.first_breaks: dict[int, tuple[int, int, int]] = {}
+        self.gains: dict[tuple[int, int], float] = {}
+        """By attempt and batch of a random defence: by how much accuracy fell on the attacked images, chance aside."""
 
     def add(self, attempt: int | None, number: int, batch: AttackedBatch) -> None:
         """Add a batch; attempt: None for clean images."""
-        rows = batch.rows
+        rows, bare_correct = batch.rows, batch.bare == self.y[batch.rows]
         self.fingerprints[batch_name(attempt, number)] = batch_fingerprint(batch)
         if attempt is None:
-            self.defended[rows], self.bare[rows] = batch.defended, batch.bare
             self.clean_rows.append(rows)
+            self.classifier_survived[rows] = bare_correct
+            self._place(self.clean, rows, batch, np.ones(len(rows), bool))
             return
         one, correct = self.plan["attempts"][attempt], batch.defended == self.y[rows]
-        state = self.states.setdefault(
-            one["protocol"],
-            ProtocolState(survived=self.defended == self.y, moved=np.zeros(len(self.y), bool), bare=self.bare.copy()),
-        )
-        state.survived[rows] &= correct
+        state = self.states.setdefault(one["protocol"], self._start())
+        if self.draws == 1:
+            state.survived[rows] &= correct
+            state.bare[rows] = batch.bare
+        else:
+            before = state.drawn[rows].mean(1)
+            # The later attempt is the stronger one, so the earlier point stays only where it is clearly lower.
+            shares, known = self._shares(batch), state.selected[rows]
+            self._place(state, rows, batch, ~self._clearly_lower(known, shares))
+            self.gains[attempt, number] = _clear_mean(before - state.drawn[rows].mean(1))
+        self.classifier_survived[rows] &= bare_correct
         state.moved[rows] = (batch.x != self.x[rows]).any(axis=tuple(range(1, batch.x.ndim)))
-        state.bare[rows] = batch.bare
-        state.after[one["name"]] = float(state.survived.mean())
+        state.after[one["name"]] = float(state.survived.mean() if self.draws == 1 else state.drawn.mean())
         state.seconds += batch.seconds
         state.batches += 1
         met, lost = self.broken.get(attempt, (0, 0))
@@ -173,46 +212,105 @@ class SummaryBuilder:
         clean = self.x[rows].astype(np.float64)
         self.reach.add(batch.x.astype(np.float64), clean, self.plan["threat"]["norm"])
 
-    def survived(self, attempt: int | None) -> Mask:
-        """The images that the earlier attempts of the attempt's protocol left correctly classified; all for None."""
+    def wanted(self, attempt: int | None, number: int) -> Mask:
+        """The images that an attempt attacks in a batch: all for None, else those that its protocol has not broken.
+
+        The protocol on the classifier attacks the images that no earlier point made the classifier misclassify. An
+        attempt `unless_converged` attacks none where the attempt before it lowered accuracy by less than half a point.
+        """
+        batch = np.zeros(len(self.y), bool)
+        first, size = number * int(self.plan["batch_size"]), int(self.plan["batch_size"])
+        batch[first : first + size] = True
         if attempt is None:
-            return np.ones(len(self.y), bool)
-        state = self.states.get(self.plan["attempts"][attempt]["protocol"])
-        return self.defended == self.y if state is None else state.survived
+            return batch
+        one = self.plan["attempts"][attempt]
+        if one.get("unless_converged") and self.gains.get((attempt - 1, number), 0.0) < HALF_A_POINT:
+            return np.zeros_like(batch)
+        if one["protocol"] == CLASSIFIER:
+            return batch & self.classifier_survived
+        return batch & self.states.get(one["protocol"], self.clean).survived
 
     def summary(self) -> Summary:
         """The results of the batches so far; a protocol counts when all its batches are there."""
-        planned, y = [one["protocol"] for one in self.plan["attempts"]], self.y
+        planned = [one["protocol"] for one in self.plan["attempts"]]
         complete = {
             name: state
             for name, state in self.states.items()
             if len(self.clean_rows) == self.batches and state.batches == planned.count(name) * self.batches
         }
-        survived, bare = self.defended == y, self.bare.copy()
-        for state in complete.values():  # the point of an image is the first that broke it, else the last one tried
-            tried = survived & state.moved
-            bare[tried] = state.bare[tried]
-            survived = survived & state.survived
-        seconds = sum(state.seconds for state in complete.values())
+        worst = self._start()
+        order = list(complete.values())
+        if self.draws > 1:  # the strongest protocol first: the others replace its points where they are clearly lower
+            order.sort(key=lambda state: float(state.selected.mean()))
+            worst = replace(copy.deepcopy(order[0]), after={}) if order else worst
+        for state in order:
+            if self.draws == 1:  # the point of an image is the first that broke it, else the last one tried
+                tried = worst.survived & state.moved
+                worst.bare[tried] = state.bare[tried]
+                worst.survived = worst.survived & state.survived
+            else:
+                lower = self._clearly_lower(state.selected, worst.selected)
+                for name in ("survived", "bare", "selected", "drawn", "vote"):
+                    getattr(worst, name)[lower] = getattr(state, name)[lower]
+        worst.seconds = sum(state.seconds for state in complete.values())
         return Summary(
             plan=self.plan,
-            clean=self._result(CLEAN, self.defended == y, self.bare, 0.0),
-            protocols=tuple(
-                self._result(name, one.survived, one.bare, one.seconds, one.after) for name, one in complete.items()
-            ),
-            worst=self._result(WORST, survived, bare, seconds),
+            clean=self._result(CLEAN, self.clean),
+            protocols=tuple(self._result(name, one) for name, one in complete.items()),
+            worst=self._result(WORST, worst),
             reach=self.reach,
             fingerprints=self.fingerprints,
             broken=self.broken,
             first_breaks=self.first_breaks,
             clean_rows=np.concatenate([*self.clean_rows, np.empty(0, np.int64)]),
+            clean_labels=self.clean.vote,
+            classifier_worst=self.classifier_survived.copy() if self.plan["separable"] else None,
         )
 
-    def _result(
-        self, protocol: str, survived: Mask, bare: Labels, seconds: float, after: Mapping[str, float] | None = None
-    ) -> ProtocolResult:
-        correct = (bare == self.y) if self.plan["separable"] else None
-        return ProtocolResult(protocol=protocol, defended=survived, bare=correct, seconds=seconds, after=after or {})
+    def _start(self) -> ProtocolState:
+        """The state before the first attempt of a protocol: that of the clean images."""
+        return copy.deepcopy(self.clean)
+
+    def _shares(self, batch: AttackedBatch) -> Images:
+        """The accuracy of every image by the selecting draws of a random defence; 0 or 1 of a deterministic one."""
+        right = batch.defended == self.y[batch.rows]
+        if self.draws == 1 or len(right) == 0:
+            return np.asarray(right, np.float64)
+        return np.asarray((batch.drawn[:, : self.draws] == self.y[batch.rows, None]).mean(1))
+
+    def _clearly_lower(self, one: Images, other: Images) -> Mask:
+        """Which accuracies by k selecting draws are lower than the other by more than a standard error.
+
+        The minimum of many noisy accuracies is a lucky one: by fresh draws it is higher than that of a stronger point.
+        """
+        mean = (one + other) / 2
+        return np.asarray(other - one > np.sqrt(2 * mean * (1 - mean) / self.draws))
+
+    def _place(self, state: ProtocolState, rows: Labels, batch: AttackedBatch, chosen: Mask) -> None:
+        """Take the points of a batch that are `chosen` into a state."""
+        at, y = rows[chosen], self.y[rows[chosen]]
+        state.selected[at] = self._shares(batch)[chosen]
+        state.survived[at] = state.selected[at] > 0
+        state.vote[at], state.bare[at] = batch.defended[chosen], batch.bare[chosen]
+        if self.draws > 1 and len(at):
+            state.drawn[at] = batch.drawn[chosen][:, self.draws :] == y[:, None]
+
+    def _result(self, protocol: str, state: ProtocolState) -> ProtocolResult:
+        bare = (state.bare == self.y) if self.plan["separable"] else None
+        made = ProtocolResult(
+            protocol=protocol, defended=state.survived.copy(), bare=bare, seconds=state.seconds, after=state.after
+        )
+        if self.draws == 1:
+            return made
+        return replace(made, defended=state.vote == self.y, drawn=state.drawn.copy(), selected=state.selected.copy())
+
+
+def _clear_mean(falls: Images) -> float:
+    """The mean of a fall of accuracy by image, or 0 where it is within two standard errors of zero."""
+    if len(falls) < 2:
+        return 0.0
+    mean = float(falls.mean())
+    return mean if mean > 2 * float(falls.std(ddof=1)) / math.sqrt(len(falls)) else 0.0
 
 
 def read_summary(folder: RunFolder, data: Dataset, *, unfinished: bool = False) -> Summary:
@@ -242,6 +340,13 @@ def result_rows(summary: Summary) -> list[Row]:
     made, defence = [], defence_from_json(plan["target"]["defence"])
     for line in (summary.clean, *summary.protocols, summary.worst):
         after = {f"after {name}": share for name, share in line.after.items()}
+        if line.drawn is not None and line.worst_of_draws is not None and line.majority is not None:
+            k = line.drawn.shape[1]
+            after |= {
+                "mean over draws": line.accuracy,
+                f"worst of {k} draws": line.worst_of_draws,
+                f"majority of {k} draws": line.majority,
+            }
         row = Row(
             protocol=line.protocol if line.protocol != CLEAN else "transfer",
             model=plan["target"]["name"],
@@ -258,6 +363,8 @@ def result_rows(summary: Summary) -> list[Row]:
         if line.bare is not None and plan["purifies"]:
             aimed = replace(row.attack, against=defence)
             made.append(replace(row, attack=aimed, defence=BARE, correct=int(line.bare.sum()), measures={}))
+    if summary.classifier_worst is not None and plan["purifies"]:  # the classifier under its own strongest attack
+        made.append(replace(row, defence=BARE, correct=int(summary.classifier_worst.sum()), measures={}))
     return made
 
 
@@ -305,12 +412,11 @@ def broken_images(folder: RunFolder, summary: Summary, data: Dataset, count: int
     return found
 
 
-def paired_difference(one: Mask, other: Mask) -> tuple[float, float, float]:
-    """Share of `one` less that of `other` on the same images, with a 95 % interval (Bonett & Price 2012)."""
-    n, only_one, only_other = len(one), int((one & ~other).sum()), int((other & ~one).sum())
-    up, down = (only_one + 1) / (n + 2), (only_other + 1) / (n + 2)
-    half = 1.959964 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
-    return (only_one - only_other) / n, max(-1.0, up - down - half), min(1.0, up - down + half)
+def classifier_gain(summary: Summary) -> tuple[float, float, float] | None:
+    """Worst case of the defence less that of the classifier, each under its own strongest attack: (difference, low,
+    high) with a 95 % interval for the same images; None where the classifier is unknown."""
+    own = summary.classifier_worst
+    return None if own is None else paired_gain(summary.worst.values, own)
 
 
 def eight_bits(x: Images, clean: Images) -> Images:
@@ -320,6 +426,8 @@ def eight_bits(x: Images, clean: Images) -> Images:
 
 
 def norms(delta: Images, norm: str) -> Images:
-    """The norm of each perturbation, "linf" or "l2"."""
+    """The norm of each perturbation, "linf", "l2" or "l1"."""
     flat = np.abs(delta).reshape(len(delta), math.prod(delta.shape[1:]))
+    if norm == "l1":
+        return np.asarray(flat.sum(1))
     return np.asarray(flat.max(1, initial=0.0) if norm == "linf" else np.sqrt((flat**2).sum(1)))

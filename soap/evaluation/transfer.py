@@ -19,7 +19,7 @@ from torch import nn
 from soap import validate
 from soap._files import atomic
 from soap._runtime import distributed
-from soap._runtime.isolation import isolated
+from soap._runtime.isolation import frozen, isolated
 from soap.attacks import FGSM, PGD, Attack, CarliniWagner, DeepFool, MinimalL2, Model, success
 from soap.balls import row_norms
 from soap.data import Dataset
@@ -27,6 +27,7 @@ from soap.errors import InputError
 from soap.evaluation.provenance import gather, with_prior
 from soap.gradient_rules.rule import Purify
 from soap.purifiers import SOAP, Purified
+from soap.purifiers.purifier import ClassifierWrapper
 from soap.results import Provenance, Row, Store, from_json
 from soap.shapes import Tensor
 from soap.specs import AttackSpec, attack_spec, defence_spec
@@ -48,28 +49,19 @@ class Clean(Attack):
         return x.clone()
 
 
-_DIGITS: dict[str, Attack] = {
-    "none": Clean(),
-    "fgsm": FGSM(eps=0.3),
-    "pgd": PGD(eps=0.3, step_size=0.01, steps=40),
-    "cw": CarliniWagner(radius=4.0),
-    "df": DeepFool(radius=4.0),
-}
+def _paper_attacks(*, eps: float, step_size: float, steps: int, radius: float) -> dict[str, Attack]:
+    return {
+        "none": Clean(),
+        "fgsm": FGSM(eps=eps),
+        "pgd": PGD(eps=eps, step_size=step_size, steps=steps),
+        "cw": CarliniWagner(radius=radius),
+        "df": DeepFool(radius=radius),
+    }
 
-_COLOUR: dict[str, Attack] = {
-    "none": Clean(),
-    "fgsm": FGSM(eps=8 / 255),
-    "pgd": PGD(eps=8 / 255, step_size=2 / 255, steps=20),
-    "cw": CarliniWagner(radius=2.0),
-    "df": DeepFool(radius=2.0),
-}
 
-PAPER: dict[str, dict[str, Attack]] = {
-    "mnist": _DIGITS,
-    "mnist-mini": _DIGITS,
-    "cifar10": _COLOUR,
-    "cifar100": _COLOUR,
-}
+_DIGITS = _paper_attacks(eps=0.3, step_size=0.01, steps=40, radius=4.0)
+_COLOUR = _paper_attacks(eps=8 / 255, step_size=2 / 255, steps=20, radius=2.0)
+PAPER = {"mnist": _DIGITS, "mnist-mini": _DIGITS, "cifar10": _COLOUR, "cifar100": _COLOUR}
 """The paper's attacks on each data set, by the names its tables use (section 4.1)."""
 
 
@@ -80,7 +72,7 @@ def evaluate_transfer(
     purifiers: Sequence[Purify],
     *,
     store: Store | None = None,
-    batch: int = 500,
+    batch_size: int = 500,
     seed: int = 0,
     save_adversarial: Path | None = None,
     attacked_images: dict[str, Tensor] | None = None,
@@ -95,12 +87,14 @@ def evaluate_transfer(
 
     Several processes share the batches and return the same rows; only the first reads and writes the store.
     """
-    validate.at_least("batch", batch, 1)
+    validate.at_least("batch_size", batch_size, 1)
     validate.inputs(data.x, model)
     validate.labels(data.y, data.x, getattr(model, "classes", None))
     if not attacks:
         raise InputError("no attack given, expected at least one, e.g. 'pgd' (or 'none' for clean images).")
-    run = TransferRun(PROTOCOL, model, data, gather(model, data, seed=seed, batch=batch), batch, watch, stop)
+    run = TransferRun(
+        PROTOCOL, model, data, gather(model, data, seed=seed, batch_size=batch_size), batch_size, watch, stop
+    )
     known = {row.key: row for row in _stored_rows(store)}
     rows: list[Row] = []
     for name, attack in attacks.items():
@@ -112,6 +106,39 @@ def evaluate_transfer(
     return rows
 
 
+def wrapper_rows(
+    rows: Sequence[Row],
+    wrappers: Sequence[ClassifierWrapper],
+    data: Dataset,
+    attacked: Mapping[str, Tensor],
+    *,
+    store: Store,
+    batch_size: int,
+) -> list[Row]:
+    """A row for each wrapper of a classifier under each attack on that classifier; new ones are appended to the store.
+
+    rows: of `evaluate_transfer`. attacked: the images that it attacked, by the attack's name. Rows in `store` are not
+    measured again.
+    """
+    known = {row.key: row for row in store.read()} if wrappers else {}
+    made = []
+    for wrapper in wrappers:
+        for bare in (row for row in rows if not row.defence.purifies):
+            row, x = replace(bare, defence=defence_spec(wrapper), measures={}), attacked.get(bare.attack.name)
+            if row.key not in known and x is not None:
+                began = time.monotonic()
+                parts = zip(torch.split(x, batch_size), torch.split(data.y, batch_size), strict=True)
+                with frozen(wrapper), torch.no_grad():
+                    correct = sum(int((wrapper(images).argmax(1) == y).sum()) for images, y in parts)
+                seconds = round(time.monotonic() - began, 3)
+                known[row.key] = replace(row, correct=correct, seconds=seconds)
+                if distributed.processes().is_main:
+                    store.append(known[row.key])
+            if row.key in known:
+                made.append(known[row.key])
+    return made
+
+
 @dataclass(frozen=True)
 class TransferRun:
     """What all rows of one evaluation share; it attacks the bare classifier and purifies the attacked images."""
@@ -120,7 +147,7 @@ class TransferRun:
     model: nn.Module
     data: Dataset
     provenance: Provenance
-    batch: int
+    batch_size: int
     watch: Watch
     stop: Callable[[], bool]
 
@@ -194,26 +221,28 @@ class TransferRun:
         All processes take the same number of rounds, so that they agree on a stop in each round.
         """
         here, total = distributed.processes(), len(self.data)
-        for first in range(0, total, self.batch * here.world_size):
+        for first in range(0, total, self.batch_size * here.world_size):
             if here.any(self.stop()):
                 yield None
                 return
-            own = first + here.rank * self.batch
+            own = first + here.rank * self.batch_size
             if own < total:
-                yield slice(own, own + self.batch)
+                yield slice(own, own + self.batch_size)
             if shown is not None:
-                self.watch(shown, min(first + here.world_size * self.batch, total), total)
+                self.watch(shown, min(first + here.world_size * self.batch_size, total), total)
 
     def scored(self, row: Row, attack: Attack, purifier: Purify | None, x_adv: Tensor, seconds: float) -> Row | None:
         """The row with its counts; None after a stop. seconds: of the attack; replaced by those of a purifier."""
         began = time.monotonic()
-        sums = torch.zeros(-(-len(x_adv) // self.batch), 1 + len(PURIFIED_MEASURES), dtype=torch.float64)  # per batch
+        sums = torch.zeros(
+            -(-len(x_adv) // self.batch_size), 1 + len(PURIFIED_MEASURES), dtype=torch.float64
+        )  # per batch
         shown = None if purifier is None else f"{row.attack.name}, purified ({row.defence.eps})"
         for rows in self._batches(shown):
             if rows is None:
                 return None
             x, y = x_adv[rows], self.data.y[rows]
-            line = sums[rows.start // self.batch]
+            line = sums[rows.start // self.batch_size]
             if purifier is not None:
                 purified = _purified(purifier, x, y)
                 x = purified if isinstance(purified, Tensor) else purified.x
@@ -242,7 +271,7 @@ class TransferRun:
         if isinstance(attack, MinimalL2):
             # In the attack's own batches: its points lie on the decision boundary, and batch sizes round differently.
             whole = (self.data.x, x_adv, self.data.y)
-            parts = zip(*(torch.split(rows, self.batch) for rows in whole), strict=True)
+            parts = zip(*(torch.split(rows, self.batch_size) for rows in whole), strict=True)
             with isolated(self.model):
                 hits = torch.cat([success(self.model, attack.radius, *part) for part in parts])
             measures["success"] = float(hits.float().mean())

@@ -117,7 +117,7 @@ def tune(
     gammas: Sequence[float] = GAMMAS,
     steps: Sequence[int] = STEPS,
     limit: int | None = None,
-    batch: int = 100,
+    batch_size: int = 100,
     seed: int = 0,
     watch: Watch = lambda what, done, total: None,
 ) -> Tuning:
@@ -129,7 +129,7 @@ def tune(
     upper bounds.
     """
     validate.positive("eps", eps)
-    validate.at_least("batch", batch, 1)
+    validate.at_least("batch_size", batch_size, 1)
     for gamma in gammas:
         validate.positive("gamma", gamma)
     for number in steps:
@@ -141,14 +141,14 @@ def tune(
     attack = PGD(eps=eps, step_size=eps / 4, steps=20, seed=seed)
     pairs = [(round(gamma * eps, DECIMALS), number) for gamma in gammas for number in steps]
     radii = tuple(round(share * eps, DECIMALS) for share in RADII)
-    batches = [*zip(torch.split(data.x, batch), torch.split(data.y, batch), strict=True)]
+    batches = [*zip(torch.split(data.x, batch_size), torch.split(data.y, batch_size), strict=True)]
     x_adv = torch.cat([attack(model, x, y) for x, y in batches])
 
     def by_radius(images: Tensor, gamma: float, number: int) -> tuple[Tensor, Tensor]:
         """Auxiliary losses, and whether the images are correctly classified, [radii, n] each."""
         losses, correct = [], []
         with isolated(model), torch.no_grad():
-            for x, y in zip(torch.split(images, batch), torch.split(data.y, batch), strict=True):
+            for x, y in zip(torch.split(images, batch_size), torch.split(data.y, batch_size), strict=True):
                 found = descend_grid(
                     lambda point: task.loss(model, point), x, radii, step_size=gamma, steps=number, bounds=UNIT
                 )
@@ -187,7 +187,7 @@ def tune(
         bare_clean=bare_clean,
         bare_attacked=bare_attacked,
         candidates=tuple(candidates),
-        provenance=asdict(replace(gather(model, data, seed=seed, batch=batch), images=chosen)),
+        provenance=asdict(replace(gather(model, data, seed=seed, batch_size=batch_size), images=chosen)),
     )
 
 

@@ -14,16 +14,18 @@ import numpy as np
 import torch
 
 from soap._runtime import devices
-from soap._runtime.isolation import isolated
 from soap.data import Dataset
 from soap.defence import DEFENDED, Defence
-from soap.evaluation.attempts import predicted_labels
+from soap.evaluation.attempts import evaluation_seed
 from soap.evaluation.checks.legal_perturbations import NORM_TOLERANCE
+from soap.evaluation.labels import predicted_labels
 from soap.evaluation.plan import suite_defence_spec
 from soap.evaluation.provenance import fingerprint
 from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_fits, open_run
+from soap.evaluation.suite import damaged_facts, judged
 from soap.evaluation.summary import SummaryBuilder, norms, result_rows
 from soap.evaluation.transfer import Watch
+from soap.evaluation.verdict import RobustnessVerdict
 from soap.results import Row, Store, defence_from_json
 from soap.specs import call_text
 
@@ -46,8 +48,12 @@ class RowComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """changed: stored labels that differ now, of `labels` in all. problems: other faults, one sentence each."""
+    """changed: stored labels that differ now, of `labels` in all. problems: other faults, one sentence each.
 
+    verdict: that of the run; None where its images cannot be classified, so that there are no comparisons.
+    """
+
+    verdict: RobustnessVerdict | None
     comparisons: tuple[RowComparison, ...]
     problems: tuple[str, ...]
     changed: int
@@ -58,17 +64,26 @@ class Verification:
         """Whether the run is confirmed."""
         return not self.problems and all(one.holds for one in self.comparisons)
 
+    @property
+    def note(self) -> str:
+        """Why no accuracy under attack is shown, in one sentence; empty where all are."""
+        return "" if self.verdict is None else self.verdict.note
+
+    def shows(self, comparison: RowComparison) -> bool:
+        """Whether the counts of a row are shown; `holds` is shown in any case."""
+        return self.verdict is None or self.verdict.shows(comparison.row.attack.name)
+
 
 def verify_run(
     defence: Defence,
     data: Dataset,
-    out: Path,
+    out: str | Path,
     *,
     watch: Watch = lambda what, done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Verification | None:
     """Classify the stored images of the run in `out` again; None after a stop."""
-    folder = open_run(out)
+    folder = open_run(Path(out))
     plan, names = folder.plan(), [*folder.batch_names()]
     problems = _other_subject(plan, defence, data)
     same = whole = not problems  # images or weights of another run are not classified: they prove nothing
@@ -89,22 +104,31 @@ def verify_run(
             problems.append(f"{name}{problem}")
             whole = False
             continue
-        again = _classified(defence, batch, data, clean=attempt is None)
+        again = _classified(defence, batch, data, plan, attempt, number)
         changed += int((again.defended != batch.defended).sum())
         labels += len(again.rows)
         # Every image that survived by the stored and by the new labels had to be attacked.
-        first, size = number * plan["batch"], plan["batch"]
-        wanted = stored.survived(attempt) & found.survived(attempt)
-        missed = np.setdiff1d(first + np.flatnonzero(wanted[first : first + size]), batch.rows)
+        wanted = stored.wanted(attempt, number) & found.wanted(attempt, number)
+        missed = np.setdiff1d(np.flatnonzero(wanted), batch.rows)
         if attempt is not None and len(missed):
             not_attacked.append(f"{name}: {len(missed)} surviving images were not attacked; the first is {missed[0]}.")
         stored.add(attempt, number, batch)
         found.add(attempt, number, again)
         watch("classifying again", done, len(names))
     problems += not_attacked if whole else []
-    problems += _changed_files(folder, fingerprints)
-    comparisons = _compared(folder, found) if whole else ()
-    return Verification(comparisons=comparisons, problems=tuple(problems), changed=changed, labels=labels)
+    if folder.read_fingerprints() is None:
+        problems.append("the run has no seal.json: it is not finished; repeat its command.")
+    else:
+        changes = folder.changed_batches(fingerprints)
+        problems += [f"{name} was changed after the run: its fingerprint differs." for name in changes]
+    verdict, comparisons = None, tuple[RowComparison, ...]()
+    if whole:
+        with damaged_facts(folder):
+            verdict = judged(folder, stored.summary()).verdict
+        comparisons = _compared(folder, found)
+    return Verification(
+        verdict=verdict, comparisons=comparisons, problems=tuple(problems), changed=changed, labels=labels
+    )
 
 
 def _other_subject(plan: Mapping[str, Any], defence: Defence, data: Dataset) -> list[str]:
@@ -137,26 +161,18 @@ def _invalid_batch(batch: AttackedBatch | None, data: Dataset, threat: Mapping[s
     return f": {len(bad)} images are not in {ball}; the first is image {bad[0]}." if len(bad) else ""
 
 
-def _classified(defence: Defence, batch: AttackedBatch, data: Dataset, *, clean: bool) -> AttackedBatch:
-    """The batch with the labels predicted now."""
+def _classified(
+    defence: Defence, batch: AttackedBatch, data: Dataset, plan: Mapping[str, Any], attempt: int | None, number: int
+) -> AttackedBatch:
+    """The batch with the labels predicted now; a random defence draws from the seeds of the run."""
     if len(batch.rows) == 0:
         return batch
-    x = data.x[torch.from_numpy(batch.rows)] if clean else torch.from_numpy(batch.x).to(data.x.device)
-    with isolated(defence), devices.cudnn_deterministic():
-        defended, bare = predicted_labels(defence, x)
-    return replace(batch, defended=defended.cpu().numpy(), bare=bare.cpu().numpy())
-
-
-def _changed_files(folder: RunFolder, found: Mapping[str, str]) -> list[str]:
-    """One sentence for each batch that differs from the run's fingerprints."""
-    written = folder.read_fingerprints()
-    if written is None:
-        return ["the run has no seal.json: it is not finished; repeat its command."]
-    return [
-        f"{name} was changed after the run: its fingerprint differs."
-        for name in sorted({*written, *found})
-        if written.get(name) != found.get(name)
-    ]
+    x = data.x[torch.from_numpy(batch.rows)] if attempt is None else torch.from_numpy(batch.x).to(data.x.device)
+    with devices.cudnn_deterministic():
+        seed = evaluation_seed(int(plan["seed"]), attempt, number)
+        found = predicted_labels(defence, x, draws=int(plan["draws"]), seed=seed)
+    labels = {name: getattr(found, name).cpu().numpy() for name in ("defended", "bare", "drawn")}
+    return replace(batch, **labels)
 
 
 def _compared(folder: RunFolder, builder: SummaryBuilder) -> tuple[RowComparison, ...]:

@@ -1,22 +1,21 @@
-"""Logits and input gradient of any model, and the base class of the rules that replace a purifier's gradient.
+"""Logits and input gradient of any model, and the base class of the rules for the gradient through a purifier.
 
 The gradient of an ordinary model comes from autograd. The sign steps of a purifier have derivative zero almost
 everywhere, so an attack on a defence uses a rule instead: a module with its own method `logits_and_gradient`.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from soap._runtime.isolation import frozen
-from soap._runtime.passes import forward_logits, input_gradient, is_replayed
+from soap import validate
+from soap._runtime.cuda_graphs import forward_logits, input_gradient, is_replayed
+from soap._runtime.isolation import frozen, isolated
 from soap.descent import loss_and_gradient
 from soap.errors import InputError
 from soap.shapes import Float, Tensor
-from soap.validate import describe
 
 Criterion = Callable[[Tensor], Tensor]
 """Logits [batch, classes] -> the value to increase [batch]. Samples must not influence each other."""
@@ -57,17 +56,60 @@ def logits_and_gradient(
     return seen[0], gradient
 
 
+class FiniteLogits(nn.Module):
+    """The same predictions as `model`, with finite outputs, and a zero gradient where the model has none.
+
+    Attacks raise an error for NaN logits, for probabilities and without a gradient. An evaluation suite must still run,
+    so that its checks can report the flaw. Outputs are increased by one. Cross-entropy and margins do not change, and
+    probabilities no longer sum to one, so the check for a softmax layer accepts them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
+        """Return the finite outputs of the model plus one."""
+        logits: Tensor = self.model(x)
+        logits = logits.nan_to_num(nan=0.0, posinf=1e4, neginf=-1e4) + 1
+        if torch.is_grad_enabled() and x.requires_grad:
+            logits = logits + 0 * x.flatten(1).sum(1, keepdim=True)
+        return logits
+
+
+def with_finite_logits(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> nn.Module:
+    """Return `model`, or `FiniteLogits(model)` if attacks would raise an error for it (tested on 8 samples of `x`)."""
+    few = x[:8]
+    try:
+        with isolated(model):
+            logits, _ = logits_and_gradient(model, few, lambda logits: logits.amax(1))
+            validate.logits(logits, len(few))
+    except InputError:
+        return FiniteLogits(model)
+    return model
+
+
 def purified_images(purifier: Purify, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
     """Return the images that `purifier` makes of `x`, detached from autograd."""
     with torch.enable_grad():  # a user's purifier may rely on gradients being enabled
-        made = purifier(x.detach())
+        return images_of(purifier(x.detach()), x).detach()
+
+
+def declared_gradient(purifier: object) -> str | None:
+    """Return the gradient rule that the purifier declares in its attribute `gradient`; None if there is none."""
+    declared = getattr(purifier, "gradient", None)
+    return declared if isinstance(declared, str) else None
+
+
+def images_of(made: object, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
+    """Return the images in the result of a purifier of `x`, with their autograd graph."""
     images = made if isinstance(made, Tensor) else getattr(made, "x", made)
     if not isinstance(images, Tensor) or images.shape != x.shape:
         raise InputError(
-            f"the purifier returned {describe(images)}, expected purified images of shape {list(x.shape)}, "
+            f"the purifier returned {validate.describe(images)}, expected purified images of shape {list(x.shape)}, "
             "as a tensor or as attribute `.x` of the result."
         )
-    return images.detach()
+    return images
 
 
 def straight_through_logits(
@@ -82,11 +124,22 @@ def straight_through_logits(
     return logits
 
 
-class GradientRule(nn.Module, ABC):
+def exact_logits(
+    classifier: nn.Module, purifier: Purify, x: Float[Tensor, "batch *shape"]
+) -> Float[Tensor, "batch classes"]:
+    """Return the logits of the purified images; if `x` needs a gradient, autograd passes through the purifier."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        logits: Tensor = classifier(images_of(purifier(x), x))
+        return logits
+    return straight_through_logits(classifier, x, purified_images(purifier, x))
+
+
+class GradientRule(nn.Module):
     """A purifier followed by a classifier, with a rule for the input gradient.
 
-    `forward` gives the logits of the defence; autograd passes straight through the purifier. `logits_and_gradient`
-    applies the subclass's rule. Both run in evaluation mode, and no parameter gets a gradient.
+    `forward` gives the logits of the defence; autograd passes straight through the purifier. A subclass applies its
+    rule in `logits_and_gradient`, or in the graph of `forward`. Both run in evaluation mode, and no parameter gets a
+    gradient.
     """
 
     def __init__(self, classifier: nn.Module, purifier: Purify) -> None:
@@ -104,12 +157,32 @@ class GradientRule(nn.Module, ABC):
         with frozen(self):
             return straight_through_logits(self.classifier, x, self.purified(x))
 
-    @abstractmethod
     def logits_and_gradient(
         self, x: Float[Tensor, "batch *shape"], criterion: Criterion
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
-        """Return the logits of the defence and a direction that should increase `criterion`."""
+        """Return the logits of the defence and a direction that should increase `criterion`: autograd of `forward`."""
+        with isolated(self):
+            return logits_and_gradient(self.forward, x, criterion)
 
     def purified(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """Return the purified images, detached from autograd."""
         return purified_images(self.purifier, x)
+
+
+class Exact(GradientRule):
+    """Autograd end to end: the true gradient of a differentiable purifier followed by the classifier.
+
+    Denoisers, autoencoders, filters and diffusion are differentiable; rounding, sign steps and detached results are
+    not, as `probe_gradient` finds by trying. Ordinary autograd through the module gives this gradient, too, so other
+    libraries and AutoAttack use it. Cost per call: one forward and one backward pass of the purifier and of the
+    classifier.
+
+    Memory: what autograd keeps for both. An iterative purifier bounds it by running every step in
+    `torch.utils.checkpoint.checkpoint(step, x, use_reentrant=False)`: the steps are computed again in the backward
+    pass, with the same random draws.
+    """
+
+    def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
+        """Purify, then classify."""
+        with frozen(self):
+            return exact_logits(self.classifier, self.purifier, x)

@@ -1,13 +1,22 @@
-"""Networks by name: the paper's encoders f and classifiers g, decoders h, and a WGAN's generator and critic."""
+"""Networks by name: the paper's encoders f and classifiers g, decoders h, a WGAN, an autoencoder and a DDPM."""
 
 from collections.abc import Callable
 from typing import Any
 
 from soap.errors import call_with, unknown
-from soap.models.architecture import Network, Normalise
-from soap.models.mnist_networks import DECODERS, cnn, conv_decoder, dense_decoder, fcn
-from soap.models.residual_networks import resnet18, wide_resnet28
-from soap.models.wgan import Critic, Generator
+from soap.models.classifiers import (
+    DECODERS,
+    Network,
+    Normalise,
+    cnn,
+    conv_decoder,
+    dense_decoder,
+    fcn,
+    resnet18,
+    wide_resnet28,
+)
+from soap.models.ddpm import DDPM
+from soap.models.image_networks import Autoencoder, Critic, Generator
 
 ARCHITECTURES: dict[str, Callable[..., Network]] = {
     "fcn": fcn,
@@ -27,7 +36,9 @@ def build(name: str, **options: Any) -> Network:
 
 __all__ = [
     "ARCHITECTURES",
+    "DDPM",
     "DECODERS",
+    "Autoencoder",
     "Critic",
     "Generator",
     "Network",

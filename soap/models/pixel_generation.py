@@ -12,9 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from soap._runtime.cuda_graphs import replayed
-from soap.models.causal import DOWN, Cache, CausalConv, GatedBlock
 from soap.models.logistic_mixture import LogisticMixture, centred
-from soap.models.pixelcnn import PixelCNN
+from soap.models.pixelcnn import DOWN, Cache, CausalConv, GatedBlock, PixelCNN
 from soap.shapes import Float, Int, Tensor
 
 PixelChoice = Callable[[int, LogisticMixture], Int[Tensor, "batch c"]]

@@ -4,20 +4,93 @@ Two streams of gated residual blocks predict each pixel. The `above` stream sees
 the pixels to the left in the same row and, through a link at every block, the `above` stream. Unlike the paper there is
 no down-sampling, so activations can be cached for generation (`pixel_generation`), and no weight normalisation:
 residual branches with small initial weights serve the same purpose.
+
+A causal convolution sees, along one axis of the image, a position and the positions before it. It gives the same result
+for a whole image as for successive slices with cached inputs. Training uses whole images, purification one row at a
+time; `pixel_generation.RowDecoder` handles the pixels within a row.
 """
 
 import math
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from soap import validate
 from soap.errors import InputError
-from soap.models.causal import ACROSS, DOWN, Cache, CausalConv, GatedBlock, concat_elu, shifted
 from soap.models.logistic_mixture import LogisticMixture, centred, parameters_per_pixel
 from soap.shapes import Float, Int, Tensor
 
 MAX_LEVELS = 2**16
+
+Cache = dict[nn.Module, Tensor]
+"""Cached last inputs of each causal convolution; zeros before the first slice."""
+
+DOWN, ACROSS = 2, 3
+"""The axes of [batch, channels, height, width] along which a convolution may be causal."""
+
+KERNEL_SIZES = {DOWN: (2, 3), ACROSS: (1, 3)}
+"""Kernel (rows, columns): this row and the row above, one column on both sides; this pixel and two to its left."""
+
+
+class CausalConv(nn.Conv2d):
+    """Convolution that sees nothing after the current position along `axis`; zero padding outside the image."""
+
+    bias: Tensor
+
+    def __init__(self, before: int, after: int, *, axis: int) -> None:
+        rows, columns = KERNEL_SIZES[axis]
+        super().__init__(before, after, (rows, columns), padding=(0, columns // 2 if axis == DOWN else 0))
+        self.axis = axis
+        self.memory = KERNEL_SIZES[axis][axis - 2] - 1
+
+    def forward(self, x: Float[Tensor, "batch c h w"], cache: Cache | None = None) -> Float[Tensor, "batch c2 h w"]:
+        """Convolve a whole image or, with a `cache`, the slices that follow the cached ones."""
+        if cache is None:
+            x = F.pad(x, (0, 0, self.memory, 0) if self.axis == DOWN else (self.memory, 0, 0, 0))
+        else:
+            x = torch.cat([cache[self], x], self.axis)
+            # A copy, because a view would keep all of x in memory.
+            cache[self] = x.narrow(self.axis, x.shape[self.axis] - self.memory, self.memory).clone()
+        return super().forward(x)
+
+    def matrix(self) -> Float[Tensor, "c2 taps"]:
+        """Return the weight as a matrix that multiplies the flattened pixels under the kernel."""
+        return self.weight.permute(0, 2, 3, 1).flatten(1)
+
+
+class GatedBlock(nn.Module):
+    """x + a * sigmoid(b); a and b come from two convolutions with concatenated ELUs."""
+
+    def __init__(self, channels: int, *, axis: int, dropout: float) -> None:
+        super().__init__()
+        self.first = CausalConv(2 * channels, channels, axis=axis)
+        self.second = CausalConv(2 * channels, 2 * channels, axis=axis)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch c h w"],
+        cache: Cache | None = None,
+        link: Float[Tensor, "batch c h w"] | None = None,
+    ) -> Float[Tensor, "batch c h w"]:
+        """Return the block's output; `link` is added between the convolutions."""
+        y = self.first(concat_elu(x), cache)
+        y = y if link is None else y + link
+        value, gate = self.second(self.dropout(concat_elu(y)), cache).chunk(2, 1)
+        out: Tensor = x + value * gate.sigmoid()
+        return out
+
+
+def concat_elu(x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch c2 h w"]:
+    """Return ELU(x) and ELU(-x) concatenated: twice the channels."""
+    return F.elu(torch.cat([x, -x], 1))
+
+
+def shifted(x: Float[Tensor, "batch c h w"], axis: int) -> Float[Tensor, "batch c h w"]:
+    """Return `x` shifted by one along `axis`, with a zero first: each position holds its predecessor."""
+    before = F.pad(x, (0, 0, 1, 0) if axis == DOWN else (1, 0, 0, 0))
+    return before.narrow(axis, 0, x.shape[axis])
 
 
 class PixelCNN(nn.Module):
@@ -53,8 +126,7 @@ class PixelCNN(nn.Module):
             validate.at_least(name, value, least)
         if levels > MAX_LEVELS:
             raise InputError(f"levels is {levels}; expected at most {MAX_LEVELS} (16 bits).")
-        if not 0 <= dropout < 1:
-            raise InputError(f"dropout is {dropout!r}; expected a rate in [0, 1).")
+        validate.below_one("dropout", dropout)
         self.input_shape, self.levels, self.mixtures = tuple(inputs), levels, mixtures
         self.channels, self.dropout = channels, dropout
         seen = inputs[0] + 1  # the image, and a channel of ones that marks the inside against the zero padding
@@ -93,14 +165,10 @@ class PixelCNN(nn.Module):
         image = centred(self.levels_of(x), self.levels, mixture.means.dtype)
         return mixture.log_prob(image).sum((1, 2))
 
-    def log_prob(self, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch"]:
-        """Return the log-probability (nats) of each image: the same as calling the model."""
-        log_prob: Tensor = self(x)
-        return log_prob
-
     def bits_per_dim(self, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch"]:
         """Return bits per dimension, the usual measure; 8 is a uniform distribution over 256 levels."""
-        return self.log_prob(x) / (-math.log(2) * math.prod(self.input_shape))
+        nats: Tensor = self(x)
+        return nats / (-math.log(2) * math.prod(self.input_shape))
 
     def raw(self, x: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch parameters h w"]:
         """Return the raw mixture parameters of every pixel, computed from the pixels before it."""

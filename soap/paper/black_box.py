@@ -46,7 +46,7 @@ def evaluate_black_box(
     purifiers: Sequence[Purifier],
     *,
     store: Store | None = None,
-    batch: int = 500,
+    batch_size: int = 500,
     seed: int = 0,
     watch: Watch = lambda what, done, total: None,
     stop: Callable[[], bool] = lambda: False,
@@ -58,7 +58,7 @@ def evaluate_black_box(
     recorded in the rows, as by `evaluate_transfer`; the substitutes have their own seeds. stop: is called between
     rounds of a substitute's training and between batches.
     """
-    validate.at_least("batch", batch, 1)
+    validate.at_least("batch_size", batch_size, 1)
     validate.inputs(data.x, model)
     validate.labels(data.y, data.x, model.classes)
     if not substitutes:
@@ -75,14 +75,14 @@ def evaluate_black_box(
                 "are the attacker's and do not count."
             )
     known = {row.key: row for row in (store.read() if store else [])}
-    everything = gather(model, data, seed=seed, batch=batch)
+    everything = gather(model, data, seed=seed, batch_size=batch_size)
     rows: list[Row] = []
     for name, settings in substitutes.items():
         mine = settings.seeds
         # The sha256 remains that of all images: the attacker's affect the result.
         scored = replace(data, x=data.x[mine:], y=data.y[mine:])
         images = f"{mine}..{len(data) - 1} of {data.split}; those before are the attacker's"
-        run = TransferRun(PROTOCOL, model, scored, replace(everything, images=images), batch, watch, stop)
+        run = TransferRun(PROTOCOL, model, scored, replace(everything, images=images), batch_size, watch, stop)
         make = partial(_trained_attack, model, data.x[:mine], name, settings, watch, stop)
         rows += run.measured(attack_spec(name, settings), make, purifiers, known=known, store=store)
     return rows

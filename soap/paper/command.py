@@ -1,32 +1,29 @@
 """`soap reproduce`: the paper's tables, figures and claims beside our numbers; --run measures what is missing."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 
-from soap import recipes, validate, zoo
+from soap import recipes, validate
 from soap._files.atomic import check_writable
-from soap._runtime import devices, interrupts
-from soap.cli.console import EXIT_INTERRUPTED, Console, command
+from soap._runtime import devices
+from soap.cli.console import EXIT_INTERRUPTED, Console, command, stop_on_signal
 from soap.cli.options import DataRoot
 from soap.errors import InputError, unknown
 from soap.paper import command_views as views
-from soap.paper.architectures import TextTable
-from soap.paper.claims.checks import claims_about
-from soap.paper.claims.judging import evidence_from, judge, judge_all
+from soap.paper.claims import claims_about
 from soap.paper.command_views import CLAIMS_NAME
 from soap.paper.comparison import Comparison, Entry, compare_all
-from soap.paper.figure_data import FigureData
-from soap.paper.figure_list import FIGURES, InputOptions, PaperFigure
-from soap.paper.job_runner import WEIGHTS, JobProgress, JobRunner, run_folder, run_jobs
-from soap.paper.jobs import ATTACK_PASSES
+from soap.paper.figure_data import FIGURES, FigureData, PaperFigure
+from soap.paper.job_runner import JobProgress, JobRunner, run_jobs
+from soap.paper.jobs import ATTACK_PASSES, Job, plan_figure, plan_jobs
+from soap.paper.judging import judge, judge_all
 from soap.paper.rows import committed_rows, committed_timings, results_folder, without_duplicates
-from soap.paper.tables import TABLES, PaperTable
-from soap.results import Ledger, Store
+from soap.paper.tables import TABLES, PaperTable, TextTable
+from soap.results import CombinedStore, Store
 
 ANY_ATTACK = ""
 """Key of a limit that applies to every attack."""
@@ -40,6 +37,7 @@ def _complete_recipe(incomplete: str) -> list[str]:
     return [name for name in _recipe_names() if name.startswith(incomplete)]
 
 
+@command("reproduce", example="soap reproduce table-1")
 def reproduce(
     console: Console,
     name: Annotated[
@@ -93,47 +91,43 @@ def reproduce(
     if name == CLAIMS_NAME and (run or only):
         raise InputError("claims are judged by all rows; leave out --only, and use --run with tables and figures.")
     rows = without_duplicates([*committed_rows(), *Store(results).read()])
-    folder = _figure_folder(runs)
+    data = FigureData(folder=_figure_folder(runs), rows=rows, timings=committed_timings())
     finished = True
     if run:
-        with interrupts.stop_on_signal() as stop:
+        for folder in (results.parent, runs, data.folder):
+            check_writable(folder)
+        with stop_on_signal() as stop:
+            runner = JobRunner(
+                store=CombinedStore(results, rows),
+                runs=runs,
+                figures=data.folder,
+                device=console.device,
+                data_root=data_root,
+                batch_size=console.batch_size,
+                seed=console.seed,
+                precision=precision,
+                compiled=compiled,
+                stop=stop,
+            )
             if name in FIGURES:
-                check_writable(results.parent)
-                check_writable(folder)
-                options = InputOptions(
-                    folder=folder,
-                    store=Ledger(results, rows),
-                    data_root=data_root,
-                    limit=limits.get(ANY_ATTACK),
-                    batch=console.batch,
-                    seed=console.seed,
-                    stop=stop,
-                )
-                _make_inputs(console, FIGURES[name], runs, only, options)
-                finished = not stop()
+                inputs = [
+                    source
+                    for source in FIGURES[name].inputs
+                    if source.kind != "timing" and source.model.startswith(only) and source.missing(data)
+                ]
+                jobs = plan_figure(inputs, weights=runner.weights, epochs=epochs, limit=limits.get(ANY_ATTACK))
             else:
-                check_writable(results.parent)
-                check_writable(runs)
-                runner = JobRunner(
-                    store=Ledger(results, rows),
-                    runs=runs,
-                    device=console.device,
-                    data_root=data_root,
-                    batch=console.batch,
-                    precision=precision,
-                    compiled=compiled,
-                    stop=stop,
-                )
-                finished = _run_jobs(
-                    console,
-                    compare_all(tables, rows, only),
-                    runner,
+                jobs = plan_jobs(
+                    _queries(compare_all(tables, rows, only)),
+                    rows,
+                    weights=runner.weights,
                     epochs=epochs,
                     seeds=range(console.seed, console.seed + trainings),
-                    limit={attack: n for attack in ATTACK_PASSES if (n := limits.get(attack, limits.get(ANY_ATTACK)))},
+                    limit={one: n for one in ATTACK_PASSES if (n := limits.get(one, limits.get(ANY_ATTACK)))},
                 )
+            finished = _run_jobs(console, jobs, runner)
         rows = without_duplicates([*rows, *Store(results).read()])
-    data = FigureData(folder=folder, rows=rows, timings=committed_timings())
+        data = FigureData(folder=data.folder, rows=rows, timings=data.timings)
     content, shown = _result(name, only, compare_all(tables, rows, only), data, out)
     console.result({**content, "finished": finished}, shown)
     if not finished:
@@ -172,6 +166,12 @@ def _figure_folder(runs: Path) -> Path:
     return runs / "figures" if checkout is None else checkout / "figures"
 
 
+def _queries(entries: Sequence[Entry]) -> list[Any]:
+    """The queries of all cells, each once."""
+    cells = [found.cell for entry in entries if isinstance(entry, Comparison) for found in entry.cells.values()]
+    return list(dict.fromkeys(cell.query for cell in cells if cell.query is not None))
+
+
 def _result(
     name: str | None, only: str, entries: Sequence[Entry], data: FigureData, out: Path
 ) -> tuple[dict[str, Any], RenderableType]:
@@ -179,18 +179,19 @@ def _result(
     if name in FIGURES:
         return _drawn(FIGURES[name], data, out)
     if name == CLAIMS_NAME:
-        judged = judge_all(evidence_from(entries, data))
+        judged = judge_all(entries, data)
         return views.claims_json(judged), views.claims_view(judged)
     if name is not None:
         return views.table_json(entries[0]), views.table_view(entries[0])
-    chosen = [f for f in FIGURES.values() if not only or any(model.startswith(only) for model in f.models)]
+    chosen = [f for f in FIGURES.values() if not only or any(one.model.startswith(only) for one in f.inputs)]
     states = [views.figure_state(figure, data) for figure in chosen]
     content: dict[str, Any] = {"tables": [views.table_state(entry) for entry in entries], "figures": states}
-    if only:
-        return content, Group(views.tables_view(entries), views.figures_view(states))
-    judged = judge_all(evidence_from(entries, data))
-    content["claims"] = views.claim_counts(judged)
-    return content, Group(views.tables_view(entries), views.figures_view(states), views.claims_line(judged))
+    shown = [views.tables_view(entries), views.figures_view(states)]
+    if not only:
+        judged = judge_all(entries, data)
+        content["claims"] = views.claim_counts(judged)
+        shown.append(views.claims_line(judged))
+    return content, Group(*shown)
 
 
 def _drawn(figure: PaperFigure, data: FigureData, out: Path) -> tuple[dict[str, Any], RenderableType]:
@@ -199,33 +200,13 @@ def _drawn(figure: PaperFigure, data: FigureData, out: Path) -> tuple[dict[str, 
 
     check_writable(out)
     paths = draw(figure.name, data, out)
-    evidence = evidence_from(compare_all(TABLES.values(), data.rows), data)
-    return views.figure_view(
-        views.figure_state(figure, data), [judge(claim, evidence) for claim in claims_about(figure.name)], paths
-    )
+    entries = compare_all(TABLES.values(), data.rows)
+    judged = [judge(claim, entries, data) for claim in claims_about(figure.name)]
+    return views.figure_view(views.figure_state(figure, data), judged, paths)
 
 
-def _make_inputs(console: Console, figure: PaperFigure, runs: Path, only: str, options: InputOptions) -> None:
-    """Make missing inputs of a figure from the bundled weights, else from those in the folder of runs."""
-    weights = {name: _weights(name, runs) for name in figure.models if name.startswith(only)}
-    for name in (name for name, path in weights.items() if path is None):
-        console.info(f"No weights of {name}: train them with `soap reproduce --run --only {name}`.")
-    models = {name: zoo.load(path, device=console.device) for name, path in weights.items() if path is not None}
-    with console.progress() as show:
-        made = figure.make_inputs(models, replace(options, watch=show))
-    for words in made:
-        console.info(f"Made: {words}.")
-
-
-def _weights(name: str, runs: Path) -> Path | None:
-    own = run_folder(runs, name, 0) / WEIGHTS
-    return zoo.weights_path(name) if name in zoo.names() else own if own.exists() else None
-
-
-def _run_jobs(console: Console, entries: Sequence[Entry], runner: JobRunner, **plan: Any) -> bool:
-    """Measure empty cells; whether all jobs were reached. plan: options of `run_jobs`."""
-    cells = [found.cell for entry in entries if isinstance(entry, Comparison) for found in entry.cells.values()]
-    queries = list(dict.fromkeys(cell.query for cell in cells if cell.query is not None))
+def _run_jobs(console: Console, jobs: Sequence[Job], runner: JobRunner) -> bool:
+    """Run the jobs; whether all were reached."""
     announced: set[int] = set()
     with console.progress() as show:
 
@@ -235,7 +216,7 @@ def _run_jobs(console: Console, entries: Sequence[Entry], runner: JobRunner, **p
                 announced.add(progress.number)
                 console.info(str(progress))
 
-        done = run_jobs(queries, runner, watch=watch, **plan)
+        done = run_jobs(jobs, runner, watch=watch)
     for job, reason in done.skipped.items():
         console.info(f"Skipped {job.title}: {reason}")
     console.info(f"{done.done} of {done.jobs} jobs done, {len(done.rows)} new rows in {runner.store.path}.")
@@ -253,8 +234,3 @@ def _limits(texts: Sequence[str]) -> dict[str, int]:
             raise unknown("attack", attack, ATTACK_PASSES)
         limits[attack] = int(count)
     return limits
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app, "reproduce", example="soap reproduce table-1")(reproduce)

@@ -1,17 +1,19 @@
 """Output of `soap reproduce`: tables, figures and claims for a terminal (rich) and as JSON."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import rich.table
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from soap.cli.tables import table
-from soap.paper.claims.checks import claims_about
-from soap.paper.claims.judging import (
+from soap.cli.console import table
+from soap.paper.claims import claims_about
+from soap.paper.comparison import ComparedCell, Comparison, Entry, display_name, heading
+from soap.paper.figure_data import FigureData, PaperFigure
+from soap.paper.judging import (
     MARKS,
     READING,
     TITLE,
@@ -21,109 +23,67 @@ from soap.paper.claims.judging import (
     grouped_by_verdict,
     signs_text,
 )
-from soap.paper.comparison import ComparedCell, Comparison, Entry, display_name, heading, number_text, points
-from soap.paper.figure_data import FigureData
-from soap.paper.figure_list import PaperFigure
-from soap.paper.tables import Heading
+from soap.paper.pages.results import group_cells
 
 CLAIMS_NAME = "claims"
-MARK_STYLES = {"best": "bold underline", "second": "bold", "": ""}
-BIN_STYLES = {
-    "far-below": "bold red",
-    "below": "yellow",
-    "near": "",
-    "above": "cyan",
-    "far-above": "bold green",
-    "": "",
+MARKUP = {
+    r"<u>\*\*(.+?)\*\*</u>": r"[bold underline]\1[/]",
+    r"\*\*(.+?)\*\*": r"[bold]\1[/]",
+    r"^\*(.+)\*$": r"[bold]\1[/]",
+    r"\\\*": "*",
+    r"<sup>(.+?)</sup>": r" \1)",
 }
+"""Markdown of a table's cells, and what it is for rich."""
 VERDICT_STYLES = {False: "bold red", True: "green", None: ""}
 
 
 def table_view(entry: Entry) -> RenderableType:
-    """The whole table with caption and footnotes."""
-    if not isinstance(entry, Comparison):
-        made = table(*entry.head)
-        for row in entry.rows:
-            made.add_row(*row)
-        return Group(Text(heading(entry), "bold"), Text(entry.caption), made, *map(Text, entry.notes))
+    """The whole table with caption and footnotes; a cell reads: ours / paper (difference)."""
     parts: list[RenderableType] = [Text(heading(entry), "bold"), Text(entry.table.caption)]
+    if not isinstance(entry, Comparison):
+        return Group(*parts, _filled(list(entry.head), entry.rows), *map(Text, entry.notes))
     for group in entry.groups:
-        parts += [Text(f"\n{group.label}", "bold"), _group_view(entry, group)]
+        parts += [Text(f"\n{group.label}", "bold"), _filled(*group_cells(entry, group))]
     parts += [Text(f"{number}) {note}") for number, note in enumerate(entry.notes, 1)]
     return Group(*parts, *map(Text, entry.remarks))
 
 
-def _group_view(entry: Comparison, group: Heading) -> rich.table.Table:
-    """The columns of one group; each method has three lines: ours, the paper's and the difference."""
-    labels = [column.label for column in entry.table.columns]
-    made = table(entry.table.stub, "", *labels, right=tuple(labels), whole=("",))
-    for row, first, cells in entry.lines(group):
-        if first:
-            made.add_row(Text(row.section, "bold"))
-        indent = "  " if row.section else ""
-        made.add_row(f"{indent}{row.label}", _line_names(cells), *map(_cell_text, cells))
+def _filled(head: Sequence[str], lines: Iterable[Sequence[str]]) -> RenderableType:
+    """A table of cells in Markdown."""
+    made = table(*head)
+    for line in lines:
+        made.add_row(*map(_cell, line))
     return made
 
 
-def _line_names(cells: list[ComparedCell | None]) -> str:
-    """Names of the lines of a method, for those lines that any of its cells has."""
-    known = [compared for compared in cells if compared is not None]
-    printed = any(compared.cell.printed is not None for compared in known)
-    differs = any(compared.difference is not None for compared in known)
-    return "\n".join(["ours", *["paper"] * printed, *["diff"] * differs])
-
-
-def _cell_text(compared: ComparedCell | None) -> Text:
-    if compared is None:
-        return Text()
-    note = "" if compared.note is None else f" {compared.note})"
-    lines = [Text(number_text(compared.ours), MARK_STYLES[compared.mark]) + Text("".join(compared.signs) + note)]
-    if compared.cell.printed is not None:
-        lines.append(Text(number_text(compared.cell.printed), MARK_STYLES[compared.cell.mark]))
-    if compared.difference is not None:
-        lines.append(Text(points(compared.difference), BIN_STYLES[compared.bin]))
-    return Text("\n").join(lines)
+def _cell(text: str) -> Text:
+    for markdown, markup in MARKUP.items():
+        text = re.sub(markdown, markup, text)
+    return Text.from_markup(text)
 
 
 def table_json(entry: Entry) -> dict[str, Any]:
     """The table as JSON; each number of ours has the keys of its result rows."""
+    content = {key: getattr(entry.table, key) for key in ("name", "title", "caption")}
     if not isinstance(entry, Comparison):
-        words = {"head": list(entry.head), "rows": [list(row) for row in entry.rows], "notes": list(entry.notes)}
-        return {"name": entry.name, "title": entry.title, "caption": entry.caption, **words}
-    return {
-        "name": entry.table.name,
-        "title": entry.table.title,
-        "caption": entry.table.caption,
-        "measure": entry.table.measure,
-        "wanted": entry.wanted,
-        "done": entry.done,
-        "missing": entry.missing,
-        "cells": [_cell_json(entry, compared) for compared in entry.cells.values()],
-        "notes": list(entry.notes),
-        "remarks": list(entry.remarks),
-    }
+        return {**content, "head": entry.head, "rows": entry.rows, "notes": entry.notes}
+    for key in ("wanted", "done", "missing", "notes", "remarks"):
+        content[key] = getattr(entry, key)
+    cells = [_cell_json(entry, compared) for compared in entry.cells.values()]
+    return {**content, "measure": entry.table.measure, "cells": cells}
 
 
 def _cell_json(entry: Comparison, compared: ComparedCell) -> dict[str, Any]:
-    row, group, column = compared.cell.place
+    cell = compared.cell
+    same = {key: getattr(compared, key) for key in ("ours", "low", "high", "difference", "mark", "signs", "note")}
     return {
-        "row": row,
-        "group": group,
-        "column": column,
-        "label": entry.label(compared.cell.place),
-        "recipe": None if compared.cell.query is None else compared.cell.query.recipe,
-        "printed": compared.cell.printed,
-        "printed_mark": compared.cell.mark,
-        "oracle": compared.cell.oracle,
-        "ours": compared.ours,
-        "low": compared.low,
-        "high": compared.high,
+        **{key: getattr(cell, key) for key in ("row", "group", "column", "printed", "oracle")},
+        "label": entry.label(cell.place),
+        "recipe": None if cell.query is None else cell.query.recipe,
+        "printed_mark": cell.mark,
+        **same,
         "trainings": len(compared.rows),
         "n": compared.rows[0].n if compared.rows else None,
-        "difference": compared.difference,
-        "mark": compared.mark,
-        "signs": list(compared.signs),
-        "note": compared.note,
         "result_rows": [result.key for result in compared.rows],
     }
 
@@ -168,11 +128,7 @@ def claim_json(judged: JudgedClaim) -> dict[str, Any]:
     """One claim as JSON; `held` is null if a number is missing."""
     printed = judged.printed
     return {
-        "name": judged.claim.name,
-        "text": judged.claim.text,
-        "section": judged.claim.section,
-        "about": list(judged.claim.about),
-        "rule": judged.claim.rule,
+        **{key: getattr(judged.claim, key) for key in ("name", "text", "section", "about", "rule")},
         "held": judged.ours.held,
         "evidence": judged.ours.evidence,
         "printed_held": None if printed is None else printed.held,
@@ -205,10 +161,9 @@ def figures_view(states: Sequence[dict[str, Any]]) -> RenderableType:
     """The list of figures, one line each."""
     made = table("name", "title", "inputs done", "missing", right=("inputs done",), whole=("name",))
     for state in states:
-        done = f"{state['done']} of {state['wanted']}" if state["wanted"] else "from the code"
         first, *others = state["missing"] or [""]
         more = f" (and {len(others)} more)" if others else ""
-        made.add_row(state["name"], state["title"], done, first + more)
+        made.add_row(state["name"], state["title"], f"{state['done']} of {state['wanted']}", first + more)
     return made
 
 
@@ -216,10 +171,8 @@ def figure_view(
     state: dict[str, Any], judged: Sequence[JudgedClaim | None], paths: Sequence[Path]
 ) -> tuple[dict[str, Any], RenderableType]:
     """A drawn figure with its claims as JSON and for a terminal. judged: in the order of the figure's claims."""
-    parts: list[RenderableType] = [
-        Text(f"{display_name(state['name'])}: {state['title']}", "bold"),
-        Text(state["caption"]),
-    ]
+    title = f"{display_name(state['name'])}: {state['title']}"
+    parts: list[RenderableType] = [Text(title, "bold"), Text(state["caption"])]
     parts += [Text("What the paper says of it:")] if judged else []
     for claim, one in zip(state["claims"], judged, strict=True):
         parts.append(Text(f"- {claim}"))

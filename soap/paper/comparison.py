@@ -4,14 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from soap.paper.architectures import TextTable
-from soap.paper.row_queries import training_epochs
-from soap.paper.tables import Cell, Heading, PaperTable, Place, explanation
-from soap.report.row_text import training_text
+from soap.paper.rows import training_epochs
+from soap.paper.tables import Cell, Heading, PaperTable, Place, TextTable, explanation
 from soap.results import Row
 
-SAME_POINTS, TOLERANCE_POINTS = 1.0, 3.0
-"""Differences from the printed number: up to the first is the same; beyond the second needs a footnote."""
+TOLERANCE_POINTS = 3.0
+"""A larger difference from the printed number needs a footnote."""
 
 UNEXPLAINED = "beyond 3 points, not explained yet"
 SHORTER, FEWER, UNKNOWN = "†", "§", "‡"
@@ -20,15 +18,6 @@ SIGNS = {
     FEWER: "measured on the first images of the test set only",
     UNKNOWN: "its rows do not say how long the network was trained",
 }
-
-BINS = {
-    "far-below": f"more than {TOLERANCE_POINTS:g} points below the paper",
-    "below": f"{SAME_POINTS:g} to {TOLERANCE_POINTS:g} points below",
-    "near": f"within {SAME_POINTS:g} point",
-    "above": f"{SAME_POINTS:g} to {TOLERANCE_POINTS:g} points above",
-    "far-above": f"more than {TOLERANCE_POINTS:g} points above",
-}
-"""Colour classes of the differences, and their meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,42 +57,6 @@ class ComparedCell:
             "close or better": off < -TOLERANCE_POINTS,
             "any": False,
         }[self.cell.rule]
-
-    @property
-    def bin(self) -> str:
-        """Key of `BINS`; empty if there is nothing to compare."""
-        off = self.difference
-        if off is None:
-            return ""
-        side = "near" if abs(off) <= SAME_POINTS else "above" if off > 0 else "below"
-        return f"far-{side}" if abs(off) > TOLERANCE_POINTS else side
-
-    @property
-    def spread(self) -> str:
-        """The interval of one training or the range of several, as text; empty if nothing was measured."""
-        if self.low is None or self.high is None:
-            return ""
-        several = len(self.rows)
-        kind = "95 % interval" if several == 1 else f"mean of {several} trainings, from smallest to largest"
-        return f"{kind} [{self.low:.2f}, {self.high:.2f}]"
-
-    @property
-    def origin(self) -> str:
-        """Training, machine, date, source version and weights of our number, as text."""
-        rows = [row.provenance for row in self.rows]
-        trainings = " / ".join(dict.fromkeys(training_text(row.training) or "training not recorded" for row in rows))
-        machines = " / ".join(dict.fromkeys(row.device for row in rows))
-        days = " / ".join(dict.fromkeys(row.date[:10] for row in rows))
-        sources = " / ".join(dict.fromkeys((row.commit or row.version)[:10] for row in rows))
-        weights = " / ".join(row.weights_sha256[:10] for row in rows)
-        return f"{trainings}; {machines}, {days}, source {sources}, weights {weights}"
-
-    @property
-    def description(self) -> str:
-        """One line with interval, number of images and origin."""
-        if not self.rows:
-            return "not measured yet" if self.cell.query is not None else "a method that is not part of this project"
-        return f"{self.spread}; {self.rows[0].n:,} images; {self.origin}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 The loss is |g(f(x)) - g(f(v(x)))|^2, where view one is the image x itself and view two, v(x), its flipped central crop
 resized back. The variants differ in the gradient with respect to the pixels, and two of them in view two:
 
-- "paper": through both views, the second by the floor-indexed adjoint of PyTorch 1.4.0 (see auxiliary/resize.py);
+- "paper": through both views, the second by the floor-indexed adjoint of PyTorch 1.4.0 (see auxiliary/consistency.py);
 - "exact": the true gradient;
 - "exact-bilinear": the true gradient, but view two is resized bilinearly (`align_corners=False`);
 - "exact-blurred": the true gradient with respect to the image, then averaged over 3 x 3 pixels (zero outside);
@@ -12,48 +12,22 @@ resized back. The variants differ in the gradient with respect to the pixels, an
 - "paper-crop-30": as "paper", but view two is the central crop of 30 of 32 pixels instead of 28.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from soap.attacks import Attack
 from soap.auxiliary import Consistency, JointModel, second_view
-from soap.auxiliary.consistency import GRADIENTS, flipped_crop
-from soap.auxiliary.resize import nearest_floor_indexed
-from soap.data import Dataset
-from soap.errors import InputError, unknown
-from soap.evaluation import PAPER
-from soap.evaluation.transfer import evaluate_transfer
-from soap.paper.sweeps import SweepOptions
-from soap.purifiers import SOAP
-from soap.results import Row
+from soap.auxiliary.consistency import GRADIENTS, flipped_crop, nearest_floor_indexed
+from soap.errors import unknown
 from soap.shapes import Float, Tensor
 
-ATTACKS = ("none", "fgsm", "pgd")
 VARIANTS = ("paper", "exact", "exact-bilinear", "exact-blurred", "view-two", "stop", "paper-crop-30")
 """In the order of the table in docs/label_consistency.md. Variants that a recipe can choose have the recipe's name."""
 
 ViewPair = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Images [batch, c, h, w] -> views one and two of them, each of the same shape."""
-
-
-def measure_variants(
-    model: JointModel, data: Dataset, *, attacks: Mapping[str, Attack] | None = None, **options: Unpack[SweepOptions]
-) -> list[Row]:
-    """Rows of the bare network and of each of `VARIANTS` with min-aux, by the transfer protocol.
-
-    attacks: by name; by default the paper's "none", "fgsm" and "pgd". The measure "mean_loss_after" is the mean loss of
-    the purified images.
-    """
-    if not isinstance(model.auxiliary, Consistency):
-        raise InputError(
-            f"{model.name} has the auxiliary task {type(model.auxiliary).__name__}, expected Consistency, "
-            "whose gradients are compared; use a model whose name ends in -lc."
-        )
-    chosen = _paper_attacks(data) if attacks is None else attacks
-    return evaluate_transfer(model, data, chosen, [_purifier(model, name) for name in VARIANTS], **options)
 
 
 def variant(name: str) -> Consistency:
@@ -113,15 +87,3 @@ _VIEWS: dict[str, ViewPair] = {
     "view-two": _view_two,
     "paper-crop-30": _crop_30,
 }
-
-
-def _purifier(model: JointModel, name: str) -> SOAP:
-    purifier = SOAP(model)
-    purifier.task = variant(name)
-    return purifier
-
-
-def _paper_attacks(data: Dataset) -> dict[str, Attack]:
-    if data.name not in PAPER:
-        raise unknown("data set of the paper", data.name, PAPER)
-    return {name: PAPER[data.name][name] for name in ATTACKS}

@@ -1,7 +1,7 @@
-"""Run the jobs that fill the paper's cells: train and evaluate one after another, append every row at once, resume."""
+"""Run the jobs behind the paper's tables and figures one after another; append every row at once, resume."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from soap.data.sources import SOURCES
 from soap.errors import FileError, InputError
 from soap.evaluation import PAPER, evaluate_transfer
 from soap.paper.black_box import SUBSTITUTES, evaluate_black_box
-from soap.paper.jobs import EvaluationJob, Job, TrainingJob, plan_jobs
-from soap.paper.row_queries import CellQuery
+from soap.paper.figure_records import make_examples, measure_radius_curve, record_path, save
+from soap.paper.jobs import EvaluationJob, FigureJob, Job, TrainingJob
+from soap.paper.sweeps import SWEEPS
+from soap.paper.tables import CellQuery
 from soap.purifiers import SOAP, Purifier
-from soap.recipes import generative
-from soap.recipes.generative import GenerativeRecipe
+from soap.recipes import GenerativeRecipe, generative
 from soap.results import Row, Store
 from soap.training import checkpoint
 
@@ -69,21 +70,13 @@ class JobsResult:
 
 
 def run_jobs(
-    queries: Iterable[CellQuery],
-    runner: "JobRunner",
-    *,
-    epochs: int | None = None,
-    seeds: Sequence[int] = (0,),
-    limit: Mapping[str, int] | None = None,
-    watch: Callable[[JobProgress], None] = lambda progress: None,
+    jobs: Sequence[Job], runner: "JobRunner", *, watch: Callable[[JobProgress], None] = lambda progress: None
 ) -> JobsResult:
-    """Fill the cells that no row of the runner's store fills, one job after another.
+    """Run one job after another. Jobs without their data set or weights are skipped.
 
-    epochs: largest number to train for; existing weights are used as they are. seeds, limit: see `plan_jobs`. Jobs
-    without their data set are skipped. Finished work is kept after a stop, and the same call resumes.
+    Finished work is kept after a stop, and the jobs that are planned then resume it.
     """
     before = {row.key for row in runner.store.read()}
-    jobs = plan_jobs(queries, runner.store.read(), weights=runner.weights, epochs=epochs, seeds=seeds, limit=limit)
     skipped: dict[Job, str] = {}
     finished: list[tuple[Job, float]] = []  # with seconds
     pace = 1 / MULTIPLICATIONS_PER_SECOND.get(runner.device.type, MULTIPLICATIONS_PER_SECOND["cpu"])
@@ -122,16 +115,19 @@ def run_jobs(
 class JobRunner:
     """Runs single jobs; keeps the data and the model of the last job for the next one.
 
-    store: receives every row at once. Weights are the bundled ones (seed 0), else
+    store: receives every row at once. figures: folder of records. Weights are the bundled ones (seed 0), else
     `runs`/RECIPE[-seed-N]/last.safetensors, which are trained if they do not exist; an interrupted training is resumed
-    from its checkpoint. precision, compiled: of training. stop: is called between batches and steps.
+    from its checkpoint. seed: of a figure's records. precision, compiled: of training. stop: is called between batches
+    and steps.
     """
 
     store: Store
     runs: Path
+    figures: Path
     device: torch.device
     data_root: Path | None = None
-    batch: int = 500
+    batch_size: int = 500
+    seed: int = 0
     precision: str = "fp32"
     compiled: bool = False
     stop: Callable[[], bool] = lambda: False
@@ -146,6 +142,8 @@ class JobRunner:
         """Run the job; False if it was stopped. Raises MissingError if data or weights are missing."""
         if isinstance(job, EvaluationJob):
             return self.evaluate(job, show)
+        if isinstance(job, FigureJob):
+            return self.make_input(job, show)
         try:
             return self.train(job, show)
         except MissingError as problem:
@@ -189,12 +187,9 @@ class JobRunner:
         path = self._required_weights(job.recipe, job.seed)
         name = recipes.read(job.recipe).data
         model = self.model(path, None)
-        purifiers: list[Purifier] = [
-            *(SOAP(self.model(path, gradient), choice) for choice, gradient in job.purifiers),
-            *(self.prior_purifier(prior) for prior in job.priors),
-        ]
+        purifiers = [self.purifier(cell, path) for cell in job.purified]
         images = self.images(name, "test")
-        options: dict[str, Any] = {"store": self.store, "batch": self.batch, "watch": show, "stop": self.stop}
+        options: dict[str, Any] = {"store": self.store, "batch_size": self.batch_size, "watch": show, "stop": self.stop}
         if job.attack in SUBSTITUTES:
             settings = SUBSTITUTES[job.attack]
             data = images.take(job.n + settings.seeds)
@@ -204,6 +199,22 @@ class JobRunner:
             rows = evaluate_transfer(model, images.take(job.n), attacks, purifiers, **options)
         return len(rows) == 1 + len(purifiers)
 
+    def make_input(self, job: FigureJob, show: ShowStep) -> bool:
+        """Write the record of a figure's input, or append the rows of its sweep; False if it was stopped."""
+        model = self.model(self._required_weights(job.recipe, 0), None)
+        images = self.images(recipes.read(job.recipe).data, "test")
+        data, kind, attacks = images.take(min(job.n, len(images))), job.source.kind, PAPER[images.name]
+        path = record_path(self.figures, kind, job.recipe)
+        options: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed, "watch": show}
+        if kind == "curve":
+            save(path, measure_radius_curve(model, data, attacks["pgd"], **options))
+        elif kind == "examples":
+            shown = {name: attack for name, attack in attacks.items() if name != "none"}
+            save(path, make_examples(model, data, shown, seed=self.seed, watch=show))
+        else:
+            SWEEPS[kind].measure(model, data, attacks, store=self.store, stop=self.stop, **options)
+        return not self.stop()
+
     def model(self, path: Path, gradient: str | None) -> JointModel:
         """The model with these weights; models of other weights are dropped."""
         self._models = {key: model for key, model in self._models.items() if key[0] == path}
@@ -211,10 +222,12 @@ class JobRunner:
             self._models[path, gradient] = zoo.load(path, device=self.device, gradient=gradient)
         return self._models[path, gradient]
 
-    def prior_purifier(self, name: str) -> Purifier:
-        """The purifier that uses a generative model, with the settings of its recipe."""
-        prior = zoo.load_prior(self._required_weights(name, 0), device=self.device)
-        return generative.purifier(generative.read(name), prior)
+    def purifier(self, cell: CellQuery, path: Path) -> Purifier:
+        """SOAP on the model with these weights, or the purifier of the cell's generative model by its recipe."""
+        if cell.prior is None:
+            return SOAP(self.model(path, cell.gradient), cell.eps_pfy)
+        prior = zoo.load_prior(self._required_weights(cell.prior, 0), device=self.device)
+        return generative.purifier(generative.read(cell.prior), prior)
 
     def images(self, name: str, split: str) -> Dataset:
         """The data set on the device; another one of the same split is dropped."""

@@ -1,4 +1,4 @@
-"""Jobs that fill empty cells of the paper's tables: which models to train, which attacks to run, and their cost."""
+"""Jobs behind the paper's tables and figures: which models to train, what to measure, and the cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,21 +6,15 @@ from pathlib import Path
 
 from soap import recipes, validate
 from soap.errors import InputError, unknown
-from soap.paper.row_queries import CellQuery, training_seed
-from soap.recipes import Recipe, generative
-from soap.recipes.generative import GenerativeRecipe
+from soap.paper.figure_data import FigureInput
+from soap.paper.rows import training_seed
+from soap.paper.sweeps import SWEEPS
+from soap.paper.tables import TEST_IMAGES, CellQuery
+from soap.recipes import GenerativeRecipe, Recipe, generative
 from soap.results import Row
 from soap.specs import DefenceSpec
 
-ATTACK_PASSES = {
-    "none": 1,
-    "fgsm": 3,
-    "substitute-fcn": 60,
-    "substitute-cnn": 60,
-    "pgd": 120,
-    "df": 600,
-    "cw": 7_500,
-}
+ATTACK_PASSES = {"none": 1, "fgsm": 3, "substitute-fcn": 60, "substitute-cnn": 60, "pgd": 120, "df": 600, "cw": 7_500}
 """Approximate network passes of an attack for an image (a gradient counts as three), the cheapest first."""
 
 PURIFIER_PASSES = 40
@@ -34,8 +28,8 @@ PRIOR_PASSES = {"wgan": 6_000, "pixelcnn": 4}
 
 TRAINING_IMAGES = 50_000
 
-PurifierChoice = tuple[str, str | None]
-"""How a purifier chooses its radius, and its gradient if that is not the recipe's."""
+CURVE_IMAGES = 1_000
+"""Number of test images for the mean losses of a curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,52 +60,78 @@ class TrainingJob:
 class EvaluationJob:
     """Run one attack on one trained model for `n` images; evaluate the bare classifier and every purifier.
 
-    priors: recipes of generative models whose purifiers are evaluated as well.
+    purified: the cells with a purifier.
     """
 
     recipe: str
     seed: int
     attack: str
-    purifiers: tuple[PurifierChoice, ...]
     n: int
-    priors: tuple[str, ...] = ()
+    purified: tuple[CellQuery, ...] = ()
 
     @property
     def title(self) -> str:
         """The job in words."""
-        choices = [choice if gradient is None else f"{choice} ({gradient})" for choice, gradient in self.purifiers]
-        behind = ", ".join(["bare", *choices, *self.priors])
+        behind = ", ".join(["bare", *(cell.purifier_text for cell in self.purified)])
         return f"{_model_text(self.recipe, self.seed)}: {self.attack} on {self.n:,} images, {behind}"
 
     @property
     def work(self) -> float:
         """Approximate number of multiplications."""
-        passes = ATTACK_PASSES[self.attack] + PURIFIER_PASSES * len(self.purifiers)
-        kinds = [generative.read(name).kind for name in self.priors]
+        kinds = [generative.read(cell.prior).kind for cell in self.purified if cell.prior is not None]
         by_priors = sum(PRIOR_PASSES[kind] * MACS[kind] for kind in kinds)
+        passes = ATTACK_PASSES[self.attack] + PURIFIER_PASSES * (len(self.purified) - len(kinds))
         return self.n * (passes * _macs(recipes.read(self.recipe)) + by_priors)
 
 
-Job = TrainingJob | EvaluationJob
+@dataclass(frozen=True, kw_only=True)
+class FigureJob:
+    """Measure an input of a figure on `n` images."""
+
+    source: FigureInput
+    n: int
+    seed: int = 0
+
+    @property
+    def recipe(self) -> str:
+        """The recipe of the model."""
+        return self.source.model
+
+    @property
+    def title(self) -> str:
+        """The job in words."""
+        return f"{self.source.need}, {self.n:,} images"
+
+    @property
+    def work(self) -> float:
+        """Approximate number of multiplications; examples are ten images under every attack."""
+        macs = _macs(recipes.read(self.recipe))
+        if self.source.kind == "examples":
+            return 10 * sum(ATTACK_PASSES.values()) * macs
+        cells = SWEEPS[self.source.kind].size if self.source.kind in SWEEPS else 1
+        return self.n * cells * (ATTACK_PASSES["pgd"] + PURIFIER_PASSES) * macs
+
+
+Job = TrainingJob | EvaluationJob | FigureJob
+Weights = Callable[[str, int], Path | None]
+"""Called with a recipe and a seed: the file of the weights, or None if they must be trained."""
 
 
 def plan_jobs(
     queries: Iterable[CellQuery],
     rows: Iterable[Row],
     *,
-    weights: Callable[[str, int], Path | None],
+    weights: Weights,
     epochs: int | None = None,
     seeds: Sequence[int] = (0,),
     limit: Mapping[str, int] | None = None,
 ) -> list[Job]:
     """Jobs for the cells that no row fills: model by model, trained if needed, cheap attacks first.
 
-    weights: file of a recipe and seed, or None if they must be trained. epochs: largest number to train for. seeds: a
-    row is needed for each of these trainings. limit: largest number of images by attack.
+    epochs: largest number to train for. seeds: a row is needed for each of these trainings. limit: largest number of
+    images by attack.
     """
     limits = limit or {}
-    if epochs is not None:
-        validate.at_least("epochs", epochs, 1)
     if not seeds:
         raise InputError("got no seed; expected at least one, e.g. seeds=(0,).")
     for seed in seeds:
@@ -126,24 +146,42 @@ def plan_jobs(
         trained = [row for row in known if training_seed(row) == seed]
         for cell in cells:
             n = min(cell.n, limits.get(cell.attack, cell.n))
-            if cell.filled_by(trained, n):
-                continue
-            defences = groups.setdefault((seed, cell.recipe), {}).setdefault((cell.attack, n), {})
-            defences[cell.defence] = cell
+            if not any(row.n >= n for row in cell.matching(trained)):
+                defences = groups.setdefault((seed, cell.recipe), {}).setdefault((cell.attack, n), {})
+                defences[cell.defence] = cell
     jobs: list[Job] = []
     for (seed, recipe), attacks in groups.items():
         priors = [cell.prior for defences in attacks.values() for cell in defences.values() if cell.prior is not None]
         # All trainings of a classifier are measured behind the same training of a prior: seed 0.
-        for name, own_seed in dict.fromkeys([(recipe, seed), *((prior, 0) for prior in priors)]):
-            own = recipes.find(name).training.epochs
-            training = TrainingJob(recipe=name, seed=own_seed, epochs=min(own, epochs or own))
-            if weights(name, own_seed) is None and training not in jobs:
-                jobs.append(training)
+        needed = dict.fromkeys([(recipe, seed), *((prior, 0) for prior in priors)])
+        jobs += [job for job in _trainings(needed, weights, epochs) if job not in jobs]
         for (attack, n), defences in sorted(attacks.items(), key=lambda item: list(ATTACK_PASSES).index(item[0][0])):
-            behind = [cell for defence, cell in defences.items() if defence.purifies]
-            purifiers = tuple((cell.eps_pfy, cell.gradient) for cell in behind if cell.prior is None)
-            names = tuple(cell.prior for cell in behind if cell.prior is not None)
-            jobs.append(EvaluationJob(recipe=recipe, seed=seed, attack=attack, purifiers=purifiers, n=n, priors=names))
+            purified = tuple(cell for defence, cell in defences.items() if defence.purifies)
+            jobs.append(EvaluationJob(recipe=recipe, seed=seed, attack=attack, n=n, purified=purified))
+    return jobs
+
+
+def plan_figure(
+    inputs: Iterable[FigureInput], *, weights: Weights, epochs: int | None = None, limit: int | None = None
+) -> list[Job]:
+    """Jobs for missing inputs of a figure, model by model, trained if needed. limit: largest number of images."""
+    jobs: list[Job] = []
+    for source in inputs:
+        jobs += _trainings([(source.model, 0)], weights, epochs)
+        n = min(CURVE_IMAGES, limit or CURVE_IMAGES) if source.kind == "curve" else limit or TEST_IMAGES
+        jobs.append(FigureJob(source=source, n=TEST_IMAGES if source.kind == "examples" else n))
+    return jobs
+
+
+def _trainings(needed: Iterable[tuple[str, int]], weights: Weights, epochs: int | None) -> list[Job]:
+    """Jobs that train the recipes and seeds without weights."""
+    if epochs is not None:
+        validate.at_least("epochs", epochs, 1)
+    jobs: list[Job] = []
+    for name, seed in needed:
+        own = recipes.find(name).training.epochs
+        if weights(name, seed) is None:
+            jobs.append(TrainingJob(recipe=name, seed=seed, epochs=min(own, epochs or own)))
     return jobs
 
 

@@ -1,9 +1,8 @@
 """Render the numbers in docs/ and README.md from the committed rows: `make render`, or `python -m soap.paper.render`.
 
-    python -m soap.paper.render [--check] [--html FILE]
+    python -m soap.paper.render [--check]
 
---check writes nothing and exits with 1 if a page is out of date. --html writes the page of results as one HTML file;
-`make docs` puts that page on the site.
+--check writes nothing and exits with 1 if a page is out of date.
 """
 
 import argparse
@@ -11,10 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from soap import bench
 from soap._files import atomic
-from soap.bench import performance_page, scale_page
-from soap.export import docs_page
-from soap.paper.pages import adaptive, label_consistency, purifiers, readme, results
+from soap.bench import pages as bench_pages
+from soap.onnx_export import docs_page
+from soap.paper.pages import label_consistency, purifiers, results, suite_runs
 from soap.paper.rows import committed_rows
 from soap.report.drawing import png
 
@@ -28,9 +28,8 @@ def _label_consistency(document: str) -> str:
     return label_consistency.rendered(document, committed_rows(), authors)
 
 
-def _performance(document: str) -> str:
-    rows, tried = (performance_page.committed_rows(kind, RESULTS) for kind in ("bench", "variants"))
-    return performance_page.rendered(document, rows, tried, performance_page.committed_paddings(RESULTS))
+def _timings() -> list[bench.BenchRow]:
+    return bench_pages.committed_rows(RESULTS)
 
 
 def _results(document: str) -> str:
@@ -38,15 +37,15 @@ def _results(document: str) -> str:
 
 
 PAGES: dict[Path, Callable[[str], str]] = {
-    ROOT / "README.md": lambda document: readme.rendered_readme(document, RESULTS),
-    DOCS / "adaptive.md": lambda document: adaptive.rendered(document, RESULTS),
+    ROOT / "README.md": lambda document: suite_runs.rendered_readme(document, RESULTS),
+    DOCS / "adaptive.md": lambda document: suite_runs.rendered_adaptive(document, RESULTS),
     DOCS / "export.md": lambda document: docs_page.rendered(document, RESULTS),
     DOCS / "label_consistency.md": _label_consistency,
-    DOCS / "models.md": readme.rendered_models,
-    DOCS / "performance.md": _performance,
+    DOCS / "models.md": suite_runs.rendered_models,
+    DOCS / "performance.md": lambda document: bench_pages.rendered_performance(document, _timings()),
     DOCS / "purifiers.md": lambda document: purifiers.rendered(document, committed_rows(), RESULTS),
     DOCS / "results.md": _results,
-    DOCS / "scale.md": lambda document: scale_page.rendered(document, scale_page.gpu_rows(RESULTS)),
+    DOCS / "scale.md": lambda document: bench_pages.rendered_scale(document, _timings()),
 }
 """Pages, and the functions from their present text to their rendered text."""
 
@@ -56,28 +55,18 @@ def rendered(path: Path) -> str:
     return PAGES[path](path.read_text(encoding="utf-8"))
 
 
-def results_html() -> str:
-    """The page of results as one HTML file."""
-    return results.results_html(*results.committed_results(), command=COMMAND)
-
-
 def main() -> int:
     """Write, or check, all pages; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m soap.paper.render", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the page of results as one HTML file")
     given = parser.parse_args()
-    if given.html is not None:
-        atomic.write_text(given.html, results_html())
-        return 0
     stale = [path for path in PAGES if rendered(path) != path.read_text(encoding="utf-8")]
     for path in stale:
         print(path.relative_to(ROOT))
         if not given.check:
             atomic.write_text(path, rendered(path))
             if path.name == "performance.md":
-                plot = performance_page.draw(performance_page.committed_rows("bench", RESULTS))
-                (DOCS / performance_page.PICTURE).write_bytes(png(plot))
+                (DOCS / bench_pages.PICTURE).write_bytes(png(bench_pages.draw(_timings())))
     return int(given.check and bool(stale))
 
 

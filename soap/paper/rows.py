@@ -1,4 +1,4 @@
-"""The committed result rows and timings: those in `results/` of a source checkout, and those beside bundled weights."""
+"""Result rows and timings that are committed, in `results/` and beside bundled weights; facts of a row's training."""
 
 import json
 from collections.abc import Iterable
@@ -52,3 +52,18 @@ def _holds_rows(path: Path) -> bool:
     except (ValueError, RecursionError):
         return True
     return isinstance(entry, dict) and "protocol" in entry
+
+
+def training_epochs(row: Row) -> int | None:
+    """Number of epochs that the row's network was trained for; None if the row does not record it."""
+    return None if row.training is None else row.training.epochs
+
+
+def training_seed(row: Row) -> int:
+    """Seed of the training behind a row; 0 if it is not recorded, which is the seed of the bundled weights."""
+    return 0 if row.training is None else row.training.seed
+
+
+def attack_radius(row: Row) -> float:
+    """eps of the row's attack; 0 for an attack without one."""
+    return float(row.attack.steps[0].settings.get("eps", 0.0))

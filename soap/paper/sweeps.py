@@ -1,29 +1,30 @@
-"""Sweeps behind the paper's curves and ablations: beta, gamma x T, the radius, the loss of rotation prediction.
+"""Sweeps behind the paper's curves and ablations: what each measures, and which rows belong to it.
 
-Each sweep appends the rows that its store does not have. `row_queries` finds them among all rows.
+The transfer protocol measures all of them but the first, whose attack adds the auxiliary loss.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from soap import validate
-from soap.attacks import PGD, AuxiliaryAwarePGD
-from soap.auxiliary import JointModel, Rotation, all_turns
+from soap.attacks import PGD, Attack, AuxiliaryAwarePGD
+from soap.auxiliary import Consistency, JointModel, Rotation, all_turns
 from soap.auxiliary.rotation import TURNS
 from soap.data import Dataset
-from soap.errors import InputError, unknown
-from soap.evaluation import PAPER, Clean
+from soap.errors import InputError
 from soap.evaluation.provenance import gather
-from soap.evaluation.transfer import TransferRun, Watch, evaluate_transfer
-from soap.purifiers import SOAP
+from soap.evaluation.transfer import PROTOCOL, TransferRun, Watch
+from soap.paper.gradient_variants import VARIANTS, variant
+from soap.purifiers import SOAP, Purifier
 from soap.results import Row, Store
 from soap.shapes import Float, Tensor
-from soap.specs import attack_spec
+from soap.specs import BARE, Spec, attack_spec
 
 AUXILIARY_AWARE = "auxiliary-aware"
 """Protocol: the attack adds the auxiliary loss with weight beta, but does not know the purifier's steps."""
@@ -34,120 +35,170 @@ GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 STEPS = (1, 2, 5, 10, 20)
 CROSS_ENTROPY = "cross entropy"
 """Setting `loss` of a rotation task that purifies by cross entropy."""
+GRADIENT_ATTACKS = ("none", "fgsm", "pgd")
+
+Attacks = Mapping[str, Attack]
 
 
-class SweepOptions(TypedDict, total=False):
-    """Options of `evaluate_transfer` beside attacks and purifiers."""
+@dataclass(frozen=True)
+class Sweep:
+    """A family of rows of one model: every attack, without a purifier and behind each purifier.
 
-    store: Store | None
-    batch: int
-    seed: int
-    watch: Watch
-    stop: Callable[[], bool]
-
-
-def auxiliary_aware(
-    model: JointModel,
-    data: Dataset,
-    betas: Sequence[float] = BETAS,
-    *,
-    attack: PGD | None = None,
-    **options: Unpack[SweepOptions],
-) -> list[Row]:
-    """Accuracy before and after purification under the auxiliary-aware attack of every beta (Figure 5).
-
-    Two rows for each beta, with the attack named "beta=...": bare classifier and min-aux. attack: gives radius, step
-    size and steps; by default the paper's PGD.
+    words: what varies. size: number of cells. cell: the place of a row in the sweep, None for a row of something else.
+    shared: settings that all rows of one sweep have in common.
     """
-    base, purifier = attack or paper_pgd(data), SOAP(model)
-    batch, store = options.get("batch", 500), options.get("store")
-    validate.at_least("batch", batch, 1)
-    run = TransferRun(
-        AUXILIARY_AWARE,
-        model,
-        data,
-        gather(model, data, seed=options.get("seed", 0), batch=batch),
-        batch,
-        options.get("watch", lambda what, done, total: None),
-        options.get("stop", lambda: False),
-    )
-    known = {row.key: row for row in (store.read() if store else [])}
-    task = model.auxiliary.settings()  # the attack differentiates the auxiliary loss
-    rows: list[Row] = []
-    for beta in betas:
-        aware = AuxiliaryAwarePGD(eps=base.eps, step_size=base.step_size, steps=base.steps, beta=beta)
-        named, ready = attack_spec(f"beta={beta:g}", aware, **task), partial(replace, aware)
-        rows += run.measured(named, ready, [purifier], known=known, store=store)
-    return rows
+
+    words: str
+    size: int
+    attacks: Callable[[Attacks], Attacks]
+    purifiers: Callable[[JointModel], Sequence[Purifier]]
+    cell: Callable[[Row], Any]
+    shared: Callable[[Row], Hashable]
+    protocol: str = PROTOCOL
+
+    def measure(
+        self,
+        model: JointModel,
+        data: Dataset,
+        attacks: Attacks,
+        *,
+        store: Store | None = None,
+        batch_size: int = 500,
+        seed: int = 0,
+        watch: Watch = lambda what, done, total: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> list[Row]:
+        """The rows of the sweep; those that `store` does not have are measured and appended.
+
+        attacks: the paper's for this data set, from which the sweep derives its own.
+        """
+        validate.at_least("batch_size", batch_size, 1)
+        purifiers = self.purifiers(model)
+        known = {row.key: row for row in (store.read() if store else [])}
+        run = TransferRun(
+            self.protocol, model, data, gather(model, data, seed=seed, batch_size=batch_size), batch_size, watch, stop
+        )
+        rows: list[Row] = []
+        for name, attack in (chosen := self.attacks(attacks)).items():
+            task = model.auxiliary.settings() if isinstance(attack, AuxiliaryAwarePGD) else {}
+            make = partial(chosen.__getitem__, name)
+            rows += run.measured(attack_spec(name, attack, **task), make, purifiers, known=known, store=store)
+        return rows
+
+    def find(self, rows: Sequence[Row], model: str) -> dict[Any, Row]:
+        """Rows of one sweep of a model by cell: the sweep with most cells, then most images, then the latest date.
+
+        A store holds rows of several trainings, numbers of images and purifiers; rows of different ones are not mixed.
+        """
+        sweeps: dict[Hashable, dict[Any, Row]] = {}
+        for row in rows:
+            if row.model == model and row.protocol == self.protocol and (cell := self.cell(row)) is not None:
+                by = row.provenance
+                common = (self.shared(row), row.n, by.weights_sha256, by.data_sha256, by.images, by.seed)
+                sweeps.setdefault(common, {})[cell] = row
+        return max(
+            sweeps.values(),
+            key=lambda sweep: (
+                len(sweep),
+                next(iter(sweep.values())).n,
+                max(r.provenance.date for r in sweep.values()),
+            ),
+            default={},
+        )
 
 
-def steps_heat_map(
-    model: JointModel,
-    data: Dataset,
-    gammas: Sequence[float] = GAMMAS,
-    steps: Sequence[int] = STEPS,
-    *,
-    attack: PGD | None = None,
-    **options: Unpack[SweepOptions],
-) -> list[Row]:
-    """Accuracy under PGD for every step size gamma (a multiple of the model's own) and number of steps T (section A.2).
+def _only(*names: str) -> Callable[[Attacks], Attacks]:
+    return lambda attacks: {name: attacks[name] for name in names}
 
-    The grid of radii is the model's own in every cell, so that only gamma and T vary. After T steps of gamma no pixel
-    has changed by more than gamma * T, for any radius.
-    """
+
+def _settings(spec: Spec, *without: str) -> str:
+    """All settings but those that vary in a sweep, as text."""
+    return json.dumps({name: value for name, value in spec.settings.items() if name not in without}, sort_keys=True)
+
+
+def _attack_and_defence(*without: str) -> Callable[[Row], Hashable]:
+    return lambda row: (row.attack, _settings(row.defence, *without))
+
+
+def _task(row: Row) -> dict[str, Any]:
+    """Settings of the purifier's auxiliary task."""
+    return dict(row.defence.settings.get("task", {}))
+
+
+# --- Figure 5: accuracy before and after purification under the auxiliary-aware attack --------------------------------
+
+
+def _aware_attacks(attacks: Attacks) -> Attacks:
+    pgd = attacks["pgd"]
+    assert isinstance(pgd, PGD)
+    aware = partial(AuxiliaryAwarePGD, eps=pgd.eps, step_size=pgd.step_size, steps=pgd.steps)
+    return {f"beta={beta:g}": aware(beta=beta) for beta in BETAS}
+
+
+def _beta(row: Row) -> tuple[float, bool] | None:
+    if row.attack.suite is not None:
+        return None
+    return float(row.attack.steps[0].settings["beta"]), row.defence.purifies
+
+
+# --- Step size and number of steps, and one radius for all images, under PGD (sections A.2 and 3.3) -------------------
+
+
+def _by_steps(model: JointModel) -> list[Purifier]:
+    """The grid of radii is the model's own in every cell: after T steps of gamma no pixel changed by more than both."""
     own = SOAP(model)
-    purifiers = [SOAP(model, step_size=own.step_size * gamma, steps=number) for gamma in gammas for number in steps]
-    return evaluate_transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **options)
+    return [SOAP(model, step_size=own.step_size * gamma, steps=number) for gamma in GAMMAS for number in STEPS]
 
 
-def fixed_radii(
-    model: JointModel,
-    data: Dataset,
-    radii: Sequence[float] | None = None,
-    *,
-    attack: PGD | None = None,
-    **options: Unpack[SweepOptions],
-) -> list[Row]:
-    """Accuracy under PGD if every image is purified with the same radius, and with min-aux (section 3.3).
-
-    radii: by default from 0 to gamma * T, the largest possible change of a pixel, in steps of gamma / 2.
-    """
+def _by_radius(model: JointModel) -> list[Purifier]:
+    """Min-aux, and radii from 0 to gamma * T, the largest possible change of a pixel, in steps of gamma / 2."""
     own = SOAP(model)
-    chosen = [k * own.step_size / 2 for k in range(2 * own.steps + 1)] if radii is None else radii
-    purifiers = [own, *(SOAP(model, eps=float(radius)) for radius in chosen)]
-    return evaluate_transfer(model, data, {"pgd": attack or paper_pgd(data)}, purifiers, **options)
+    return [own, *(SOAP(model, eps=k * own.step_size / 2) for k in range(2 * own.steps + 1))]
 
 
-def rotation_losses(
-    model: JointModel, data: Dataset, *, attack: PGD | None = None, **options: Unpack[SweepOptions]
-) -> list[Row]:
-    """Accuracy of rotation prediction purified by squared error, as in the paper, and by cross entropy (section 3.4).
+def _under_pgd(row: Row) -> bool:
+    by_own_loss = row.defence.name == "SOAP" and _task(row) != {"loss": CROSS_ENTROPY}
+    return row.attack.name == "pgd" and by_own_loss
 
-    Under PGD and on clean images, with min-aux. The rows' measures have the mean chosen radius.
-    """
+
+def _step(row: Row) -> tuple[float, int] | None:
+    """(Step size, number of steps)."""
+    settings = row.defence.settings
+    return (settings["step_size"], settings["steps"]) if _under_pgd(row) and row.defence.eps == "min-aux" else None
+
+
+def _radius(row: Row) -> float | str | None:
+    """The radius, or "min-aux"."""
+    eps = row.defence.eps
+    return eps if _under_pgd(row) and (eps == "min-aux" or not isinstance(eps, str)) else None
+
+
+# --- Losses of rotation prediction, and gradients of label consistency, by attack (section 3.4) -----------------------
+
+
+def _by_loss(model: JointModel) -> list[Purifier]:
     task = model.auxiliary
     if not isinstance(task, Rotation):
         raise InputError(
             f"{model.name} has the auxiliary task {type(task).__name__}, expected Rotation, whose "
             "purification losses are compared; use a model whose name ends in -rp."
         )
-    by_entropy = SOAP(model)
-    by_entropy.task = _ByCrossEntropy(task.head)
-    attacks = {"none": Clean(), "pgd": attack or paper_pgd(data)}
-    return evaluate_transfer(model, data, attacks, [SOAP(model), by_entropy], **options)
+    return [SOAP(model), _purifier(model, _ByCrossEntropy(task.head))]
 
 
-def label_leaking(model: JointModel, data: Dataset, **options: Unpack[SweepOptions]) -> list[Row]:
-    """Accuracy of a network on clean images and under FGSM; higher under FGSM means that labels leak (section 4.1)."""
-    return evaluate_transfer(model, data, {name: PAPER[_known(data)][name] for name in ("none", "fgsm")}, [], **options)
+def _by_gradient(model: JointModel) -> list[Purifier]:
+    if not isinstance(model.auxiliary, Consistency):
+        raise InputError(
+            f"{model.name} has the auxiliary task {type(model.auxiliary).__name__}, expected Consistency, "
+            "whose gradients are compared; use a model whose name ends in -lc."
+        )
+    return [_purifier(model, variant(name)) for name in VARIANTS]
 
 
-def paper_pgd(data: Dataset) -> PGD:
-    """The paper's PGD attack on a data set."""
-    attack = PAPER[_known(data)]["pgd"]
-    if not isinstance(attack, PGD):
-        raise InputError(f"the paper's PGD on {data.name} is {attack!r}, expected PGD; pass attack=PGD(...).")
-    return attack
+def _purifier(model: JointModel, task: Rotation | Consistency) -> SOAP:
+    purifier = SOAP(model)
+    purifier.task = task
+    return purifier
 
 
 class _ByCrossEntropy(Rotation):
@@ -163,7 +214,66 @@ class _ByCrossEntropy(Rotation):
         return entropy.reshape(TURNS, len(x)).sum(0)
 
 
-def _known(data: Dataset) -> str:
-    if data.name not in PAPER:
-        raise unknown("data set of the paper", data.name, PAPER)
-    return data.name
+def _by_task(tasks: Mapping[str, dict[str, Any]], *attacks: str) -> Callable[[Row], tuple[str, str] | None]:
+    """(Attack, name of the task) of rows purified with min-aux in fp32. tasks: settings of the auxiliary task."""
+
+    def cell(row: Row) -> tuple[str, str] | None:
+        fits = row.defence.name == "SOAP" and row.defence.eps == "min-aux" and row.attack.name in attacks
+        if not fits or row.defence.settings.get("precision", "fp32") != "fp32":
+            return None
+        return next(((row.attack.name, name) for name, task in tasks.items() if task == _task(row)), None)
+
+    return cell
+
+
+SWEEPS = {
+    "betas": Sweep(
+        "under the auxiliary-aware attack",
+        2 * len(BETAS),
+        _aware_attacks,
+        lambda model: [SOAP(model)],
+        _beta,
+        lambda row: _settings(row.attack.steps[0], "beta"),
+        AUXILIARY_AWARE,
+    ),
+    "steps": Sweep(
+        "by step size and steps",
+        len(GAMMAS) * len(STEPS),
+        _only("pgd"),
+        _by_steps,
+        _step,
+        _attack_and_defence("step_size", "steps"),
+    ),
+    "radii": Sweep(  # from 0 to T = 5 steps of gamma by halves, and the radius chosen for every image
+        "with one radius for all images",
+        2 * 5 + 1 + 1,
+        _only("pgd"),
+        _by_radius,
+        _radius,
+        _attack_and_defence("eps", "grid"),
+    ),
+    "rotation": Sweep(
+        "purified by either loss",
+        4,
+        _only("none", "pgd"),
+        _by_loss,
+        _by_task({"squared error": {}, CROSS_ENTROPY: {"loss": CROSS_ENTROPY}}, "none", "pgd"),
+        lambda row: _settings(row.defence, "task"),
+    ),
+    "gradients": Sweep(
+        "by the gradient of the purification loss",
+        len(GRADIENT_ATTACKS) * len(VARIANTS),
+        _only(*GRADIENT_ATTACKS),
+        _by_gradient,
+        _by_task({name: {"gradient": name} for name in VARIANTS}, *GRADIENT_ATTACKS),
+        lambda row: _settings(row.defence, "task"),
+    ),
+    "leaking": Sweep(
+        "clean and under FGSM",
+        2,
+        _only("none", "fgsm"),
+        lambda model: [],
+        lambda row: row.attack.name if row.defence == BARE and row.attack.name in ("none", "fgsm") else None,
+        lambda row: None,
+    ),
+}

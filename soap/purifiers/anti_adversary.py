@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from soap.descent import UNIT, Bounds
 from soap.purifiers.sign_steps import LogitLoss, SignStepPurifier
 from soap.shapes import Float, Tensor
-from soap.specs import Spec, call_text
 
 
 class AntiAdversary(SignStepPurifier):
@@ -23,15 +22,10 @@ class AntiAdversary(SignStepPurifier):
     the steps can reach, `eps` = K * alpha. Images are clipped to `bounds`; the authors' layer does not clip.
     """
 
+    setting_names = ("step_size", "steps")
+
     def __init__(self, model: nn.Module, *, step_size: float = 0.15, steps: int = 2, bounds: Bounds = UNIT) -> None:
         super().__init__(model, eps=step_size * steps, step_size=step_size, steps=steps, bounds=bounds)
-
-    def spec(self) -> Spec:
-        """The settings, as result rows store them."""
-        return Spec(name="AntiAdversary", settings={"step_size": self.step_size, "steps": self.steps})
-
-    def __repr__(self) -> str:
-        return call_text(self.spec())
 
     def criterion(self, x: Float[Tensor, "batch *shape"]) -> LogitLoss:
         """Return -log p of the class that is predicted at `x`."""

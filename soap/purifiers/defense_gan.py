@@ -5,6 +5,7 @@ purified image is G(z*) of the best start. A perturbation that the generator can
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,9 +17,8 @@ from soap._runtime.isolation import isolated
 from soap._runtime.splitting import autograd_bytes, in_chunks
 from soap.descent import output_and_gradient
 from soap.errors import InputError
-from soap.purifiers.soap import Purified
+from soap.purifiers.purifier import Purified, Specified
 from soap.shapes import Float, Tensor
-from soap.specs import Spec, call_text
 
 MAX_CONCURRENT_IMAGES = {"cpu": 1, "cuda": 8}
 """Images projected at the same time, each by its own kernels. In a common batch a GPU rounds differently for another
@@ -31,7 +31,7 @@ MAX_STARTS = 10_000
 """A thousand times the paper's number."""
 
 
-class DefenseGAN:
+class DefenseGAN(Specified):
     """`DefenseGAN(generator)(x)` returns the generator's nearest image for every image of `x`.
 
     generator: G(z), with its `latent` size and the `input_shape` of its images, e.g. from `soap.zoo.load_prior`.
@@ -40,6 +40,9 @@ class DefenseGAN:
     max_memory: limit in bytes for the working set. Larger batches are split, with the same result. If memory runs out
     in spite of it, the part is halved and repeated.
     """
+
+    gradient = "straight-through"
+    setting_names = ("steps", "starts", "step_size", "momentum", "seed")
 
     def __init__(
         self,
@@ -66,21 +69,15 @@ class DefenseGAN:
                 f"got {type(generator).__name__} as the generator, expected a module G(z) with `latent`, the size "
                 "of z, and `input_shape`, the shape of its images; see soap.models.Generator."
             )
-        self.generator, self.max_memory = generator, max_memory
+        self.generator = self.prior = generator
+        self.max_memory = max_memory
         self.steps, self.starts, self.step_size, self.momentum, self.seed = steps, starts, step_size, momentum, seed
-        draws = torch.Generator().manual_seed(
-            seeding.seed_for(seed, 0)
-        )  # on the CPU, so that all devices get the same numbers
+        draws = torch.Generator().manual_seed(seeding.seed_for(seed, 0))  # on the CPU: all devices get the same numbers
         self._starts = torch.randn(starts, latent, generator=draws, dtype=torch.float64)
 
-    def spec(self) -> Spec:
-        """The settings, as result rows store them."""
-        generator = getattr(self.generator, "name", type(self.generator).__name__)
-        names = ("steps", "starts", "step_size", "momentum", "seed")
-        return Spec(name="DefenseGAN", settings={"generator": generator, **{n: getattr(self, n) for n in names}})
-
-    def __repr__(self) -> str:
-        return call_text(self.spec())
+    def settings(self) -> dict[str, Any]:
+        """Return the name of the generator and the settings."""
+        return {"generator": getattr(self.generator, "name", type(self.generator).__name__), **super().settings()}
 
     def __call__(self, x: Float[Tensor, "batch c h w"]) -> Purified:
         """Return the purified batch. Inputs are not modified.

@@ -8,6 +8,7 @@ image instead of 55, in 5 sequential batches, and 5 further losses.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -52,12 +53,7 @@ def descend_grid(
     radii = sorted(set(grid))
     moving = [r for r in radii if r > 0]
 
-    def path(radius: float, t: int) -> float:
-        return _path(radius, t * step_size)
-
-    def paths(t: int) -> list[float]:
-        return _paths(moving, t * step_size)
-
+    path, paths = partial(_path, step_size), partial(_paths, moving, step_size)
     points_of: dict[float, list[Tensor]] = {radius: [x] * (1 if radius else steps + 1) for radius in radii}
     losses_seen: list[Tensor] = []
 
@@ -102,14 +98,14 @@ def descend_grid(
 
 def max_paths(grid: Sequence[float], *, step_size: float, steps: int) -> int:
     """Return the largest number of paths at any step: the points that one image needs in memory at once."""
-    return max(1, *(len(_paths([r for r in grid if r > 0], t * step_size)) for t in range(1, steps + 1)))
+    return max(1, *(len(_paths([r for r in grid if r > 0], step_size, t)) for t in range(1, steps + 1)))
 
 
-def _path(radius: float, reach: float) -> float:
-    """Return the key of the path of a radius when |delta| can be as large as `reach`."""
-    return radius if radius < reach * (1 - RADIUS_TOLERANCE) else UNCLIPPED
+def _path(step_size: float, radius: float, t: int) -> float:
+    """Return the key of the path of a radius after t steps."""
+    return radius if radius < t * step_size * (1 - RADIUS_TOLERANCE) else UNCLIPPED
 
 
-def _paths(moving: Sequence[float], reach: float) -> list[float]:
-    """Return the distinct paths at that step."""
-    return sorted({_path(radius, reach) for radius in moving})
+def _paths(moving: Sequence[float], step_size: float, t: int) -> list[float]:
+    """Return the distinct paths after t steps."""
+    return sorted({_path(step_size, radius, t) for radius in moving})

@@ -12,7 +12,6 @@ from soap._runtime.seeding import streams, uniform
 from soap.descent import UNIT, Bounds
 from soap.purifiers.sign_steps import LogitLoss, SignStepPurifier
 from soap.shapes import Float, Tensor
-from soap.specs import Spec, call_text
 
 
 class Hedge(SignStepPurifier):
@@ -22,6 +21,8 @@ class Hedge(SignStepPurifier):
     drawn from `seed` and the image's own values, so that a result does not depend on the other samples of the batch.
     `path` begins at that point, too.
     """
+
+    setting_names = ("eps", "step_size", "steps", "seed")
 
     def __init__(
         self,
@@ -36,14 +37,6 @@ class Hedge(SignStepPurifier):
         validate.at_least("seed", seed, 0)
         super().__init__(model, eps=eps, step_size=step_size, steps=steps, bounds=bounds)
         self.seed = seed
-
-    def spec(self) -> Spec:
-        """The settings, as result rows store them."""
-        names = ("eps", "step_size", "steps", "seed")
-        return Spec(name="Hedge", settings={name: getattr(self, name) for name in names})
-
-    def __repr__(self) -> str:
-        return call_text(self.spec())
 
     def criterion(self, x: Float[Tensor, "batch *shape"]) -> LogitLoss:
         """Return the sum over classes of log p: descending it ascends the sum of cross-entropies."""

@@ -17,9 +17,8 @@ from soap.errors import InputError
 from soap.models.logistic_mixture import Candidates, LogisticMixture, most_likely
 from soap.models.pixel_generation import PixelChoice, generate_pixels
 from soap.models.pixelcnn import PixelCNN
-from soap.purifiers.soap import Purified
+from soap.purifiers.purifier import Purified, Specified
 from soap.shapes import Float, Int, Tensor
-from soap.specs import Spec, call_text
 
 MAX_IMAGES_PER_PIXEL_PASS = {"cpu": 64, "cuda": 2048}
 """Images purified at once. On a GPU the hundred small kernels of a pixel cost nearly the same for one image and for
@@ -29,7 +28,7 @@ MAX_IMAGES_PER_FORWARD = 256
 """Images in one full forward pass, for the likelihood; more are no faster and need much memory."""
 
 
-class PixelDefend:
+class PixelDefend(Specified):
     """`PixelDefend(model)(x)` moves every channel of every pixel to its most likely level within `eps` of the input.
 
     The input is first rounded to the model's levels (8 bits); `eps` counts from there and is rounded down to whole
@@ -40,24 +39,21 @@ class PixelDefend:
     the rounding, on a CPU, too. Where two levels are equally likely up to rounding, a pixel and those after it differ.
     """
 
+    gradient = "straight-through"
+    setting_names = ("eps",)
+
     def __init__(self, model: PixelCNN, eps: float = 16 / 255, *, max_memory: int | None = None) -> None:
         if not isinstance(model, PixelCNN):
             raise InputError(
                 f"got a {type(model).__name__}, expected a PixelCNN: PixelDefend needs a generative model of images."
             )
         validate.non_negative("eps", eps)
-        self.model, self.eps, self.max_memory = model, eps, max_memory
+        self.model = self.prior = model
+        self.eps, self.max_memory = eps, max_memory
         reach = math.floor(eps * (model.levels - 1) + 1e-3)  # 16/255 must give 16 levels in single precision, too
         reach = min(reach, model.levels - 1)
         # Nearest first, lower before higher: of equally likely levels the first is selected.
         self.offsets = torch.tensor([0, *(sign * step for step in range(1, reach + 1) for sign in (-1, 1))])
-
-    def spec(self) -> Spec:
-        """The settings, as result rows store them."""
-        return Spec(name="PixelDefend", settings={"eps": self.eps})
-
-    def __repr__(self) -> str:
-        return call_text(self.spec())
 
     def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
         """Return the purified batch [batch, c, h, w]; images must have the model's size. Inputs are not modified."""

@@ -1,6 +1,6 @@
-"""Base class of purifiers that take sign steps on a loss of the classifier's logits, with one fixed radius."""
+"""Base classes of purifiers that descend a loss by projected sign steps; the second, a loss of the logits."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from soap._runtime.splitting import in_chunks
 from soap.balls import Linf
 from soap.descent import UNIT, Bounds, Loss, iterates, projected_gradient
 from soap.errors import InputError
-from soap.purifiers.soap import Purified
+from soap.purifiers.purifier import Purified, Specified
 from soap.shapes import Float, Tensor
 
 MAX_IMAGES_AT_ONCE = {"cpu": 128, "cuda": 1024}
@@ -25,7 +25,43 @@ LogitLoss = Callable[[Tensor], Tensor]
 """Logits [batch, classes] -> the loss that the steps descend, [batch]."""
 
 
-class SignStepPurifier(ABC):
+class DescentPurifier(Specified):
+    """`steps` projected sign steps of `step_size` on a loss, inside a ball around x and in `bounds`."""
+
+    gradient = "unrolled"
+    model: nn.Module
+    step_size: float
+    steps: int
+    bounds: Bounds
+
+    def path(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "steps1 batch *shape"]:
+        """Return the start, which most purifiers take at `x`, and every point after it; the last are purified.
+
+        The points are visited anyway, so they cost no more than purifying.
+        """
+        return self.route(x)[0]
+
+    @abstractmethod
+    def route(
+        self, x: Float[Tensor, "batch *shape"]
+    ) -> tuple[Float[Tensor, "steps1 batch *shape"], Float[Tensor, "batch"]]:
+        """Return the points of `path` and the radius of every sample."""
+
+    @property
+    def recorded_by(self) -> nn.Module:
+        """The network whose attribute `recordable` covers `loss`, too: nothing in `loss` waits for the host."""
+        return self.model
+
+    def _replayed(self, function: TensorFunction, *inputs: Tensor, max_rows: int | None) -> tuple[Tensor, ...]:
+        """Return `function(*inputs)`, replayed as a CUDA graph if possible, in parts."""
+        replay = partial(replayed, self.model, (repr(self), self.bounds, function.__name__), function)
+        least = min_rows_for_determinism(self.model, *inputs)
+        return in_chunks(
+            replay, *inputs, max_rows=max_rows, min_rows=least, release=partial(release_graphs, self.model)
+        )
+
+
+class SignStepPurifier(DescentPurifier):
     """`steps` sign steps of `step_size` from `start(x)`, inside the Linf ball of radius `eps` around x and in `bounds`.
 
     model: any classifier from a batch to logits; it needs no auxiliary task.
@@ -55,21 +91,12 @@ class SignStepPurifier(ABC):
         image, before, after = self._in_parts(self._purified, x)
         return Purified(x=image, eps=x.new_full((len(x),), self.eps), loss_before=before, loss_after=after)
 
-    def path(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "steps1 batch *shape"]:
-        """Return the start and every point after it; the last are the purified images."""
-        return self.route(x)[0]
-
     def route(
         self, x: Float[Tensor, "batch *shape"]
     ) -> tuple[Float[Tensor, "steps1 batch *shape"], Float[Tensor, "batch"]]:
         """Return the points of `path` and the radius of every sample."""
         (points,) = self._in_parts(self._follow, x)
         return points.transpose(0, 1).contiguous(), x.new_full((len(x),), self.eps)
-
-    @property
-    def recorded_by(self) -> nn.Module:
-        """The network whose attribute `recordable` covers `loss`, too: nothing in `loss` waits for the host."""
-        return self.model
 
     def loss(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
         """Return the loss that purification of `x` descends, at `x`, with the model in evaluation mode."""
@@ -82,16 +109,14 @@ class SignStepPurifier(ABC):
         return lambda point: criterion(self.model(point))
 
     def _in_parts(self, function: TensorFunction, x: Tensor) -> tuple[Tensor, ...]:
-        """Return `function(x)` for checked inputs, replayed as a CUDA graph if possible, in parts."""
+        """Return `function(x)` for checked inputs, in parts."""
         validate.inputs(x, self.model, self.bounds)
         with isolated(self.model), torch.inference_mode(False), torch.no_grad():
             x = x.detach().clone()  # autograd cannot record tensors made in inference mode
             if not self._logits_checked:
                 validate.logits(self.model(x[:8]), len(x[:8]))
                 self._logits_checked = True
-            replay = partial(replayed, self.model, (repr(self), self.bounds, function.__name__), function)
-            most, least = MAX_IMAGES_AT_ONCE.get(x.device.type), min_rows_for_determinism(self.model, x)
-            return in_chunks(replay, x, max_rows=most, min_rows=least, release=partial(release_graphs, self.model))
+            return self._replayed(function, x, max_rows=MAX_IMAGES_AT_ONCE.get(x.device.type))
 
     def _purified(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return images, and losses before and after, all [batch, ...]; nothing here waits for the host."""

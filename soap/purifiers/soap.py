@@ -9,25 +9,24 @@ and inside [0, 1]. The radius is fixed, or selected for every sample from a grid
   the other samples of the batch; use it only to reproduce printed numbers.
 """
 
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from soap import validate
 from soap._runtime import devices
-from soap._runtime.cuda_graphs import TensorFunction, min_rows_for_determinism, release_graphs, replayed
+from soap._runtime.cuda_graphs import TensorFunction
 from soap._runtime.isolation import frozen, isolated
-from soap._runtime.splitting import autograd_bytes, in_chunks
+from soap._runtime.splitting import autograd_bytes
 from soap.auxiliary import JointModel
 from soap.balls import Linf
 from soap.descent import UNIT, Bounds, iterates
 from soap.errors import InputError
 from soap.purifiers.grid import GridDescent, descend_grid, max_paths
+from soap.purifiers.purifier import Purified
+from soap.purifiers.sign_steps import DescentPurifier
 from soap.shapes import Float, Int, Tensor
-from soap.specs import DefenceSpec, Spec, call_text
+from soap.specs import DefenceSpec, Spec
 
 MAX_POINTS_AT_ONCE = {"cpu": 160, "cuda": 1280}
 """Images times paths in one pass. More are slower on a CPU (cache misses) and hardly faster on a GPU, where a larger
@@ -37,16 +36,6 @@ CHOICES = ("min-aux", "min-aux-batch", "oracle")
 
 LOSS_TOLERANCE = 1e-5
 """Relative. Losses this close count as equal: radii that never clip end at the same point up to rounding."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Purified:
-    """The result of a purifier: purified images, the radius used, and the loss before and after, per sample."""
-
-    x: Float[Tensor, "batch *shape"]
-    eps: Float[Tensor, "batch"]
-    loss_before: Float[Tensor, "batch"]
-    loss_after: Float[Tensor, "batch"]
 
 
 def soap_spec(
@@ -64,7 +53,7 @@ def soap_spec(
     return DefenceSpec(name="SOAP", settings=settings, eps=eps)
 
 
-class SOAP:
+class SOAP(DescentPurifier):
     """`SOAP(model)(x)` lowers the auxiliary loss of `model` at `x`; settings default to the model's own.
 
     eps: a radius, or "min-aux", "min-aux-batch" or "oracle" to select one from `grid`.
@@ -73,6 +62,8 @@ class SOAP:
     max_memory: limit in bytes for the working set. Larger batches are split, with the same result. If memory runs out
     in spite of it, the part is halved and repeated.
     """
+
+    model: JointModel
 
     def __init__(
         self,
@@ -124,9 +115,6 @@ class SOAP:
         settings = self.task.settings()
         return soap_spec(self.eps, self.grid, self.step_size, self.steps, precision=self.precision, **settings)
 
-    def __repr__(self) -> str:
-        return call_text(self.spec())
-
     def __call__(self, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"] | None = None) -> Purified:
         """Return the purified batch. Only eps="oracle" takes the labels `y`. Inputs are not modified."""
         validate.inputs(x, self.model, self.bounds)
@@ -137,19 +125,13 @@ class SOAP:
         if y is not None:
             validate.labels(y, x, self.model.classes)
         with isolated(self.model):
-            return self._purify(x.detach(), y)
-
-    def path(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "steps1 batch *shape"]:
-        """Return the iterates x_0 = x, x_1 ... x_T of every sample at its selected radius; the last are purified.
-
-        They are visited anyway to select the radius, so they cost no more than purifying.
-        """
-        return self.route(x)[0]
+            parts = self._in_parts(self._purified, *((x.detach(),) if y is None else (x.detach(), y)))
+        return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
 
     def route(
         self, x: Float[Tensor, "batch *shape"]
     ) -> tuple[Float[Tensor, "steps1 batch *shape"], Float[Tensor, "batch"]]:
-        """Return the iterates of `path` and the radius of every sample."""
+        """Return the iterates x_0 = x, x_1 ... x_T of every sample at its selected radius, and that radius."""
         if self.eps == "oracle":
             raise InputError(
                 "eps='oracle' needs the labels, so it is no defence and has no path; use eps='min-aux' or a radius."
@@ -158,11 +140,6 @@ class SOAP:
         with isolated(self.model):
             path, eps = self._in_parts(self._follow, x.detach())
         return path.transpose(0, 1).contiguous(), eps
-
-    @property
-    def recorded_by(self) -> nn.Module:
-        """The network whose attribute `recordable` covers `loss`, too: nothing in `loss` waits for the host."""
-        return self.model
 
     def loss(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch"]:
         """Return the loss that purification descends, with the model in evaluation mode."""
@@ -189,17 +166,11 @@ class SOAP:
         with devices.autocast(x.device, self.precision):
             return self.task.loss(self.model, x).to(x.dtype)
 
-    def _purify(self, x: Tensor, y: Tensor | None) -> Purified:
-        parts = self._in_parts(self._purified, *((x,) if y is None else (x, y)))
-        return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
-
     def _in_parts(self, function: TensorFunction, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return `function(*inputs)`, replayed as a CUDA graph if possible, in parts of `_rows_at_once` samples."""
+        """Return `function(*inputs)` in parts of `_rows_at_once` samples."""
         if self.eps == "min-aux-batch":
             return function(*inputs)
-        replay = partial(replayed, self.model, (repr(self), self.bounds, function.__name__), function)
-        most, least = self._rows_at_once(inputs[0]), min_rows_for_determinism(self.model, *inputs)
-        return in_chunks(replay, *inputs, max_rows=most, min_rows=least, release=partial(release_graphs, self.model))
+        return self._replayed(function, *inputs, max_rows=self._rows_at_once(inputs[0]))
 
     def _purified(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return images, radii, and losses before and after, all [batch, ...]."""

@@ -6,8 +6,7 @@ from pathlib import Path
 from soap.errors import unknown
 from soap.purifiers.soap import soap_spec
 from soap.recipes import generative
-from soap.recipes.building import build
-from soap.recipes.making import make
+from soap.recipes.building import build, make
 from soap.recipes.recipe import (
     GenerativeRecipe,
     Recipe,

@@ -11,15 +11,15 @@ from torch import nn
 
 from soap._runtime.isolation import preserved_random_state
 from soap.errors import unknown
-from soap.models import Generator
-from soap.purifiers import DefenseGAN, Purified
-from soap.recipes.building import build_errors
-from soap.recipes.recipe import GenerativeRecipe, RecipeFolder, is_generative, revised, with_comment
-from soap.recipes.recipe import parse_generative as parse
-from soap.recipes.typed_options import call_typed
+from soap.models import DDPM, Autoencoder, Generator
+from soap.models.pixelcnn import PixelCNN
+from soap.purifiers import DefenseGAN, DiffPure, PixelDefend, Purified, Reformer
+from soap.recipes.recipe import GenerativeRecipe, RecipeFolder, parse_generative
+from soap.recipes.typed_options import build_errors, call_typed
 from soap.shapes import Tensor
 from soap.specs import DefenceSpec, defence_spec
 from soap.training import Objective, WganGp
+from soap.training.objectives import Denoising, Likelihood, NoisePrediction
 
 Purify = Callable[[Tensor], Purified]
 
@@ -32,23 +32,15 @@ class Kind(NamedTuple):
     purifier: Callable[..., Purify]
 
 
-def _wgan() -> Kind:
-    return Kind(Generator, WganGp, DefenseGAN)
+KINDS = {
+    "wgan": Kind(Generator, WganGp, DefenseGAN),
+    "pixelcnn": Kind(PixelCNN, Likelihood, PixelDefend),
+    "ddpm": Kind(DDPM, NoisePrediction, DiffPure),
+    "autoencoder": Kind(Autoencoder, Denoising, Reformer),
+}
 
-
-def _pixelcnn() -> Kind:
-    from soap.models.pixelcnn import PixelCNN
-    from soap.purifiers.pixel_defend import PixelDefend
-    from soap.training.likelihood import Likelihood
-
-    return Kind(PixelCNN, Likelihood, PixelDefend)
-
-
-KINDS: dict[str, Callable[[], Kind]] = {"wgan": _wgan, "pixelcnn": _pixelcnn}
-
-
-_folder = RecipeFolder(resources.files("soap.recipes") / "generative", "recipe of a generative model", parse)
-names, read = _folder.names, _folder.read
+_folder = RecipeFolder(resources.files("soap.recipes") / "generative", "recipe of a generative model", parse_generative)
+names, read, parse = _folder.names, _folder.read, parse_generative
 
 
 def build(recipe: GenerativeRecipe) -> nn.Module:
@@ -108,22 +100,4 @@ def objective(recipe: GenerativeRecipe, device: torch.device) -> Objective:
 def _kind(recipe: GenerativeRecipe) -> Kind:
     if recipe.kind not in KINDS:
         raise unknown("kind of generative model", recipe.kind, KINDS)
-    return KINDS[recipe.kind]()
-
-
-__all__ = [
-    "KINDS",
-    "GenerativeRecipe",
-    "attach_purifier",
-    "build",
-    "is_generative",
-    "names",
-    "network",
-    "objective",
-    "parse",
-    "purifier",
-    "purifier_spec",
-    "read",
-    "revised",
-    "with_comment",
-]
+    return KINDS[recipe.kind]

@@ -1,8 +1,9 @@
-"""Purifiers by name: SOAP, anti-adversary, Hedge, Defense-GAN and PixelDefend for a given classifier."""
+"""Purifiers by name, for a given classifier, and classifiers around a classifier."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -10,17 +11,44 @@ from torch import nn
 
 from soap import zoo
 from soap.auxiliary import JointModel
-from soap.errors import InputError, call_with, unknown
-from soap.purifiers import SOAP, AntiAdversary, Hedge, Purifier
+from soap.errors import InputError, unknown
+from soap.purifiers import (
+    SOAP,
+    AntiAdversary,
+    BitDepth,
+    EnergyDescent,
+    Hedge,
+    JpegCompression,
+    MedianFilter,
+    Purifier,
+    Smoothing,
+    ViewAverage,
+)
+from soap.purifiers.purifier import ClassifierWrapper
 from soap.purifiers.soap import CHOICES
 from soap.recipes import generative
-from soap.recipes.generative import GenerativeRecipe
-from soap.recipes.typed_options import parse_number
+from soap.recipes.recipe import GenerativeRecipe
+from soap.recipes.typed_options import call_typed, parse_number
 
 SOAP_NAME = "soap"
 
-BY_CLASSIFIER: dict[str, Callable[..., Purifier]] = {SOAP_NAME: SOAP, "anti-adversary": AntiAdversary, "hedge": Hedge}
+BY_CLASSIFIER: dict[str, Callable[..., Purifier]] = {
+    SOAP_NAME: SOAP,
+    "anti-adversary": AntiAdversary,
+    "hedge": Hedge,
+    "energy": EnergyDescent,
+}
 """Purifiers that use the classifier itself."""
+
+FILTERS: dict[str, Callable[..., Purifier]] = {
+    "median": MedianFilter,
+    "bit-depth": BitDepth,
+    "jpeg": JpegCompression,
+}
+"""Purifiers that use no network."""
+
+WRAPPERS: dict[str, Callable[..., ClassifierWrapper]] = {"views": ViewAverage, "smoothing": Smoothing}
+"""Classifiers around the classifier: they change the logits instead of the image."""
 
 
 class PriorUse(NamedTuple):
@@ -33,24 +61,37 @@ class PriorUse(NamedTuple):
 BY_PRIOR = {
     "defense-gan": PriorUse(kind="wgan", prior="defense-gan-mnist"),
     "pixeldefend": PriorUse(kind="pixelcnn", prior="pixeldefend-cifar10"),
+    "autoencoder": PriorUse(kind="autoencoder", prior="autoencoder-mnist"),
+    "diffusion": PriorUse(kind="ddpm", prior="ddpm-mnist"),
 }
 
-NAMES = (*BY_CLASSIFIER, *BY_PRIOR)
+NAMES = (*BY_CLASSIFIER, *BY_PRIOR, *FILTERS, *WRAPPERS)
 
 RANDOM = ("hedge", "defense-gan")
 """Purifiers with a random start, which take a seed."""
 
 
-def for_model(
-    model: JointModel, name: str, settings: Mapping[str, Any], *, prior: str | Path | None = None, seed: int = 0
-) -> Purifier:
-    """Return the purifier called `name` for `model`, on the model's device.
+def purifier_by_name(
+    model: JointModel,
+    name: str,
+    eps: float | str | None = None,
+    *,
+    prior: str | Path | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Purifier | ClassifierWrapper:
+    """Return the purifier called `name` for `model`, or the classifier around it, on the model's device.
 
-    settings: overrides of its defaults, e.g. {"eps": 8 / 255}. prior: name or file of the generative model, if it uses
-    one.
+    eps: None keeps its own radius. settings: overrides of its other defaults. prior: name or file of the generative
+    model, if it uses one.
     """
+    if eps is not None:
+        settings = {**settings, "eps": eps}
+    if name in WRAPPERS:
+        wrapped: ClassifierWrapper = call_typed(partial(WRAPPERS[name], model), settings, f"setting of {name}")
+        return wrapped
     if name not in NAMES:
-        raise unknown("purifier", name, NAMES)
+        raise unknown("purifier", name, {*NAMES} - {*WRAPPERS})
     if name in BY_PRIOR:
         network, purify = by_prior(name, settings, prior=prior, device=next(model.parameters()).device, seed=seed)
         shape: Any = network.input_shape
@@ -62,9 +103,8 @@ def for_model(
         return purify
     if prior is not None:
         raise InputError(f"{name} uses no prior, got {prior}; leave it out, or use {' or '.join(BY_PRIOR)}.")
-    made: Purifier = call_with(
-        partial(BY_CLASSIFIER[name], model), _with_seed(name, settings, seed), f"setting of {name}"
-    )
+    maker = FILTERS[name] if name in FILTERS else partial(BY_CLASSIFIER[name], model)
+    made: Purifier = call_typed(maker, _with_seed(name, settings, seed), f"setting of {name}")
     return made
 
 
@@ -76,7 +116,7 @@ def by_prior(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> tuple[nn.Module, Purifier]:
-    """Return a generative model and the purifier called `name` that uses it, without a classifier; see `for_model`."""
+    """Return a generative model and the purifier called `name` that uses it, without a classifier."""
     if name not in BY_PRIOR:
         raise unknown("purifier with a generative model", name, BY_PRIOR)
     options, use = _with_seed(name, settings, seed), BY_PRIOR[name]
@@ -97,6 +137,20 @@ def _with_seed(name: str, settings: Mapping[str, Any], seed: int) -> dict[str, A
     if name != SOAP_NAME and isinstance(settings.get("eps"), str):
         raise InputError(f"eps={settings['eps']!r} is an option of SOAP only; {name} takes a number or has no radius.")
     return {**({"seed": seed} if name in RANDOM else {}), **settings}
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """A setting of a purifier, e.g. "bits=1": its name and its value, a number, true, false or a name."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise InputError(f"purifier option is {text!r}, expected NAME=VALUE, e.g. steps=10.")
+    if value in ("true", "false"):
+        return name, value == "true"
+    try:
+        number = parse_number(value)
+    except InputError:
+        return name, value
+    return name, int(value) if value.lstrip("-").isdecimal() else number
 
 
 def parse_radius(text: str) -> float | str:

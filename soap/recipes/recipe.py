@@ -1,10 +1,10 @@
 """Recipes of classifiers and generative models: frozen dataclasses, read from and written to TOML."""
 
-import itertools
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -15,9 +15,11 @@ from soap.attacks import FGSM, PGD, Attack
 from soap.auxiliary import Purification
 from soap.data.sources import SOURCES
 from soap.errors import FileError, InputError, unknown
-from soap.recipes.typed_options import call_typed, python_values
-from soap.training import GenerativeSchedule, Schedule
-from soap.training.checkpoint import MAX_RECIPE_CHARS
+from soap.recipes.typed_options import call_typed, parse_number
+from soap.training import AdversarialTraining, CertifiedTraining, GenerativeSchedule, Schedule
+from soap.training.checkpoint import MAX_RECIPE_CHARS, recipe_values
+
+CHANGES_HEAD = "\n# Options of this run, instead of the values above.\n[changed]\n"
 
 ATTACKS: dict[str, type[FGSM] | type[PGD]] = {"fgsm": FGSM, "pgd": PGD}
 
@@ -27,7 +29,8 @@ class Recipe:
     """A classifier: data set, network, auxiliary task, schedule, and purifier settings.
 
     model, auxiliary: options of the architecture and the task, checked when they are built. text: the TOML source,
-    stored inside the weights.
+    stored inside the weights. start: the bundled model whose weights training starts from. adversarial: the attack of
+    [adversarial]; as `AdversarialTraining` if the section has `through` or `trades_beta`.
     """
 
     name: str
@@ -37,9 +40,11 @@ class Recipe:
     task: str | None
     auxiliary: Mapping[str, Any]
     training: Schedule
-    adversarial: Attack | None
+    adversarial: Attack | AdversarialTraining | None
+    certified: CertifiedTraining | None = None
     purifier: Purification | None
     text: str
+    start: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,59 +69,53 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe | GenerativeRecipe)
 
 def parse(text: str, source: str) -> Recipe:
     """Read the TOML of a classifier's recipe; `source` names it in errors."""
-    content = _load_toml(text, source)
-    try:
-        _check_keys(content, ("name", "data", "model", "auxiliary", "training", "adversarial", "purifier"))
+    with _named(source):
+        content = _load_toml(text)
+        _check_keys(
+            content, ("name", "data", "start", "model", "auxiliary", "training", "adversarial", "certified", "purifier")
+        )
         model, auxiliary = _table(content, "model"), _table(content, "auxiliary", optional=True)
         adversarial = _table(content, "adversarial", optional=True)
         return Recipe(
             name=_name(content),
             data=_string(content, "data", "recipe"),
             architecture=_string(model, "architecture", "[model]"),
-            model={key: value for key, value in model.items() if key != "architecture"},
+            model=_options(model, without="architecture"),
             task=_string(auxiliary, "task", "[auxiliary]") if auxiliary else None,
-            auxiliary={key: value for key, value in auxiliary.items() if key != "task"},
-            training=_fill(Schedule, _table(content, "training"), "[training]"),
+            auxiliary=_options(auxiliary, without="task"),
+            training=_filled(Schedule, content, "training"),
             adversarial=_attack(adversarial) if adversarial else None,
-            purifier=_fill(Purification, _table(content, "purifier"), "[purifier]") if "purifier" in content else None,
+            certified=_filled(CertifiedTraining, content, "certified") if "certified" in content else None,
+            purifier=_filled(Purification, content, "purifier") if "purifier" in content else None,
             text=text,
+            start=_string(content, "start", "recipe") if "start" in content else None,
         )
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
 
 
 def parse_generative(text: str, source: str) -> GenerativeRecipe:
     """Read the TOML of a generative model's recipe; `source` names it in errors."""
-    content = _load_toml(text, source)
-    try:
+    with _named(source):
+        content = _load_toml(text)
         _check_keys(content, ("name", "data", "model", "objective", "training", "purifier"))
         model = _table(content, "model")
         return GenerativeRecipe(
             name=_name(content),
             data=_string(content, "data", "recipe"),
             kind=_string(model, "kind", "[model]"),
-            model=python_values(model, without="kind"),
-            objective=python_values(_table(content, "objective", optional=True)),
-            training=_fill(GenerativeSchedule, _table(content, "training"), "[training]"),
-            purifier=python_values(_table(content, "purifier", optional=True)),
+            model=_options(model, without="kind"),
+            objective=_options(_table(content, "objective", optional=True)),
+            training=_filled(GenerativeSchedule, content, "training"),
+            purifier=_options(_table(content, "purifier", optional=True)),
             text=text,
         )
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
-
-
-def is_generative(text: str) -> bool:
-    """Return whether this is the TOML of a generative model: its [model] has a kind instead of an architecture."""
-    try:
-        model = _load_toml(text, "recipe").get("model")
-    except InputError:
-        return False
-    return isinstance(model, dict) and "kind" in model
 
 
 def parse_any(text: str, source: str) -> Recipe | GenerativeRecipe:
-    """Read the TOML of a classifier's or a generative model's recipe."""
-    return parse_generative(text, source) if is_generative(text) else parse(text, source)
+    """Read the TOML of a classifier's recipe or of a generative model's, whose [model] has a kind."""
+    with _named(source):
+        model = _load_toml(text).get("model")
+    generative = isinstance(model, dict) and "kind" in model
+    return parse_generative(text, source) if generative else parse(text, source)
 
 
 def read_text(path: Path) -> str:
@@ -160,26 +159,21 @@ def revised(
 ) -> AnyRecipe:
     """Return the recipe with changed values; None keeps a value.
 
-    If a value changes, the text is written anew from the values, without comments except those at its head, which lists
-    the changes. The fields are then read from that text, so the two cannot differ.
+    The text keeps its own values and gets the new ones in a table [changed] at its end. The fields are then read from
+    that text, so the two cannot differ.
     """
-    content = tomllib.loads(recipe.text)
-    training = {"epochs": epochs, "seed": seed, "decay": decay}
-    comments = []
-    for section, old, key, new in (
-        ("", recipe, "data", data),
-        *(("training", recipe.training, key, value) for key, value in training.items()),
-        ("model", recipe.model, "dropout", dropout),
-    ):
-        before = old.get(key) if isinstance(old, Mapping) else getattr(old, key, None)
-        if new is not None and new != before:
-            (content[section] if section else content)[key] = new
-            shown = "not set" if before is None else _toml_value(before)
-            comments.append(f"# Changed for this run: {key} = {_toml_value(new)}; the recipe has {shown}.")
-    if not comments:
+    given = {"data": data, "epochs": epochs, "seed": seed, "decay": decay, "dropout": dropout}
+    present = {"data": recipe.data, "dropout": recipe.model.get("dropout"), **vars(recipe.training)}
+    changes = {key: new for key, new in given.items() if new is not None and new != present.get(key)}
+    if not changes:
         return recipe
-    head = itertools.takewhile(lambda line: line.startswith("#"), recipe.text.split("\n"))
-    text = "\n".join([*head, *comments, "", _toml_text(content)])
+    original = recipe.text.partition(CHANGES_HEAD)[0]
+    changes = tomllib.loads(recipe.text).get("changed", {}) | changes
+    # JSON writes numbers and strings as TOML does, except for the control character DEL.
+    lines = (
+        f"{key} = {json.dumps(new, ensure_ascii=False)}\n".replace("\x7f", "\\u007f") for key, new in changes.items()
+    )
+    text = f"{original.rstrip()}\n{CHANGES_HEAD}{''.join(lines)}"
     return parse_any(text, recipe.name)  # type: ignore[return-value]  # of the kind of `recipe`
 
 
@@ -188,53 +182,56 @@ def with_comment(recipe: AnyRecipe, comment: str) -> AnyRecipe:
     return replace(recipe, text=f"# {comment}\n{recipe.text}")
 
 
-def _toml_text(content: Mapping[str, Any]) -> str:
-    """Return TOML of top-level values and tables of values: the form of a recipe."""
-    lines = [f"{key} = {_toml_value(value)}" for key, value in content.items() if not isinstance(value, dict)]
-    for section, table in content.items():
-        if isinstance(table, dict):
-            lines += ["", f"[{section}]", *(f"{_toml_key(key)} = {_toml_value(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    raise InputError(f"cannot change a recipe that contains {value!r:.80}; expected numbers, strings and lists.")
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
-
-
-def _load_toml(text: str, source: str) -> dict[str, Any]:
-    if len(text) > MAX_RECIPE_CHARS:
-        raise InputError(f"{source}: the recipe has {len(text):,} characters; expected at most {MAX_RECIPE_CHARS:,}.")
+@contextmanager
+def _named(source: str) -> Iterator[None]:
+    """Name the recipe in errors."""
     try:
-        return tomllib.loads(text)
+        yield
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+
+
+def _load_toml(text: str) -> dict[str, Any]:
+    if len(text) > MAX_RECIPE_CHARS:
+        raise InputError(f"the recipe has {len(text):,} characters; expected at most {MAX_RECIPE_CHARS:,}.")
+    try:
+        return recipe_values(text)
+    except InputError:
+        raise
     # tomllib also raises Python's own errors: for numbers of thousands of digits and for deeply nested lists.
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{source}: not valid TOML: {error}.") from error
+        raise InputError(f"not valid TOML: {error}.") from error
 
 
-def _fill(kind: Any, table: Mapping[str, Any], where: str) -> Any:
-    """Return a dataclass with the values of a TOML table, checked against its annotations."""
-    return call_typed(kind, python_values(table), f"key in {where}")
+def _options(table: Mapping[str, Any], *, without: str = "") -> dict[str, Any]:
+    """Return a TOML table as Python options: fractions like "8/255" as numbers, lists as tuples."""
+    return {key: _option(value) for key, value in table.items() if key != without}
 
 
-def _attack(table: Mapping[str, Any]) -> Attack:
+def _option(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_option, value))
+    return parse_number(value) if isinstance(value, str) and "/" in value else value
+
+
+def _filled(kind: Any, content: Mapping[str, Any], key: str) -> Any:
+    """Return a dataclass with the values of the table `[key]`, checked against its annotations."""
+    return call_typed(kind, _options(_table(content, key)), f"key in [{key}]")
+
+
+def _attack(table: Mapping[str, Any]) -> Attack | AdversarialTraining:
+    """Return the attack of [adversarial]; with a setting of `AdversarialTraining`, that around the attack."""
     name = _string(table, "attack", "[adversarial]")
     if name not in ATTACKS:
         raise unknown("attack", name, ATTACKS)
-    settings = {key: value for key, value in table.items() if key != "attack"}
-    attack: Attack = _fill(ATTACKS[name], settings, "[adversarial]")
-    return attack
+    options = _options(table, without="attack")
+    around: dict[str, Any] = {key: options.pop(key) for key in ("through", "trades_beta") if key in options}
+    attack: FGSM | PGD = call_typed(ATTACKS[name], options, "key in [adversarial]")
+    if not around:
+        return attack
+    around["attack"] = attack
+    training: AdversarialTraining = call_typed(AdversarialTraining, around, "key in [adversarial]")
+    return training
 
 
 def _check_keys(content: Mapping[str, Any], allowed: tuple[str, ...]) -> None:

@@ -1,6 +1,7 @@
 """The request of a suite run: which model, which purifier and which images; stored in the run's folder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,22 +10,14 @@ import torch
 from soap import data as library
 from soap import zoo
 from soap._files.records import read_record
-from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.defence import Defence
-from soap.errors import FileError
+from soap.errors import FileError, InputError
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.suite import COMMAND_FACT
-from soap.purifiers import Purifier
+from soap.purifiers.purifier import ClassifierWrapper
 from soap.recipes import purifiers
 from soap.recipes.purifiers import SOAP_NAME
-
-
-def purifier_by_name(
-    model: JointModel, name: str, eps: float | str | None = None, *, prior: str | None = None, seed: int = 0
-) -> Purifier:
-    """The purifier called `name` for `model`; None for `eps` keeps its own radius."""
-    return purifiers.for_model(model, name, {} if eps is None else {"eps": eps}, prior=prior, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +25,8 @@ class RunRequest:
     """Model, purifier and images of a suite run.
 
     purifier: its name. eps_pfy: None for its own radius; for "soap", None means the bare network. prior: the
-    generative model that it uses, None for its own. seed: of its random numbers.
+    generative model that it uses, None for its own. seed: of its random numbers. purifier_options: further settings,
+    each as NAME=VALUE.
     """
 
     model: str
@@ -45,6 +39,7 @@ class RunRequest:
     purifier: str = SOAP_NAME
     prior: str | None = None
     seed: int = 0
+    purifier_options: tuple[str, ...] = ()
 
     @property
     def bare(self) -> bool:
@@ -57,7 +52,11 @@ class RunRequest:
         if self.bare:
             return Defence(model)
         eps = None if self.eps_pfy is None else purifiers.parse_radius(self.eps_pfy)
-        return Defence(model, purifier_by_name(model, self.purifier, eps, prior=self.prior, seed=self.seed))
+        settings = dict(map(purifiers.parse_setting, self.purifier_options))
+        made = purifiers.purifier_by_name(
+            model, self.purifier, eps, prior=self.prior, seed=self.seed, settings=settings
+        )
+        return Defence(made) if isinstance(made, ClassifierWrapper) else Defence(model, made)
 
     def images(self, root: Path | None, classes: Sequence[str]) -> Dataset:
         """The images, on the CPU; `classes` are those of the run."""
@@ -85,3 +84,17 @@ def read_request(folder: RunFolder, *, model: str | None = None, data: str | Non
         path = folder.path / "facts" / f"{COMMAND_FACT}.json"
         raise FileError(f"{path}: not a stored request ({error}); repeat the command that made the run.") from error
     return replace(found, model=model or found.model, data=data or found.data)
+
+
+@contextmanager
+def python_advice(folder: RunFolder, call: str) -> Iterator[None]:
+    """Extend an InputError about a run that was made in Python: its defence or data may have no name; call: instead."""
+    try:
+        yield
+    except InputError as error:
+        if folder.read_fact(COMMAND_FACT) is not None:
+            raise
+        raise InputError(
+            f"{folder.path} was made in Python, and its defence or data cannot be loaded by name; call {call} with "
+            f"those of the run ({error})"
+        ) from error

@@ -3,7 +3,14 @@
 This module has the text functions. Plots and pages are in submodules, which import matplotlib and jinja2.
 """
 
-from soap.report.accuracy import UPPER_BOUND, AttackLine, percent, under_attack
-from soap.report.markdown import markdown_table, models_table, with_section
+from soap.report.row_text import (
+    UPPER_BOUND,
+    AttackLine,
+    markdown_table,
+    models_table,
+    percent,
+    under_attack,
+    with_section,
+)
 
 __all__ = ["UPPER_BOUND", "AttackLine", "markdown_table", "models_table", "percent", "under_attack", "with_section"]

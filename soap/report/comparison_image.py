@@ -14,10 +14,7 @@ PANEL_PX, MARGIN_PX, CAPTION_PX, FONT_PX = 200, 14, 24, 15
 
 
 def draw_comparison(
-    path: Path,
-    before: Float[Tensor, "n c h w"],
-    after: Float[Tensor, "n c h w"],
-    captions: Sequence[tuple[str, str]],
+    path: Path, before: Float[Tensor, "n c h w"], after: Float[Tensor, "n c h w"], captions: Sequence[tuple[str, str]]
 ) -> None:
     """Draw the first images and write a PNG file; `captions` go under the input and under the changed image."""
     from PIL import Image, ImageDraw, ImageFont

@@ -2,7 +2,6 @@
 
 import io
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from soap._files import atomic
-from soap.results import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,76 +85,64 @@ PAGE_FONT_SIZE = 12  # points, for figures of a page
 
 
 def panel_row(
-    count: int,
-    palette: Palette,
-    *,
-    width: float = 3.5,
-    height: float = 3.2,
-    rows: int = 1,
-    tick_size: float = FONT_SIZE - 1,
+    count: int, *, width: float = 3.5, height: float = 3.2, rows: int = 1, tick_size: float = FONT_SIZE - 1
 ) -> tuple[Figure, list[Axes]]:
     """A figure with `count` panels in one row (or several), `width` x `height` inches each."""
     columns = -(-count // rows)
-    figure = Figure(figsize=(width * columns, height * rows), facecolor=palette.paper, layout="constrained")
-    panels = [figure.add_subplot(rows, columns, k + 1, facecolor=palette.paper) for k in range(count)]
+    figure = Figure(figsize=(width * columns, height * rows), facecolor=LIGHT.paper, layout="constrained")
+    panels = [figure.add_subplot(rows, columns, k + 1, facecolor=LIGHT.paper) for k in range(count)]
     for axes in panels:
-        axes.tick_params(labelsize=tick_size, colors=palette.ink)
+        axes.tick_params(labelsize=tick_size, colors=LIGHT.ink)
         for name, spine in axes.spines.items():
             spine.set_visible(name in ("left", "bottom"))
-            spine.set_color(palette.ink)
+            spine.set_color(LIGHT.ink)
     return figure, panels
 
 
-def page_axes(palette: Palette, width: float, height: float, x_label: str, y_label: str = "") -> tuple[Figure, Axes]:
+def page_axes(width: float, height: float, x_label: str, y_label: str = "") -> tuple[Figure, Axes]:
     """A figure with one panel in the font size of pages."""
-    figure, (axes,) = panel_row(1, palette, width=width, height=height, tick_size=PAGE_FONT_SIZE)
-    axes.set_xlabel(x_label, fontsize=PAGE_FONT_SIZE, color=palette.ink)
-    axes.set_ylabel(y_label, fontsize=PAGE_FONT_SIZE, color=palette.ink)
+    figure, (axes,) = panel_row(1, width=width, height=height, tick_size=PAGE_FONT_SIZE)
+    axes.set_xlabel(x_label, fontsize=PAGE_FONT_SIZE, color=LIGHT.ink)
+    axes.set_ylabel(y_label, fontsize=PAGE_FONT_SIZE, color=LIGHT.ink)
     return figure, axes
 
 
-def set_titles(axes: Axes, palette: Palette, title: str, x_label: str = "", y_label: str = "", note: str = "") -> None:
+def set_titles(axes: Axes, title: str, x_label: str = "", y_label: str = "", note: str = "") -> None:
     """Title and axis labels of a panel; the note is in small letters at the end of the title's line."""
-    axes.set_title(title, fontsize=FONT_SIZE + 1, color=palette.ink, fontweight="bold", loc="left")
-    axes.set_title(note, fontsize=FONT_SIZE - 3, color=palette.ink, loc="right")
-    axes.set_xlabel(x_label, fontsize=FONT_SIZE, color=palette.ink)
-    axes.set_ylabel(y_label, fontsize=FONT_SIZE, color=palette.ink)
+    axes.set_title(title, fontsize=FONT_SIZE + 1, color=LIGHT.ink, fontweight="bold", loc="left")
+    axes.set_title(note, fontsize=FONT_SIZE - 3, color=LIGHT.ink, loc="right")
+    axes.set_xlabel(x_label, fontsize=FONT_SIZE, color=LIGHT.ink)
+    axes.set_ylabel(y_label, fontsize=FONT_SIZE, color=LIGHT.ink)
 
 
-def show_message(axes: Axes, palette: Palette, words: str) -> None:
-    """A message in the middle of a panel without data."""
+def show_message(axes: Axes, title: str, words: str) -> None:
+    """The title, and a message in the middle, of a panel without data."""
+    set_titles(axes, title)
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
-        spine.set(visible=True, color=palette.faint, linestyle=(0, (3, 3)))
+        spine.set(visible=True, color=LIGHT.faint, linestyle=(0, (3, 3)))
     axes.text(
-        0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", fontsize=FONT_SIZE, color=palette.ink,
+        0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", fontsize=FONT_SIZE, color=LIGHT.ink,
         style="italic",
     )  # fmt: skip
 
 
-def add_legend(axes: Axes, palette: Palette, **place: Any) -> None:
+def add_legend(axes: Axes, **place: Any) -> None:
     """The panel's legend on a slightly transparent background."""
-    look: dict[str, Any] = {"facecolor": palette.paper, "edgecolor": "none", "framealpha": 0.85}
-    axes.legend(fontsize=FONT_SIZE - 2, labelcolor=palette.ink, **look, **place)
+    look: dict[str, Any] = {"facecolor": LIGHT.paper, "edgecolor": "none", "framealpha": 0.85}
+    axes.legend(fontsize=FONT_SIZE - 2, labelcolor=LIGHT.ink, **look, **place)
 
 
-def accuracies(rows: Sequence[Row]) -> tuple[list[float], list[list[float]]]:
-    """Accuracies in per cent, and the lengths of their 95 % intervals below and above."""
-    values = [100 * row.accuracy for row in rows]
-    ends = [[abs(100 * row.interval[k] - value) for row, value in zip(rows, values, strict=True)] for k in (0, 1)]
-    return values, ends
-
-
-def empty_page(width: float, height: float, palette: Palette) -> Figure:
+def empty_page(width: float, height: float) -> Figure:
     """A figure without axes; width and height in inches."""
-    return Figure(figsize=(width, height), facecolor=palette.paper)
+    return Figure(figsize=(width, height), facecolor=LIGHT.paper)
 
 
-def add_text(figure: Figure, left: float, top: float, text: str, palette: Palette, **style: Any) -> None:
+def add_text(figure: Figure, left: float, top: float, text: str, **style: Any) -> None:
     """Text with its baseline `top` inches below the upper edge."""
     width, height = figure.get_size_inches()
-    own: dict[str, Any] = {"color": palette.ink, "fontsize": 10, **style}
+    own: dict[str, Any] = {"color": LIGHT.ink, "fontsize": 10, **style}
     figure.text(left / width, 1 - top / height, text, **own)
 
 
@@ -166,7 +152,6 @@ def add_image(
     top: float,
     side: float,
     image: npt.NDArray[np.generic],
-    palette: Palette,
     *,
     prediction: str | None = None,
     correct: bool | None = None,
@@ -185,7 +170,7 @@ def add_image(
     axes.imshow(image[..., 0] if gray else image, cmap="gray", vmin=0, vmax=largest, interpolation="none")
     axes.set_xticks([])
     axes.set_yticks([])
-    colour = palette.faint if correct is None else palette.purified if correct else palette.adversarial
+    colour = LIGHT.faint if correct is None else LIGHT.purified if correct else LIGHT.adversarial
     for spine in axes.spines.values():
         spine.set(color=colour, linewidth=line_widths[1] if correct is False else line_widths[0])
     if prediction is not None:
@@ -198,15 +183,25 @@ def radius_axis(attack: float) -> tuple[int, str]:
     return scale, f"purification radius $\\epsilon_{{pfy}}${unit}"
 
 
-def mark_attack(axes: Axes, radius: float, palette: Palette) -> None:
+def mark_attack(axes: Axes, radius: float) -> None:
     """Dotted line at the attack's radius."""
     label = f"attack's radius, {radius:.3g}"
-    axes.axvline(radius, color=palette.ink, linestyle=(0, (1, 2)), linewidth=1.4, label=label)
+    axes.axvline(radius, color=LIGHT.ink, linestyle=(0, (1, 2)), linewidth=1.4, label=label)
 
 
-def mark_elbow(axes: Axes, radius: float, loss: float, palette: Palette) -> None:
+def mark_elbow(axes: Axes, radius: float, loss: float) -> None:
     """Triangle at the elbow of a curve of losses."""
     axes.plot(
-        [radius], [loss], marker="^", markersize=10, linestyle="none", markerfacecolor=palette.paper,
-        markeredgecolor=palette.ink, markeredgewidth=1.6, label=f"elbow, {radius:.3g}",
+        [radius], [loss], marker="^", markersize=10, linestyle="none", markerfacecolor=LIGHT.paper,
+        markeredgecolor=LIGHT.ink, markeredgewidth=1.6, label=f"elbow, {radius:.3g}",
     )  # fmt: skip
+
+
+def draw_loss_levels(axes: Axes, adversarial: float, clean: float) -> None:
+    """Horizontal lines at the mean loss of adversarial and of clean images."""
+    levels = (
+        ("adversarial", adversarial, LIGHT.adversarial, (0, (6, 2))),
+        ("clean", clean, LIGHT.clean, (0, (4, 1, 1, 1))),
+    )
+    for label, level, colour, dashes in levels:
+        axes.axhline(level, color=colour, linestyle=dashes, linewidth=1.8, label=label)

@@ -1,9 +1,71 @@
-"""Result rows as text, for tables and pages; nothing reads these texts back."""
+"""Result rows as text: accuracies, settings, and Markdown tables; nothing reads these texts back."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from soap.errors import InputError
+from soap.results import Row
 from soap.specs import AttackSpec, AttackStep, DefenceSpec, TrainingSpec, call_text
 
 WORST = "Worst"
 """Name of the attack step of a suite's worst case; its settings name the protocols and the threat."""
+
+UPPER_BOUND = (
+    "The attacker did not know the purifier (protocol: transfer), so purified accuracies are upper bounds: "
+    "an attacker who knows it can lower them."
+)
+
+ATTACK_TITLES = {"none": "no attack", "fgsm": "FGSM", "pgd": "PGD", "cw": "Carlini-Wagner", "df": "DeepFool"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackLine:
+    """The rows of one attack: bare classifier and purified."""
+
+    bare: Row
+    purified: Row
+
+    @property
+    def title(self) -> str:
+        """Display name of the attack."""
+        return ATTACK_TITLES.get(self.bare.attack.name, self.bare.attack.name)
+
+    @property
+    def seconds(self) -> str:
+        """Seconds of the attack and of the purifier."""
+        return f"{self.bare.seconds:.1f} + {self.purified.seconds:.1f}"
+
+
+def under_attack(rows: Sequence[Row]) -> list[AttackLine]:
+    """One line an attack, in the order of the rows; each attack needs one bare and one purified row."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.attack.name, []).append(row)
+    lines = []
+    for attack, own in found.items():
+        bare, purified = ([row for row in own if row.defence.purifies != wanted] for wanted in (True, False))
+        if len(bare) != 1 or len(purified) != 1:
+            raise InputError(
+                f"attack {attack!r} has {len(bare)} bare and {len(purified)} purified rows; expected one of each. "
+                "Choose the rows of one model, data set and purifier."
+            )
+        lines.append(AttackLine(bare=bare[0], purified=purified[0]))
+    if not lines:
+        raise InputError("got no rows; expected those of at least one attack. Run an evaluation first.")
+    return lines
+
+
+def percent(row: Row) -> str:
+    """Accuracy and its 95 % interval in per cent: '80.7 [78.1, 83.0]'."""
+    return with_interval(row.accuracy, row.interval)
+
+
+def with_interval(share: float, interval: tuple[float, float]) -> str:
+    """A share and its interval in per cent: '80.7 [78.1, 83.0]'."""
+    return f"{100 * share:.1f} [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+
+
+# --- Settings ---------------------------------------------------------------------------------------------------------
 
 
 def attack_text(attack: AttackSpec) -> str:
@@ -59,3 +121,35 @@ def training_text(training: TrainingSpec | None) -> str:
     prior = training.prior
     behind = "" if prior is None else f"; prior {prior.name}, {prior.epochs} epochs, seed {prior.seed}"
     return ", ".join(parts) + behind
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def models_table(rows: Sequence[Row]) -> str:
+    """One line a model and defence, one column an attack: accuracy in per cent with its 95 % interval."""
+    attacks = list(dict.fromkeys(row.attack.name for row in rows))
+    lines = list(dict.fromkeys((row.model, row.defence) for row in rows))
+    found = {(row.model, row.defence, row.attack.name): row for row in rows}
+    head = ["model", "purified", *(ATTACK_TITLES.get(attack, attack) for attack in attacks)]
+    table = []
+    for model, defence in lines:
+        cells = [found.get((model, defence, attack)) for attack in attacks]
+        label = eps_text(defence) + gradient_text(defence) if defence.purifies else "no"
+        table.append([f"`{model}`", label, *("" if row is None else percent(row) for row in cells)])
+    return markdown_table(head, table)
+
+
+def markdown_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of text cells."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
+
+
+def with_section(document: str, name: str, content: str) -> str:
+    """`document` with the text between its markers `<!-- NAME -->` and `<!-- /NAME -->` replaced."""
+    opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, found, rest = document.partition(opening)
+    _, closed, after = rest.partition(closing)
+    if not (found and closed):
+        raise InputError(f"the document has no section {opening} ... {closing}; add both markers to it.")
+    return f"{before}{opening}\n{content}\n{closing}{after}"

@@ -18,54 +18,53 @@ from soap.evaluation.checks.check import Measurement, Record
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import BrokenImage, ProtocolResult
-from soap.report.drawing import PAGE_FONT_SIZE, Palette, page_axes
-from soap.report.run_words import shown_lines
+from soap.report.drawing import LIGHT, PAGE_FONT_SIZE, page_axes
+from soap.report.run_words import protocol_lines
 from soap.results import wilson
 
 BAR_HEIGHT = 0.36
 
 
-def draw_bars(report: SuiteReport, palette: Palette) -> Figure:
-    """Horizontal bars in per cent with 95 % intervals: clean first, the worst case last, unless it is void."""
-    summary, lines = report.summary, shown_lines(report)
-    apart = bool(summary.plan["purifies"]) and summary.worst.bare is not None
-    figure, axes = page_axes(palette, 6.2, 0.9 + (0.62 if apart else 0.42) * len(lines), "correctly classified, %")
+def draw_bars(report: SuiteReport) -> Figure:
+    """Horizontal bars in per cent, 95 % intervals: clean first, worst case last; clean alone after a failed check."""
+    summary = report.summary
+    lines = [line for line in protocol_lines(report) if report.verdict.shows(line.protocol)]
+    own = summary.classifier_worst if summary.plan["purifies"] else None
+    apart = own is not None and lines[-1] is summary.worst
+    names = [line.protocol for line in lines] + (["classifier alone"] if apart else [])
+    figure, axes = page_axes(6.2, 0.9 + 0.42 * len(names), "correctly classified, %")
     for place, line in enumerate(lines):
-        shift = BAR_HEIGHT / 2 if apart else 0.0
-        pairs = [(line.correct, palette.purified, "", place - shift)]
-        if apart and line.bare is not None:
-            pairs.append((int(line.bare.sum()), palette.adversarial, "////", place + shift))
-        for correct, colour, hatch, at in pairs:
-            _bar(axes, line, correct, colour, hatch, at, palette)
-    axes.set_yticks(range(len(lines)), [line.protocol for line in lines])
+        _bar(axes, line, float(line.values.sum()), LIGHT.purified, "", place)
+    if apart and own is not None:
+        _bar(axes, summary.worst, int(own.sum()), LIGHT.adversarial, "////", len(lines))
+    axes.set_yticks(range(len(names)), names)
     if lines[-1] is summary.worst:
-        axes.get_yticklabels()[-1].set_fontweight("bold")
-    axes.set_ylim(len(lines) - 0.5, -0.5)
+        axes.get_yticklabels()[len(lines) - 1].set_fontweight("bold")
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, 112)
     axes.set_xticks(range(0, 101, 20))
     if apart:
         keys = [
-            Patch(facecolor=palette.purified, label="with the defence"),
-            Patch(facecolor=palette.paper, edgecolor=palette.adversarial, hatch="////", label="classifier alone"),
+            Patch(facecolor=LIGHT.purified, label="with the defence"),
+            Patch(
+                facecolor=LIGHT.paper,
+                edgecolor=LIGHT.adversarial,
+                hatch="////",
+                label="classifier alone, its own worst case",
+            ),
         ]
         figure.legend(handles=keys, loc="outside upper center", ncols=2, frameon=False, fontsize=PAGE_FONT_SIZE,
-                      labelcolor=palette.ink)  # fmt: skip
+                      labelcolor=LIGHT.ink)  # fmt: skip
     return figure
 
 
-def _bar(axes: Axes, line: ProtocolResult, correct: int, colour: str, hatch: str, at: float, palette: Palette) -> None:
+def _bar(axes: Axes, line: ProtocolResult, correct: float, colour: str, hatch: str, at: float) -> None:
     share, (low, high) = 100 * correct / line.n, (100 * bound for bound in wilson(correct, line.n))
     axes.barh(
-        at,
-        share,
-        BAR_HEIGHT,
-        facecolor=palette.paper if hatch else colour,
-        edgecolor=colour,
-        hatch=hatch,
-        linewidth=1.2,
+        at, share, BAR_HEIGHT, facecolor=LIGHT.paper if hatch else colour, edgecolor=colour, hatch=hatch, linewidth=1.2
     )
-    axes.errorbar(share, at, xerr=[[max(0.0, share - low)], [max(0.0, high - share)]], color=palette.ink, capsize=3)
-    axes.text(high + 1.2, at, f"{share:.1f}", va="center", fontsize=PAGE_FONT_SIZE - 1, color=palette.ink)
+    axes.errorbar(share, at, xerr=[[max(0.0, share - low)], [max(0.0, high - share)]], color=LIGHT.ink, capsize=3)
+    axes.text(high + 1.2, at, f"{share:.1f}", va="center", fontsize=PAGE_FONT_SIZE - 1, color=LIGHT.ink)
 
 
 MAX_DRAWN_RATIO = 2.5
@@ -156,42 +155,37 @@ def _record(folder: RunFolder, measurement: Measurement[Record], curves: tuple[s
     return record
 
 
-def draw_radii(curve: RadiusCurveData, palette: Palette) -> Figure:
+def draw_radii(curve: RadiusCurveData) -> Figure:
     """Accuracy against the radius, with 95 % intervals."""
-    figure, axes = page_axes(palette, 5, 3.4, "radius of the attack", "correctly classified, %")
+    figure, axes = page_axes(5, 3.4, "radius of the attack", "correctly classified, %")
     points = [pair for pair in zip(curve.eps, curve.accuracy, strict=True) if pair[0] <= MAX_DRAWN_RATIO * curve.threat]
     places, shares = [eps for eps, _ in points], [100 * share for _, share in points]
     bounds = [[100 * bound for bound in wilson(round(share * curve.images), curve.images)] for _, share in points]
     axes.fill_between(
-        places,
-        [low for low, _ in bounds],
-        [high for _, high in bounds],
-        color=palette.purified,
-        alpha=0.25,
-        linewidth=0,
+        places, [low for low, _ in bounds], [high for _, high in bounds], color=LIGHT.purified, alpha=0.25, linewidth=0
     )
-    axes.plot(places, shares, color=palette.purified, marker="o", linewidth=2)
-    axes.axvline(curve.threat, color=palette.ink, linestyle=(0, (2, 2)), linewidth=1.2)
+    axes.plot(places, shares, color=LIGHT.purified, marker="o", linewidth=2)
+    axes.axvline(curve.threat, color=LIGHT.ink, linestyle=(0, (2, 2)), linewidth=1.2)
     axes.set_ylim(0, 102)
     axes.set_xlim(left=0)
     return figure
 
 
-def draw_losses(curve: LossByStep, palette: Palette) -> Figure:
+def draw_losses(curve: LossByStep) -> Figure:
     """Mean loss and images not broken against the step, each with its own scale."""
-    figure, axes = page_axes(palette, 5, 3.4, "step of the attack", "mean loss")
+    figure, axes = page_axes(5, 3.4, "step of the attack", "mean loss")
     steps = range(len(curve.loss))
-    axes.plot(steps, curve.loss, color=palette.adversarial, linewidth=2)
+    axes.plot(steps, curve.loss, color=LIGHT.adversarial, linewidth=2)
     axes.set_xlim(0, max(1, len(curve.loss) - 1))
-    axes.yaxis.label.set_color(palette.adversarial)
+    axes.yaxis.label.set_color(LIGHT.adversarial)
     other = axes.twinx()
-    other.plot(steps, [100 * share for share in curve.standing], color=palette.purified, linewidth=2, linestyle="--")
+    other.plot(steps, [100 * share for share in curve.standing], color=LIGHT.purified, linewidth=2, linestyle="--")
     other.set_ylim(0, 102)
-    other.set_ylabel("images not broken, % (dashed)", fontsize=PAGE_FONT_SIZE, color=palette.purified)
-    other.tick_params(labelsize=PAGE_FONT_SIZE, colors=palette.ink)
+    other.set_ylabel("images not broken, % (dashed)", fontsize=PAGE_FONT_SIZE, color=LIGHT.purified)
+    other.tick_params(labelsize=PAGE_FONT_SIZE, colors=LIGHT.ink)
     for name, spine in other.spines.items():
         spine.set_visible(name == "right")
-        spine.set_color(palette.ink)
+        spine.set_color(LIGHT.ink)
     return figure
 
 

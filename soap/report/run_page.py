@@ -4,23 +4,23 @@ from soap.data import Dataset
 from soap.evaluation.checks import FAIL, NOT_RUN, PASS, WARN
 from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import broken_images
-from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER, headline
+from soap.evaluation.verdict import INVALID, PASSED, WARNED, headline
 from soap.report.drawing import DARK, LIGHT
 from soap.report.html import environment, picture
 from soap.report.row_text import defence_text, step_text, training_text
 from soap.report.run_figures import accuracy_by_radius, draw_bars, draw_losses, draw_radii, gallery, loss_by_step
-from soap.report.run_words import alone, gain, right, shown_lines, subject, threat_words
+from soap.report.run_words import alone, protocol_lines, right, subject, threat_words, words_beside
 from soap.results import defence_from_json, provenance_from_json
 from soap.specs import AttackStep
 
 MAX_GALLERY_IMAGES = 12
 
 MEANING = {
-    TRUSTED: "Every check passes and the adaptive suite is complete. It remains an upper bound, over these "
+    PASSED: "Every check passes and the adaptive suite is complete. It remains an upper bound, over these "
     "attacks, which know the defence. No measurement proves that no better attack exists.",
-    UPPER: "True robustness may be lower, perhaps much lower: a check warns, or a relevant attack was left out. Do not "
+    WARNED: "True robustness may be lower, perhaps much lower: a check warns, or an attack was left out. Do not "
     "quote the number without this sentence.",
-    NOTHING: "A check failed, so the accuracy under these attacks does not measure robustness.",
+    INVALID: "A check failed, so the accuracy under these attacks does not measure robustness.",
 }
 SIGNS = {PASS: "✓", WARN: "!", FAIL: "✗", NOT_RUN: "·"}
 
@@ -28,31 +28,33 @@ SIGNS = {PASS: "✓", WARN: "!", FAIL: "✗", NOT_RUN: "·"}
 def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
     """The page as text. data: the images of the run. command: how it was made; may be empty."""
     summary, plan = report.summary, report.summary.plan
+    verdict = report.verdict
     radii, losses = accuracy_by_radius(report.folder), loss_by_step(report.folder)
+    if verdict.note:
+        radii = losses = None  # both have the accuracy under an attack
     shown = gallery(broken_images(report.folder, summary, data, MAX_GALLERY_IMAGES), plan["classes"])
-    lines = shown_lines(report)
-    bars_text = ", ".join(f"{line.protocol} {right(line)}, classifier alone {alone(line)}" for line in lines)
+    lines = protocol_lines(report)
+    bars_text = ", ".join(f"{line.protocol} {right(line)}" for line in lines if verdict.shows(line.protocol))
     return (
         environment()
         .get_template("run.html")
         .render(
             plan=plan,
             subject=subject(summary),
-            headline=headline(summary, report.verdict),
-            verdict=report.verdict,
-            meaning=MEANING[report.verdict.name],
-            about=threat_words(summary),
+            headline=headline(summary, verdict),
+            verdict=verdict,
+            meaning=MEANING[verdict.name],
+            about=" ".join([threat_words(summary), *words_beside(report)]),
             summary=summary,
             lines=lines,
-            right=right,
-            alone=alone,
-            gain=gain,
+            right=lambda line: right(line, verdict),
+            alone=lambda line: alone(line, verdict),
             findings=report.findings,
             signs=SIGNS,
             counts={state: sum(one.state == state for one in report.findings) for state in SIGNS},
-            bars=picture(draw_bars(report, LIGHT), f"Correctly classified images in per cent: {bars_text}."),
-            radii=radii and picture(draw_radii(radii, LIGHT), radii.words),
-            losses=losses and picture(draw_losses(losses, LIGHT), losses.words),
+            bars=picture(draw_bars(report), f"Correctly classified images in per cent: {bars_text}."),
+            radii=radii and picture(draw_radii(radii), radii.words),
+            losses=losses and picture(draw_losses(losses), losses.words),
             curves=(radii, losses),
             gallery=shown,
             broken=int((summary.clean.defended & ~summary.worst.defended).sum()),

@@ -1,36 +1,61 @@
 """The result of a run of the adaptive suite as text, for pages and the command line."""
 
 from soap.evaluation.suite import SuiteReport
-from soap.evaluation.summary import ProtocolResult, Summary
-from soap.evaluation.verdict import NOTHING, headline
-from soap.report.row_text import defence_text, gradient_text
+from soap.evaluation.summary import ProtocolResult, Summary, classifier_gain
+from soap.evaluation.verdict import DASH, RobustnessVerdict, headline
+from soap.report.row_text import defence_text, gradient_text, with_interval
 from soap.results import defence_from_json, wilson
 
-NORMS = {"linf": "Linf", "l2": "L2"}
+NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
-def shown_lines(report: SuiteReport) -> tuple[ProtocolResult, ...]:
-    """Clean, each protocol, and the worst case unless the verdict makes it void."""
-    summary = report.summary
-    return (summary.clean, *summary.protocols, *(() if report.verdict.name == NOTHING else (summary.worst,)))
+def protocol_lines(report: SuiteReport) -> tuple[ProtocolResult, ...]:
+    """Clean, each protocol, and the worst case."""
+    return (report.summary.clean, *report.summary.protocols, report.summary.worst)
 
 
-def right(line: ProtocolResult) -> str:
-    """Accuracy of the defence in per cent with its 95 % interval: '80.7 [78.1, 83.0]'."""
-    return _share(line.correct, line.n)
+def right(line: ProtocolResult, verdict: RobustnessVerdict | None = None) -> str:
+    """Accuracy of the defence in per cent with its 95 % interval: '80.7 [78.1, 83.0]'.
+
+    verdict: of the run; a dash where it hides this accuracy.
+    """
+    return DASH if _hidden(line, verdict) else _share(float(line.values.sum()), line.n)
 
 
-def alone(line: ProtocolResult) -> str:
-    """The same for the bare classifier on the same points; a dash if it is not known."""
-    return "-" if line.bare is None else _share(int(line.bare.sum()), line.n)
+def alone(line: ProtocolResult, verdict: RobustnessVerdict | None = None) -> str:
+    """The same for the bare classifier on the same points; a dash where it is not known, too."""
+    return DASH if line.bare is None or _hidden(line, verdict) else _share(int(line.bare.sum()), line.n)
 
 
-def gain(line: ProtocolResult) -> str:
-    """Accuracy of the defence minus that of the bare classifier, in points: '+3.1 [+1.0, +5.2]'."""
-    if line.gain is None:
-        return "-"
-    difference, low, high = (100 * part for part in line.gain)
-    return f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]"
+def words_beside(report: SuiteReport) -> list[str]:
+    """The classifier alone and the draws of a random defence; after a failed check, why no accuracy is shown."""
+    if report.verdict.note:
+        return [report.verdict.note]
+    return [words for words in (classifier_words(report.summary), draws_words(report.summary.worst)) if words]
+
+
+def classifier_words(summary: Summary) -> str:
+    """The bare classifier under its own strongest attack, and what the defence gains; empty without a purifier."""
+    own, gain = summary.classifier_worst, classifier_gain(summary)
+    if own is None or gain is None or not summary.plan["purifies"]:
+        return ""
+    difference, low, high = (100 * part for part in gain)
+    share = _share(int(own.sum()), len(own)).replace(" ", " % ", 1)
+    return (
+        f"The classifier alone, under its own strongest attack on the same {len(own):,} images: {share}. "
+        f"The purifier gains {difference:+.1f} [{low:+.1f}, {high:+.1f}] points in the worst case."
+    )
+
+
+def draws_words(line: ProtocolResult) -> str:
+    """The three accuracies of a random defence; empty for a deterministic one."""
+    if line.drawn is None or line.worst_of_draws is None or line.majority is None:
+        return ""
+    k = line.drawn.shape[1]
+    return (
+        f"The defence is random. In the {line.protocol} case: mean over {k} fresh draws {right(line)} %, worst of {k} "
+        f"draws {100 * line.worst_of_draws:.1f} %, majority vote of {k} draws {100 * line.majority:.1f} %."
+    )
 
 
 def subject(summary: Summary) -> str:
@@ -53,18 +78,22 @@ def threat_words(summary: Summary) -> str:
 
 def knowing_words(report: SuiteReport) -> list[str]:
     """Accuracy under attacks that know the purifier, beside that under attacks that do not, on the same images."""
-    summary, transfer = report.summary, report.summary.protocol("transfer")
-    unknowing = [] if transfer is None else [f"not knowing it {right(transfer).replace(' ', ' % ', 1)}"]
-    void = report.verdict.name == NOTHING
-    knowing = [] if void else [f"knowing it {right(summary.worst).replace(' ', ' % ', 1)}"]
+    summary = report.summary
+    under = {"clean": summary.clean, "not knowing it": summary.protocol("transfer"), "knowing it": summary.worst}
+    shares = [
+        f"{words} {right(line).replace(' ', ' % ', 1)}"
+        for words, line in under.items()
+        if line is not None and report.verdict.shows(line.protocol)
+    ]
     return [
         f"An attacker who knows the purifier (quick suite): {headline(summary, report.verdict)}.",
-        f"On the same {summary.worst.n:,} images: clean {right(summary.clean).replace(' ', ' % ', 1)}, "
-        + ", ".join([*unknowing, *knowing])
-        + ".",
+        f"On the same {summary.worst.n:,} images: {', '.join(shares)}.",
     ]
 
 
-def _share(correct: int, n: int) -> str:
-    low, high = wilson(correct, n)
-    return f"{100 * correct / n:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+def _hidden(line: ProtocolResult, verdict: RobustnessVerdict | None) -> bool:
+    return verdict is not None and not verdict.shows(line.protocol)
+
+
+def _share(correct: float, n: int) -> str:
+    return with_interval(correct / n, wilson(correct, n))

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 from soap.evaluation.tuning import Tuning
 from soap.report.drawing import (
     LIGHT,
-    Palette,
     add_legend,
     mark_attack,
     mark_elbow,
@@ -21,26 +20,26 @@ from soap.report.drawing import (
 NAME = "tune"
 
 
-def draw(tuning: Tuning, palette: Palette = LIGHT) -> Figure:
+def draw(tuning: Tuning) -> Figure:
     """Curves for the chosen gamma and T, with the attack's radius and the elbow."""
-    figure, (axes,) = panel_row(1, palette, width=6.4, height=4.2)
+    figure, (axes,) = panel_row(1, width=6.4, height=4.2)
     best = tuning.best
     scale, x_label = radius_axis(tuning.eps_adv)
     radii = [radius * scale for radius in tuning.radii]
     lines = (
-        ("attacked, purified", best.attacked, palette.adversarial, "-", "o"),
-        ("clean, purified", best.clean, palette.clean, (0, (4, 1, 1, 1)), "s"),
+        ("attacked, purified", best.attacked, LIGHT.adversarial, "-", "o"),
+        ("clean, purified", best.clean, LIGHT.clean, (0, (4, 1, 1, 1)), "s"),
     )
     for label, losses, colour, dashes, marker in lines:
         axes.plot(radii, losses, color=colour, linestyle=dashes, marker=marker, markersize=4, linewidth=2, label=label)
-    mark_attack(axes, tuning.eps_adv * scale, palette)
+    mark_attack(axes, tuning.eps_adv * scale)
     at = tuning.radii.index(best.elbow)
-    mark_elbow(axes, radii[at], best.attacked[at], palette)
+    mark_elbow(axes, radii[at], best.attacked[at])
     show_zero(axes)
     name = tuning.model.replace("$", r"\$")  # $ starts mathematics in matplotlib
     title = f"{name}: $\\gamma$ = {best.step_size * scale:.3g}, T = {best.steps}"
-    set_titles(axes, palette, title, x_label, "mean auxiliary loss", f"{tuning.n:,} images")
-    add_legend(axes, palette)
+    set_titles(axes, title, x_label, "mean auxiliary loss", f"{tuning.n:,} images")
+    add_legend(axes)
     return figure
 
 

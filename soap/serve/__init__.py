@@ -1,10 +1,49 @@
 """HTTP service: predicts, attacks and purifies images that clients send, in batches across clients."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from soap.serve.limits import Limits
+from soap import validate
 
 __all__ = ["Limits", "create_app"]
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of one service on requests, connections and queues; every limit is on by default.
+
+    body: bytes of one request body. json: bytes of a JSON body, which takes several times its size once parsed.
+    total_body: bytes of all bodies in memory. pixels: pixels of a picture, checked before it is decoded.
+    timeout_s: seconds from the headers of a request to its response, the body included.
+    connections: open connections. queue: requests that wait for one model. overload_wait_s: estimated seconds that a
+    request may wait for the running batch during the second after the queue was full. batch_size: images in one batch.
+    gather_s: seconds that the first request of a batch waits for others. attacks: attack requests in progress.
+    steps: steps of one attack or purification.
+    """
+
+    body: int = 8 * MIB
+    json: int = MIB
+    total_body: int = 64 * MIB
+    pixels: int = 4_000_000
+    timeout_s: float = 10.0
+    connections: int = 512
+    queue: int = 64
+    overload_wait_s: float = 0.02
+    batch_size: int = 32
+    gather_s: float = 0.004
+    attacks: int = 16
+    steps: int = 100
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name == "gather_s":
+                validate.non_negative(name, value)
+            elif name.endswith("_s"):
+                validate.positive(name, value)
+            else:
+                validate.at_least(name, value, 1)
 
 
 def __getattr__(name: str) -> Any:

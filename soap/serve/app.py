@@ -1,25 +1,61 @@
 """The ASGI application: routes and pages behind admission and the access log."""
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Annotated, Any
+import mimetypes
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import jinja2
 import torch
 from fastapi import Depends, FastAPI, Query, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
+from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
 
 from soap import __version__
-from soap.errors import InputError, unknown
-from soap.serve import responses, web_page
+from soap._files import atomic
+from soap.errors import FileError, unknown
+from soap.evaluation import fingerprint
+from soap.recipes.trained_model import TrainedModel
+from soap.serve import Limits, responses
 from soap.serve.admission import Admission, check_binding
-from soap.serve.http_errors import busy, error_responses, install_handlers
 from soap.serve.inference import InferenceService
-from soap.serve.limits import Limits
 from soap.serve.monitoring import AccessLog
-from soap.serve.operations import OFFERED_ATTACKS, AttackClassifier, Predict, Purify
 from soap.serve.request_images import OPENAPI_BODY
+from soap.serve.responses import HANDLERS, OFFERED_ATTACKS, busy, error_schemas
+from soap.serve.trajectories import AttackClassifier, Predict, Purify
+
+STATIC = Path(__file__).parent / "static"
+
+DOCS_PAGE = jinja2.Environment(loader=jinja2.PackageLoader("soap.serve"), autoescape=True).get_template("docs.html")
+"""FastAPI's own page of the schema loads scripts from other sites."""
+
+CONTENT_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json",
+                 ".mjs": "text/javascript", ".onnx": "application/octet-stream", ".png": "image/png",
+                 ".svg": "image/svg+xml", ".wasm": "application/wasm"}  # fmt: skip
+"""Content type by suffix. Python's own table depends on the operating system, and with nosniff a browser refuses a
+script of another type."""
+
+for suffix, content_type in CONTENT_TYPES.items():
+    mimetypes.add_type(content_type, suffix)
+
+Radius = Annotated[float, Field(ge=0, le=1)]
+
+
+class BrowserModel(BaseModel):
+    """A model whose files are present for the browser, and the bytes that the page loads for it."""
+
+    weights_sha256: str
+    bytes: int
+
+
+class BrowserManifest(BaseModel):
+    """manifest.json of `tools/vendor_onnxruntime.py`."""
+
+    models: dict[str, BrowserModel]
 
 
 def create_app(
@@ -38,27 +74,19 @@ def create_app(
     check_binding(host, token)
     limits = limits or Limits()
     service = InferenceService(models, limits, device)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.start()
-        trimming = asyncio.create_task(service.trim_memory())
-        yield
-        trimming.cancel()
-        service.close()
-
     app = FastAPI(
         title="soap",
         version=__version__,
         description="Predict, attack and purify pictures. The service does not store what clients send.",
         docs_url=None,  # FastAPI's own pages load scripts from other sites
         redoc_url=None,
-        lifespan=lifespan,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # a span would hold the queries of clients
+        exception_handlers=HANDLERS,
+        lifespan=service.lifespan,
     )
     app.state.service = service
-    install_handlers(app)
     add_routes(app, service)
-    web_page.add_pages(app, web_page.STATIC)
+    add_pages(app)
     # The middleware that is added last runs first.
     app.add_middleware(Admission, host=host, token=token, limits=limits, workers=service.workers)
     app.add_middleware(AccessLog, metrics=service.metrics)
@@ -77,89 +105,109 @@ async def refuse_unknown_parameters(request: Request) -> None:
 
 
 def add_routes(app: FastAPI, service: InferenceService) -> None:
-    """Add the routes: each reads its parameters, runs an operation and returns a response."""
-    browser_bytes = web_page.browser_models(web_page.STATIC, service.models.values())
+    """Add the routes: each reads its parameters and runs an operation."""
+    browser_bytes = browser_models(service.models)
     work: dict[str, Any] = {
-        "responses": error_responses(400, 401, 408, 413, 415, 421, 422, 503),
+        "responses": error_schemas(400, 401, 408, 413, 415, 421, 422, 503),
         "openapi_extra": OPENAPI_BODY,
         "dependencies": [Depends(refuse_unknown_parameters)],
     }
-    model_name = Annotated[
-        str | None,
-        Query(description="Default: the first model served.", json_schema_extra={"enum": list(service.models)}),
-    ]
-    attack_name = Annotated[str, Query(description="The attack.", json_schema_extra={"enum": list(OFFERED_ATTACKS)})]
+    names = tuple(service.models)
+    model_name = Annotated[Literal[names], Query(description="The model.")]  # type: ignore[valid-type]
+    attack_name = Annotated[Literal[OFFERED_ATTACKS], Query(description="The attack.")]  # type: ignore[valid-type]
     inverted = Annotated[bool, Query(description="Swap dark and light first: MNIST digits are light on dark.")]
     with_input = Annotated[bool, Query(description="Return the picture as the model receives it.")]
     with_pictures = Annotated[bool, Query(description="Return picture and probabilities of every step.")]
+    radius_choice = Annotated[Radius | Literal["min-aux"], Query(description="min-aux, or a radius in [0, 1].")]
     step_count = Annotated[int | None, Query(ge=1, le=service.limits.steps, description="Default: the paper's.")]
 
-    @app.post("/v1/predict", **work)
+    @app.post("/v1/predict", response_model=responses.PredictResponse, **work)
     async def predict(
-        request: Request, model: model_name = None, pictures: with_input = False, invert: inverted = False
-    ) -> responses.PredictResponse:
+        request: Request, model: model_name = names[0], pictures: with_input = False, invert: inverted = False
+    ) -> Response:
         """Classify a picture with the bare classifier."""
-        served = service.model(model)
-        trajectory = await service.run(request, served, Predict(), invert=invert)
-        return await service.in_thread(lambda: responses.predict_response(served, trajectory, pictures=pictures))
+        respond = partial(responses.predict_response, pictures=pictures)
+        return await service.run(request, model, Predict(), respond, invert=invert)
 
-    @app.post("/v1/purify", **work)
+    @app.post("/v1/purify", response_model=responses.PurifyResponse, **work)
     async def purify(
         request: Request,
-        model: model_name = None,
-        eps_pfy: Annotated[str, Query(max_length=32, description="min-aux, or a radius in [0, 1].")] = "min-aux",
+        model: model_name = names[0],
+        eps_pfy: radius_choice = "min-aux",
         steps: step_count = None,
         pictures: with_pictures = False,
         invert: inverted = False,
-    ) -> responses.PurifyResponse:
+    ) -> Response:
         """Purify a picture: minimise the auxiliary loss inside a small ball. The response has every step."""
-        served = service.model(model)
-        operation = Purify.of(served.model, _radius(eps_pfy), steps)
-        trajectory = await service.run(request, served, operation, invert=invert)
-        return await service.in_thread(lambda: responses.purify_response(served, trajectory, pictures=pictures))
+        operation = Purify.of(service.models[model].model, eps_pfy, steps)
+        respond = partial(responses.purify_response, pictures=pictures)
+        return await service.run(request, model, operation, respond, invert=invert)
 
-    @app.post("/v1/attack", **work)
+    @app.post("/v1/attack", response_model=responses.AttackResponse, **work)
     async def attack(
         request: Request,
-        model: model_name = None,
+        model: model_name = names[0],
         attack: attack_name = "pgd",
         eps: Annotated[float | None, Query(ge=0, le=1, description="For fgsm and pgd. Default: the paper's.")] = None,
         steps: step_count = None,
         label: Annotated[int | None, Query(ge=0, description="The true class. Default: the prediction.")] = None,
         pictures: with_pictures = False,
         invert: inverted = False,
-    ) -> responses.AttackResponse:
+    ) -> Response:
         """Attack the bare classifier; the attack ignores the purifier. The response has every step of fgsm and pgd."""
-        served = service.model(model)
-        method = served.attack(attack, eps=eps, steps=steps)
-        trajectory = await service.run(request, served, AttackClassifier(attack=method), invert=invert, label=label)
-        return await service.in_thread(lambda: responses.attack_response(served, trajectory, method, pictures=pictures))
+        given = {key: value for key, value in (("eps", eps), ("steps", steps)) if value is not None}
+        method = service.models[model].attack(attack, settings=given)
+        respond = partial(responses.attack_response, attack=method, pictures=pictures)
+        return await service.run(request, model, AttackClassifier(attack=method), respond, invert=invert, label=label)
 
-    @app.get("/v1/models", responses=error_responses(401, 421))
+    @app.get("/v1/models", responses=error_schemas(401, 421))
     async def models() -> dict[str, list[responses.ModelResponse]]:
         """List the served models; the first is the default."""
         served = service.models.items()
         return {"models": [responses.model_response(model, browser_bytes.get(name)) for name, model in served]}
 
-    @app.get("/healthz", responses=error_responses(421, 503))
+    @app.get("/healthz", responses=error_schemas(421, 503))
     async def health() -> dict[str, str | int]:
         """Report whether the service works."""
         if not all(worker.alive for worker in service.workers.values()):
             raise busy("the thread of a model has stopped")
         return {"status": "ok", "models": len(service.models)}
 
-    @app.get("/metrics", response_class=PlainTextResponse, responses=error_responses(401, 421))
+    @app.get("/metrics", response_class=PlainTextResponse, responses=error_schemas(401, 421))
     async def metrics() -> Response:
         """Prometheus metrics."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _radius(text: str) -> float | str:
-    """A radius in [0, 1], or the name of a rule that chooses one."""
+def add_pages(app: FastAPI) -> None:
+    """Add the page at `/`, its files at `/static/`, and the API description at `/docs`."""
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        if not (STATIC / "index.html").is_file():
+            raise HTTPException(404, "this service has no page; /docs describes its routes.")
+        return FileResponse(STATIC / "index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(DOCS_PAGE.render(schema=app.openapi()))
+
+    app.mount("/static", StaticFiles(directory=STATIC))
+
+
+def browser_models(models: Mapping[str, TrainedModel]) -> dict[str, int]:
+    """The models that the page can run in the browser with equal weights, and the bytes that it loads for each."""
+    path = STATIC / "vendor" / "manifest.json"
+    if not path.is_file():
+        return {}
+    with atomic.file_errors(path):
+        text = path.read_bytes()
     try:
-        radius = float(text)
-    except ValueError:
-        return text
-    if not 0 <= radius <= 1:
-        raise InputError(f"eps_pfy is {text}, expected min-aux or a radius in [0, 1].")
-    return radius
+        listed = BrowserManifest.model_validate_json(text).models
+    except ValidationError as error:
+        raise FileError(f"{path}: not a valid manifest; run `make browser` again, or remove its folder.") from error
+    return {
+        name: listed[name].bytes
+        for name, served in models.items()
+        if name in listed and listed[name].weights_sha256 == fingerprint(served.model)
+    }

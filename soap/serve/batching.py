@@ -1,5 +1,6 @@
 """Micro-batching: a queue and a worker thread for each model, which runs equal operations of many clients together."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,20 +10,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from soap.auxiliary import JointModel
-from soap.serve.http_errors import busy
-from soap.serve.limits import Limits
-from soap.serve.operations import Operation, Trajectory, run_operation
+from soap.serve import Limits
+from soap.serve.responses import busy, error_response
+from soap.serve.trajectories import Operation, Trajectory, run_operation
 from soap.shapes import Float, Tensor
 
 GRADIENTS_PER_IMAGE = 40
 """Gradients per image of a full batch (40 is PGD on MNIST). A costlier operation runs in smaller batches."""
 
+FIRST_BATCH = 4
+"""Images in the first batch after a pause; later batches double. The first batch of a burst must not take long."""
+
+PAUSE_S = 0.5
+"""Seconds without a request after which batches begin small again."""
+
 OVERLOAD_S = 1.0
 """Seconds that the queue stays short after it was full: the Retry-After time of a refused request."""
 
-
-class OverdueError(Exception):
-    """Every request of the batch has passed its deadline."""
+ESTIMATE_WEIGHT = 0.2
+"""Weight of the newest batch in the estimate of seconds per image."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -33,6 +39,7 @@ class Job:
     """
 
     deadline: float
+    body: bytes = b""
     operation: Operation | None = None
     x: Float[Tensor, "c h w"] | None = None
     label: int | None = None
@@ -43,16 +50,25 @@ class Job:
 class BatchWorker:
     """Queue and thread of one model. The oldest job runs first, in one batch with the jobs of an equal operation.
 
+    A long queue smooths a burst of requests. Under lasting overload it only makes every request slow. So for a second
+    after the queue was full, queue and batches are short: a request waits about `limits.overload_wait_s` for the
+    running batch, by the time that recent batches took per image.
+
     A job with a cancelled future is dropped. `on_batch` is called with the operation and the size of every batch.
     """
 
-    def __init__(self, model: JointModel, limits: Limits, on_batch: Callable[[Operation, int], None]) -> None:
-        self.model, self.limits, self.on_batch = model, limits, on_batch
+    def __init__(self, model: JointModel, limits: Limits) -> None:
+        self.model, self.limits = model, limits
+        self.on_batch: Callable[[Operation, int], object] = lambda operation, images: None
         self.running = 0
         self._queue: list[Job] = []
         self._changed = threading.Condition()
         self._closing = False
         self._overloaded_until = 0.0
+        self._largest_batch = FIRST_BATCH
+        self.seconds_per_image = limits.overload_wait_s
+        self._full = f"the queue for {model.name} is full"
+        self.full_response = error_response(busy(self._full))  # made once: an overload sends it very often
         self._thread = threading.Thread(target=self._work, name=f"soap-{model.name}", daemon=True)
 
     def start(self) -> None:
@@ -76,26 +92,31 @@ class BatchWorker:
         """Number of jobs in the queue."""
         return len(self._pending())
 
-    def admit(self, deadline: float) -> Job:
-        """A place in the queue; raises status 503 if the queue is full.
+    def overflows(self) -> bool:
+        """Whether the queue is full; if so, begin or prolong the overload.
 
-        A long queue smooths a burst of requests. Under lasting overload it only makes every request slow. So after an
-        overflow the queue is short for a second, and the oldest jobs beyond that length are refused too: the newest
-        ones can be served soonest after they arrived.
+        The oldest jobs of a queue that has become too long are refused: the newest ones can be served soonest after
+        they arrived.
         """
         with self._changed:
-            now, queue = time.monotonic(), self._pending()
-            short = min(self.limits.overload_queue, self.limits.queue)
-            if len(queue) >= (short if now < self._overloaded_until else self.limits.queue):
-                self._overloaded_until = now + OVERLOAD_S
-                full, surplus = busy(f"the queue for {self.model.name} is full"), max(0, len(queue) - short)
-                self._queue = queue[surplus:]
-                for job in queue[:surplus]:
-                    if job.future.set_running_or_notify_cancel():
-                        job.future.set_exception(full)
-                raise full
-            job = Job(deadline=deadline)
-            self._queue = [*queue, job]
+            now, short = time.monotonic(), self._overload_length()
+            self._queue = self._pending()
+            if len(self._queue) < (short if now < self._overloaded_until else self.limits.queue):
+                return False
+            self._overloaded_until = now + OVERLOAD_S
+            surplus = max(0, len(self._queue) - short)
+            for job in self._queue[:surplus]:
+                if job.future.set_running_or_notify_cancel():
+                    job.future.set_exception(busy(self._full))
+            self._queue = self._queue[surplus:]
+            return True
+
+    def admit(self, deadline: float, body: bytes = b"") -> Job:
+        """A place in the queue; raises status 503 if the queue is full."""
+        with self._changed:
+            if self.overflows():
+                raise busy(self._full)
+            self._queue.append(job := Job(deadline=deadline, body=body))
             return job
 
     def submit(
@@ -112,12 +133,18 @@ class BatchWorker:
     def _pending(self) -> list[Job]:
         return [job for job in self._queue if not job.future.cancelled()]
 
+    def _overload_length(self) -> int:
+        """Images that the model processes in `overload_wait_s`, at least one: queue and batch during an overload."""
+        length = math.ceil(self.limits.overload_wait_s / self.seconds_per_image)
+        return max(1, min(length, self.limits.batch_size, self.limits.queue))
+
     def _work(self) -> None:
         while (found := self._next_batch()) is not None:
             operation, batch = found
-            self.running = len(batch)
+            self.running, start = len(batch), time.monotonic()
             result = self._run(operation, batch)
-            self.running = 0
+            self.running, seconds = 0, max(1e-6, time.monotonic() - start) / len(batch)
+            self.seconds_per_image += ESTIMATE_WEIGHT * (seconds - self.seconds_per_image)
             for i, job in enumerate(batch):
                 if isinstance(result, Exception):
                     job.future.set_exception(result)
@@ -144,30 +171,39 @@ class BatchWorker:
                 if not ready:
                     if self._closing:
                         return None
-                    self._changed.wait()
+                    if not self._changed.wait(PAUSE_S):
+                        self._largest_batch = FIRST_BATCH
                     continue
                 operation, first = ready[0]
                 equal = [job for other, job in ready if other == operation]
-                size = min(self.limits.batch, self.limits.batch * GRADIENTS_PER_IMAGE // operation.gradients)
+                size = self._batch_size(operation)
                 pause = first.submitted + self.limits.gather_s - time.monotonic()
                 if len(equal) < size and pause > 0 and not self._closing:
                     self._changed.wait(pause)
                     continue
-                batch = equal[: max(1, size)]
+                batch = equal[:size]
+                self._largest_batch = min(2 * self._largest_batch, self.limits.batch_size)
                 self._queue = [job for job in self._queue if job not in batch]
                 if batch := [job for job in batch if job.future.set_running_or_notify_cancel()]:
                     return operation, batch
 
+    def _batch_size(self, operation: Operation) -> int:
+        """Images in the next batch, at most."""
+        size = min(self.limits.batch_size, self.limits.batch_size * GRADIENTS_PER_IMAGE // operation.gradients)
+        if time.monotonic() < self._overloaded_until:
+            size = min(size, self._overload_length())
+        return max(1, min(size, self._largest_batch))
+
     @contextmanager
     def _stopped_after(self, deadline: float) -> Iterator[None]:
-        """Raise OverdueError at the first forward pass after the deadline.
+        """Raise status 503 at the first forward pass after the deadline.
 
         Not on a GPU: a pass may be under CUDA graph capture, which must not fail half-way, and batches are short there.
         """
 
         def check(module: Any, inputs: tuple[Tensor, ...]) -> None:
             if time.monotonic() > deadline and not inputs[0].is_cuda:
-                raise OverdueError
+                raise busy(f"the request took longer than {self.limits.timeout_s:g} s")
 
         hook = self.model.encoder.register_forward_pre_hook(check)
         try:

@@ -8,48 +8,47 @@ import typer
 
 from soap import zoo
 from soap.cli.console import Console, command
+from soap.cli.options import option
 from soap.errors import InputError
 
 REQUIRED_PACKAGES = ("fastapi", "granian", "prometheus_client")
 
 
+@command("serve", example="soap serve --model mnist-cnn-dr --port 8000", without=("seed",))
 def serve(
     console: Console,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="A bundled model, or the path of a .safetensors file. Repeat it for more models. "
-            "[dim]\\[default: all bundled models][/dim]",
+        option(
+            "NAME",
+            "A bundled model, or the path of a .safetensors file. Repeat it for more models.",
+            default="all bundled models",
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free port.")] = 8000,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0: a free port.")] = 8000,
     token: Annotated[
         str | None,
         typer.Option(
-            "--token",
             envvar="SOAP_TOKEN",
             metavar="TEXT",
             help="Token that clients must send. Required unless the address is loopback. Other users of this machine "
             "can read the command line, so prefer $SOAP_TOKEN.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images in one batch, at most.")] = 32,
-    queue: Annotated[int, typer.Option("--queue", min=1, metavar="N", help="Waiting requests per model.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images in one batch, at most.")] = 32,
+    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Waiting requests per model.")] = 64,
     gather: Annotated[
-        float, typer.Option("--gather", min=0, metavar="MS", help="Time that a request waits for others to join it.")
+        float, typer.Option(min=0, metavar="MS", help="Time that a request waits for others to join it.")
     ] = 4.0,
     tls_certificate: Annotated[
-        Path | None, typer.Option("--tls-certificate", metavar="FILE", exists=True, help="PEM file, for HTTPS.")
+        Path | None, typer.Option(metavar="FILE", exists=True, help="PEM file, for HTTPS.")
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", exists=True, help="PEM file (PKCS#8), for HTTPS.")
+        Path | None, typer.Option(metavar="FILE", exists=True, help="PEM file (PKCS#8), for HTTPS.")
     ] = None,
     max_memory: Annotated[
-        int | None,
-        typer.Option("--max-memory", min=1, metavar="MIB", help="Replace the worker when it uses more memory."),
+        int | None, typer.Option(min=1, metavar="MIB", help="Replace the worker when it uses more memory.")
     ] = None,
 ) -> None:
     """Serve predictions, attacks and purification over HTTP, and a web page to try them.
@@ -65,13 +64,13 @@ def serve(
     from soap.serve import Limits, server
 
     names = model or zoo.names()
-    address, free_port = server.listen_address(host, port)
+    address, port = server.listen_address(host, port)
     config = server.ServerConfig(
         models=tuple(names),
         address=address,
-        port=free_port,
+        port=port,
         token=token,
-        limits=Limits(batch=batch, queue=queue, gather_s=gather / 1000),
+        limits=Limits(batch_size=batch_size, queue=queue, gather_s=gather / 1000),
         device=console.device,
         log_requests=console.verbose > 0,
         tls=(tls_certificate, tls_key) if tls_certificate and tls_key else None,
@@ -83,8 +82,3 @@ def serve(
         console.info("Stop it with Ctrl-C.")
 
     server.run_server(config, announce)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app, "serve", example="soap serve --model mnist-cnn-dr --port 8000", without=("seed",))(serve)

@@ -3,24 +3,24 @@
 import asyncio
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
 
 import torch
-from fastapi import Request
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
-from soap.errors import InputError, unknown
+from soap.errors import InputError
+from soap.recipes.trained_model import TrainedModel, open_model
+from soap.serve import Limits
 from soap.serve.admission import JOB_KEY
-from soap.serve.batching import BatchWorker, OverdueError
-from soap.serve.http_errors import RequestError, busy
-from soap.serve.limits import Limits
+from soap.serve.batching import BatchWorker, Job
 from soap.serve.monitoring import Metrics
-from soap.serve.operations import Operation, ServedModel, Trajectory, load_served_model
 from soap.serve.request_images import decode_image
-
-Result = TypeVar("Result")
+from soap.serve.trajectories import Operation, Trajectory
 
 CODEC_THREADS = 2
 """Threads that decode and encode pictures. Each may hold tens of megabytes."""
@@ -35,70 +35,88 @@ class InferenceService:
         if not models:
             raise InputError("no model is given, expected at least one to serve; `soap models` lists them.")
         self.limits, self.metrics = limits, Metrics()
-        loaded = [load_served_model(name, device=device) for name in dict.fromkeys(models)]
-        self.models = {served.name: served for served in loaded}
+        loaded = [open_model(name, device=device) for name in dict.fromkeys(models)]
+        self.models = {served.model.name: served for served in loaded}
         if len(self.models) < len(loaded):
             raise InputError(f"two of the models {', '.join(models)} have the same name; serve them separately.")
-        self.workers = {
-            name: BatchWorker(served.model, limits, partial(self.metrics.count_batch, name))
-            for name, served in self.models.items()
-        }
-        self.metrics.observe_workers(self.workers)
+        self.workers: dict[str, BatchWorker] = {}
+        for name, served in self.models.items():
+            served.model.requires_grad_(False)  # once here, instead of in every call
+            self.workers[name] = BatchWorker(served.model, limits)
+            self.metrics.observe(name, self.workers[name])
         self._codecs = ThreadPoolExecutor(CODEC_THREADS, "soap-codec")
 
-    def start(self) -> None:
-        """Start the worker threads."""
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Run the threads of the workers while the application runs; submitted jobs are run before the end."""
         for worker in self.workers.values():
             worker.start()
-
-    def close(self) -> None:
-        """Run the submitted jobs and stop all threads."""
+        trimming = asyncio.create_task(self._trim_memory())
+        yield
+        trimming.cancel()
         for worker in self.workers.values():
             worker.close()
         self._codecs.shutdown()
 
-    def model(self, name: str | None) -> ServedModel:
-        """A model by name; None for the first."""
-        if name is None:
-            return next(iter(self.models.values()))
-        if name not in self.models:
-            raise unknown("model", name, self.models)
-        return self.models[name]
-
     async def run(
-        self, request: Request, served: ServedModel, operation: Operation, *, invert: bool, label: int | None = None
-    ) -> Trajectory:
-        """Decode the image of an admitted request and run the operation on it, in a batch with other requests."""
+        self,
+        request: Request,
+        name: str,
+        operation: Operation,
+        respond: Callable[[TrainedModel, Trajectory], BaseModel],
+        *,
+        invert: bool,
+        label: int | None = None,
+    ) -> Response:
+        """Run the operation on the image of an admitted request, in a batch with other requests.
+
+        The image is decoded and the response encoded in codec threads. The event loop is needed again only when the
+        response is ready: under overload each of its turns takes long.
+        """
+        served, worker = self.models[name], self.workers[name]
         if label is not None and label >= served.model.classes:
             raise InputError(f"label is {label}, expected a class from 0 to {served.model.classes - 1}.")
-        kind, body = request.headers.get("content-type", ""), await request.body()
-        shape = served.model.input_shape
-        x = await self.in_thread(partial(decode_image, body, kind, shape, self.limits, invert=invert))
-        future = self.workers[served.name].submit(request.scope[JOB_KEY], operation, x, label)
-        result: asyncio.Future[Any] = asyncio.wrap_future(future)
-        disconnect: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(request))
+        job: Job = request.scope[JOB_KEY]
+        kind, content = request.headers.get("content-type", ""), Future[bytes]()
+
+        def decode() -> None:
+            with _errors_to(content):
+                x = decode_image(job.body, kind, served.model.input_shape, self.limits, invert=invert)
+                future = worker.submit(job, operation, x, label)
+                future.add_done_callback(lambda done: self._codecs.submit(encode, done))
+
+        def encode(done: Future[Trajectory]) -> None:
+            with _errors_to(content):
+                response = respond(served, done.result())
+                content.set_result(response.model_dump_json(by_alias=True).encode())
+
+        self._codecs.submit(decode)
+        result, disconnect = asyncio.wrap_future(content), asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait([result, disconnect], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((result, disconnect), return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
-                raise RequestError(499, "the client disconnected.")
-            trajectory: Trajectory = result.result()
-            return trajectory
-        except OverdueError:
-            raise busy(f"the request took longer than {self.limits.timeout_s:g} s") from None
+                raise HTTPException(499, "the client disconnected.")
+            return Response(result.result(), media_type="application/json")
         finally:
             result.cancel()
             disconnect.cancel()
 
-    async def in_thread(self, function: Callable[[], Result]) -> Result:
-        """Run `function` in a codec thread, so that it does not block the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._codecs, function)
-
-    async def trim_memory(self) -> None:
+    async def _trim_memory(self) -> None:
         """Return freed memory to the system every few seconds, forever; glibc alone keeps that of large requests."""
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
         while trim is not None:
             await asyncio.sleep(TRIM_INTERVAL_S)
-            await self.in_thread(partial(trim, 0))
+            await asyncio.wrap_future(self._codecs.submit(trim, 0))
+
+
+@contextmanager
+def _errors_to(future: Future[Any]) -> Iterator[None]:
+    """Give an exception to the future instead of raising it; a cancelled future takes neither result nor exception."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(InvalidStateError):
+            future.set_exception(error)
 
 
 async def _disconnected(request: Request) -> None:

@@ -7,19 +7,16 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from soap.serve.admission import WORK_PATHS
 from soap.serve.batching import BatchWorker
-from soap.serve.http_errors import RequestError, busy
-from soap.serve.operations import Operation
+from soap.serve.responses import busy, error_response
 
 LOG = logging.getLogger("soap.serve")
 
@@ -33,6 +30,7 @@ SECURITY_HEADERS = {
 """Headers of every response. The page loads nothing from other sites. 'wasm-unsafe-eval' allows WebAssembly, for models
 that run in the browser, and no other generated code."""
 
+RAW_SECURITY_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
@@ -41,22 +39,18 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter("soap_requests", "Requests answered", ["route", "status"], registry=registry)
+        self.requests = Counter("soap_requests", "Responses sent", ["route", "status"], registry=registry)
         self.seconds = Histogram("soap_request_seconds", "Time from request to response", ["route"], registry=registry)
         labels, sizes = ["model", "operation"], (1, 2, 4, 8, 16, 32, 64, 128)
         self.batch = Histogram("soap_batch_images", "Images in one batch", labels, buckets=sizes, registry=registry)
         self.queue = Gauge("soap_queue_requests", "Requests waiting", ["model"], registry=registry)
         self.running = Gauge("soap_running_requests", "Requests in the running batch", ["model"], registry=registry)
 
-    def observe_workers(self, workers: Mapping[str, BatchWorker]) -> None:
-        """Report the queue length and the running requests of each worker at every scrape."""
-        for name, worker in workers.items():
-            self.queue.labels(name).set_function(partial(getattr, worker, "waiting"))
-            self.running.labels(name).set_function(partial(getattr, worker, "running"))
-
-    def count_batch(self, model: str, operation: Operation, images: int) -> None:
-        """Count one batch of a model."""
-        self.batch.labels(model, operation.name).observe(images)
+    def observe(self, model: str, worker: BatchWorker) -> None:
+        """Record the size of every batch of a worker, its queue length and its running requests."""
+        self.queue.labels(model).set_function(lambda: worker.waiting)
+        self.running.labels(model).set_function(lambda: worker.running)
+        worker.on_batch = lambda operation, images: self.batch.labels(model, operation.name).observe(images)
 
 
 class AccessLog:
@@ -80,33 +74,30 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers.update(SECURITY_HEADERS)
-                # A browser may keep the page's files, but asks every time whether their ETag has changed.
+                # no-cache: a browser may store the page's files, but revalidates them by their ETag.
                 is_file = scope["path"] == "/" or scope["path"].startswith("/static/")
-                headers["Cache-Control"] = "no-cache" if is_file else "no-store"
+                caching = b"no-cache" if is_file else b"no-store"
+                message["headers"] = [*message["headers"], *RAW_SECURITY_HEADERS, (b"cache-control", caching)]
             await send(message)
 
         try:
             await self.app(scope, receive, send_response)
         except Exception as error:
-            if not isinstance(error, RequestError):
+            if not isinstance(error, HTTPException):
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{Path(frame.filename).name}:{frame.lineno}"
                 LOG.error({"event": "failure", "error": type(error).__name__, "place": place})
                 error = busy("the service failed on this request")
             if status == 0:
-                await error.response()(scope, receive, send_response)
+                await error_response(error)(scope, receive, send_response)
         finally:
-            self._record(scope, status, time.perf_counter() - start)
-
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", scope["path"] if scope["path"] in WORK_PATHS else "other")
-        self.metrics.requests.labels(route, status).inc()
-        self.metrics.seconds.labels(route).observe(seconds)
-        if LOG.isEnabledFor(logging.INFO):
-            method = scope["method"] if scope["method"] in METHODS else "other"
-            LOG.info({"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)})
+            route = getattr(scope.get("route"), "path", scope["path"] if scope["path"] in WORK_PATHS else "other")
+            seconds = time.perf_counter() - start
+            self.metrics.requests.labels(route, status).inc()
+            self.metrics.seconds.labels(route).observe(seconds)
+            if LOG.isEnabledFor(logging.INFO):
+                method = scope["method"] if scope["method"] in METHODS else "other"
+                LOG.info({"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)})
 
 
 class JsonFormatter(logging.Formatter):

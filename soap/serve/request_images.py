@@ -5,19 +5,15 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from starlette.exceptions import HTTPException
 
 from soap import validate
-from soap.data.pictures import PictureTooLargeError, UnreadablePictureError, UnsupportedPictureError, read_picture
-from soap.serve.http_errors import RequestError
-from soap.serve.limits import Limits
+from soap.data.pictures import read_picture
+from soap.serve import Limits
 from soap.shapes import Float, Tensor
 
 PICTURE_TYPES = ("image/png", "image/jpeg")
 JSON_TYPE = "application/json"
-
-PICTURE_ERRORS = {UnsupportedPictureError: 415, UnreadablePictureError: 422, PictureTooLargeError: 413}
-"""Status by exception of the picture reader."""
-
 
 # fail_fast: without it, a body of wrong values gives an error object for each of them.
 Row = Annotated[list[FiniteFloat], Field(fail_fast=True)]
@@ -52,19 +48,16 @@ def decode_image(
 ) -> Float[Tensor, "c h w"]:
     """The image in a request body as a tensor of `shape` in [0, 1].
 
-    PNG and JPEG are told apart by their first bytes; the content type only separates pictures from JSON.
+    PNG and JPEG are recognised by their first bytes; the content type only separates pictures from JSON.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in (*PICTURE_TYPES, JSON_TYPE):
-        raise RequestError(415, f"expected Content-Type {', '.join(PICTURE_TYPES)} or {JSON_TYPE}.")
+        raise HTTPException(415, f"expected Content-Type {', '.join(PICTURE_TYPES)} or {JSON_TYPE}.")
     if not body:
-        raise RequestError(422, 'the body is empty; send a PNG or JPEG picture, or JSON like {"image": [[...]]}.')
+        raise HTTPException(422, 'the body is empty; send a PNG or JPEG picture, or JSON like {"image": [[...]]}.')
     if kind == JSON_TYPE:
         return decode_json_image(body, shape, max_bytes=limits.json, invert=invert)
-    try:
-        return read_picture(body, shape, resize=True, invert=invert, max_pixels=limits.pixels, formats=("PNG", "JPEG"))
-    except tuple(PICTURE_ERRORS) as error:
-        raise RequestError(PICTURE_ERRORS[type(error)], str(error)) from error
+    return read_picture(body, shape, resize=True, invert=invert, max_pixels=limits.pixels, formats=("PNG", "JPEG"))
 
 
 def decode_json_image(
@@ -72,17 +65,19 @@ def decode_json_image(
 ) -> Float[Tensor, "c h w"]:
     """The image in a JSON body of at most `max_bytes` bytes."""
     if len(body) > max_bytes:
-        raise RequestError(413, f"the JSON is {len(body):,} bytes, expected at most {max_bytes:,}; send a PNG instead.")
+        raise HTTPException(
+            413, f"the JSON is {len(body):,} bytes, expected at most {max_bytes:,}; send a PNG instead."
+        )
     try:
         x = torch.tensor(JsonImage.model_validate_json(body).image)
     except ValidationError as error:
         status = 400 if error.errors()[0]["type"] == "json_invalid" else 422
-        raise RequestError(status, 'expected JSON like {"image": [[...]]} with numbers in [0, 1].') from error
+        raise HTTPException(status, 'expected JSON like {"image": [[...]]} with numbers in [0, 1].') from error
     except ValueError as error:
-        raise RequestError(422, "the image is not rectangular; send rows of equal length.") from error
+        raise HTTPException(422, "the image is not rectangular; send rows of equal length.") from error
     if x.ndim == 2:
         x = x[None]
     if x.shape != tuple(shape):
-        raise RequestError(422, f"the image has shape {list(x.shape)}, but this model takes {list(shape)}.")
+        raise HTTPException(422, f"the image has shape {list(x.shape)}, but this model takes {list(shape)}.")
     validate.inputs(x[None])
     return 1 - x if invert else x

@@ -1,18 +1,45 @@
-"""JSON responses of the routes: their schemas, and how they are made from a trajectory."""
+"""JSON responses of the routes: their schemas, and how they are made from a trajectory or an exception."""
 
 import base64
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Annotated, Any
 
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 
 from soap.attacks import Attack
 from soap.balls import row_norms
-from soap.data.pictures import encode_png, magnify_difference
-from soap.serve.operations import ServedModel, Trajectory
+from soap.data.pictures import PictureTooLargeError, UnsupportedPictureError, encode_png, magnify_difference
+from soap.errors import SoapError
+from soap.recipes.trained_model import TrainedModel
+from soap.serve.trajectories import Trajectory
 from soap.shapes import Tensor
+
+OFFERED_ATTACKS = ("fgsm", "pgd", "df")
+"""The paper's attacks that finish within a request's deadline; Carlini and Wagner's takes longer."""
 
 TOP_CLASSES = 3
 """Most probable classes listed for each step."""
+
+ERROR_KINDS = {400: "request", 401: "token", 404: "route", 405: "method", 408: "slow", 413: "size", 415: "format",
+               421: "host", 422: "input", 499: "gone", 503: "busy"}  # fmt: skip
+"""Error kind by status."""
+
+ERROR_STATUSES: dict[type[Exception], int] = {UnsupportedPictureError: 415, PictureTooLargeError: 413}
+"""Status by exception; 422 for others."""
+
+ERROR_HEADERS = {
+    400: {"Connection": "close"},  # the body was not read to its end, or its length is not known
+    401: {"WWW-Authenticate": "Bearer"},
+    408: {"Connection": "close"},
+    413: {"Connection": "close"},
+    503: {"Retry-After": "1"},
+}
+"""Response headers by status. A full queue is empty again in less than a second."""
 
 ClassNumber = Annotated[int, Field(serialization_alias="class")]
 """The JSON name "class" is a keyword in Python."""
@@ -48,18 +75,21 @@ class StepResponse(ClassProbability):
 
 
 class PredictResponse(Prediction):
-    """Response of /v1/predict. aux_loss is null for a model without an auxiliary task.
+    """Response of /v1/predict. aux_loss and score (the same value) are null for a model without an auxiliary task.
 
     input: base64 PNG of the image as the model receives it, if the request has pictures=true.
     """
 
     model: str
     aux_loss: float | None
+    score: float | None
     input: str | None = None
 
 
 class TrajectoryResponse(Prediction):
     """Prediction at the end of a trajectory, prediction at its start (`before`), and every step.
+
+    score: how suspicious the input is, higher for more; the auxiliary loss before the first step.
 
     input, image, difference: base64 PNG of the input as the model receives it, of the result, and of their difference
     around mid grey, multiplied by `magnification`.
@@ -67,6 +97,7 @@ class TrajectoryResponse(Prediction):
 
     model: str
     before: Prediction
+    score: float | None
     aux_loss_before: float | None
     aux_loss_after: float | None
     input: str
@@ -113,22 +144,32 @@ class ModelResponse(BaseModel):
     browser_bytes: int | None
 
 
-def predict_response(served: ServedModel, trajectory: Trajectory, *, pictures: bool) -> PredictResponse:
+class ErrorDetail(BaseModel):
+    """kind: a fixed word for programs. message: what was given, what is expected, what to do."""
+
+    kind: str
+    message: str
+
+
+class ErrorResponse(BaseModel):
+    """Body of every error response."""
+
+    error: ErrorDetail
+
+
+def predict_response(served: TrainedModel, trajectory: Trajectory, *, pictures: bool) -> PredictResponse:
     """The response of /v1/predict."""
-    return PredictResponse(
-        **_prediction(served, trajectory, -1),
-        model=served.name,
-        aux_loss=_loss(trajectory, 0),
-        input=_base64_png(trajectory.points[0]) if pictures else None,
-    )
+    step = _step(served, trajectory, 0, pictures=pictures)
+    found = {**_prediction(served, trajectory, 0), "model": served.model.name, "input": step.picture}
+    return PredictResponse(**found, aux_loss=step.aux_loss, score=step.aux_loss)
 
 
-def purify_response(served: ServedModel, trajectory: Trajectory, *, pictures: bool) -> PurifyResponse:
+def purify_response(served: TrainedModel, trajectory: Trajectory, *, pictures: bool) -> PurifyResponse:
     """The response of /v1/purify."""
     return PurifyResponse(**_trajectory(served, trajectory, pictures=pictures), eps=trajectory.eps)
 
 
-def attack_response(served: ServedModel, trajectory: Trajectory, attack: Attack, *, pictures: bool) -> AttackResponse:
+def attack_response(served: TrainedModel, trajectory: Trajectory, *, attack: Attack, pictures: bool) -> AttackResponse:
     """The response of /v1/attack."""
     delta = trajectory.points[-1:] - trajectory.points[:1]
     return AttackResponse(
@@ -142,57 +183,57 @@ def attack_response(served: ServedModel, trajectory: Trajectory, attack: Attack,
     )
 
 
-def model_response(served: ServedModel, browser_bytes: int | None) -> ModelResponse:
+def model_response(served: TrainedModel, browser_bytes: int | None) -> ModelResponse:
     """One model in the response of /v1/models."""
-    own = served.model.purification
+    model, own, attack_settings = served.model, served.model.purification, ("eps", "step_size", "steps", "radius")
     return ModelResponse(
-        name=served.name,
+        name=model.name,
         data=served.recipe.data,
         task=served.recipe.task,
-        purifiable=served.model.purifiable,
-        input_shape=served.model.input_shape,
+        purifiable=model.purifiable,
+        input_shape=model.input_shape,
         classes=served.classes,
-        attacks={
-            name: _settings(attack, "eps", "step_size", "steps", "radius") for name, attack in served.attacks.items()
-        },
+        attacks={name: _settings(served.attack(name), *attack_settings) for name in OFFERED_ATTACKS},
         purification=None if own is None else _settings(own, "step_size", "steps", "grid"),
         browser_bytes=browser_bytes,
     )
 
 
-def _trajectory(served: ServedModel, trajectory: Trajectory, *, pictures: bool) -> dict[str, Any]:
+def _trajectory(served: TrainedModel, trajectory: Trajectory, *, pictures: bool) -> dict[str, Any]:
     """The fields of `TrajectoryResponse`."""
     first, last = trajectory.points[0], trajectory.points[-1]
     difference, magnification = magnify_difference(last - first)
+    steps = [_step(served, trajectory, t, pictures=pictures) for t in range(len(trajectory.points))]
     return {
         **_prediction(served, trajectory, -1),
-        "model": served.name,
+        "model": served.model.name,
         "before": Prediction(**_prediction(served, trajectory, 0)),
-        "aux_loss_before": _loss(trajectory, 0),
-        "aux_loss_after": _loss(trajectory, -1),
+        "score": steps[0].aux_loss,
+        "aux_loss_before": steps[0].aux_loss,
+        "aux_loss_after": steps[-1].aux_loss,
         "input": _base64_png(first),
         "image": _base64_png(last),
         "difference": _base64_png(difference),
         "magnification": magnification,
-        "steps": [_step(served, trajectory, t, pictures=pictures) for t in range(len(trajectory.points))],
+        "steps": steps,
     }
 
 
-def _prediction(served: ServedModel, trajectory: Trajectory, t: int) -> dict[str, Any]:
+def _prediction(served: TrainedModel, trajectory: Trajectory, t: int) -> dict[str, Any]:
     """The fields of `Prediction` at step t."""
     label = int(trajectory.probabilities[t].argmax())
     rounded = [round(value, 6) for value in trajectory.probabilities[t].tolist()]
     return {"class_number": label, "name": served.classes[label], "probabilities": rounded}
 
 
-def _step(served: ServedModel, trajectory: Trajectory, t: int, *, pictures: bool) -> StepResponse:
+def _step(served: TrainedModel, trajectory: Trajectory, t: int, *, pictures: bool) -> StepResponse:
     order = trajectory.probabilities[t].argsort(descending=True, stable=True)[:TOP_CLASSES].tolist()
     rounded = _prediction(served, trajectory, t)["probabilities"]
     top = [ClassProbability(class_number=i, name=served.classes[i], probability=rounded[i]) for i in order]
     return StepResponse(
         **top[0].model_dump(),
         step=t,
-        aux_loss=_loss(trajectory, t),
+        aux_loss=None if trajectory.losses is None else float(trajectory.losses[t]),
         top=top,
         probabilities=rounded if pictures else None,
         picture=_base64_png(trajectory.points[t]) if pictures else None,
@@ -203,9 +244,40 @@ def _settings(of: object, *names: str) -> dict[str, Any]:
     return {name: getattr(of, name) for name in names if hasattr(of, name)}
 
 
-def _loss(trajectory: Trajectory, t: int) -> float | None:
-    return None if trajectory.losses is None else float(trajectory.losses[t])
-
-
 def _base64_png(x: Tensor) -> str:
     return base64.b64encode(encode_png(x)).decode()
+
+
+def busy(reason: str) -> HTTPException:
+    """Error 503: the service is overloaded or failed; the client may retry."""
+    return HTTPException(503, f"{reason}; try again in {ERROR_HEADERS[503]['Retry-After']} s.")
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """The response to an exception of a request; status 422 if the request has a wrong value."""
+    status, message, headers = ERROR_STATUSES.get(type(error), 422), str(error), {}
+    if isinstance(error, HTTPException):
+        status, message, headers = error.status_code, error.detail, dict(error.headers or {})
+        if not message.endswith("."):  # starlette's message for an unknown route or method
+            message += "; /docs lists the routes and their methods."
+    elif isinstance(error, RequestValidationError):  # its values are not repeated: they are the client's input
+        parameter = error.errors()[0]["loc"][1]
+        reasons = [one["msg"] for one in error.errors() if one["loc"][1] == parameter]  # one for each accepted type
+        message = f"{parameter}: {', or: '.join(reasons)}; see /docs."
+    content = {"error": {"kind": ERROR_KINDS.get(status, "request"), "message": message}}
+    return JSONResponse(content, status, {**ERROR_HEADERS.get(status, {}), **headers})
+
+
+def error_schemas(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a route, for its OpenAPI schema."""
+    return {status: {"model": ErrorResponse, "description": HTTPStatus(status).phrase} for status in statuses}
+
+
+async def _handle(request: Request, error: Exception) -> JSONResponse:
+    return error_response(error)
+
+
+HANDLERS: dict[int | type[Exception], Callable[..., Any]] = dict.fromkeys(
+    (HTTPException, RequestValidationError, SoapError), _handle
+)
+"""Exception handlers of the application, for every expected exception of a route."""

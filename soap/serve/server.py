@@ -22,11 +22,9 @@ from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
 
-from soap import zoo
 from soap.errors import InputError, SoapError
-from soap.serve.admission import check_binding
+from soap.serve import Limits
 from soap.serve.app import create_app
-from soap.serve.limits import Limits
 from soap.serve.monitoring import logging_config
 
 MAX_HEADER_BYTES = 65_536
@@ -60,7 +58,7 @@ class ServerConfig:
 def listen_address(host: str, port: int) -> tuple[str, int]:
     """The IP address of `host`, and the port, or a free one for port 0; raises if it cannot be used.
 
-    granian shares a port with every process that asks for it (SO_REUSEPORT), so it does not report a port in use.
+    granian shares a port with every process that requests it (SO_REUSEPORT), so it does not report a port in use.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -79,13 +77,10 @@ def listen_address(host: str, port: int) -> tuple[str, int]:
 
 
 def run_server(config: ServerConfig, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; requests in progress are answered first. `on_ready` is called once.
+    """Serve until SIGTERM or Ctrl-C; requests in progress get their response first. `on_ready` is called once.
 
     Raises the worker's error if it cannot load the models.
     """
-    check_binding(config.address, config.token)
-    for name in config.models:
-        zoo.weights_path(name)
     if config.device.type != "cpu":  # a forked process cannot use the GPU; it starts faster elsewhere
         multiprocessing.set_start_method("spawn", force=True)
     receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -147,7 +142,7 @@ def _load_app(config: ServerConfig, sender: multiprocessing.connection.Connectio
 
 
 def _stop_with_supervisor() -> None:
-    """Stop this worker if the supervisor is killed; otherwise it would go on and hold the port."""
+    """Stop this worker if the supervisor is killed; otherwise it would continue to hold the port."""
     supervisor = multiprocessing.parent_process()
     if supervisor is not None:
         multiprocessing.connection.wait([supervisor.sentinel])

@@ -14,7 +14,7 @@ from torch import nn
 from soap import __version__
 from soap._files import atomic, tensor_files
 from soap._runtime import distributed
-from soap.errors import FileError, InputError
+from soap.errors import FileError, InputError, unknown
 from soap.shapes import Tensor
 
 NAME, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
@@ -27,6 +27,17 @@ MAX_RECIPE_CHARS = 2**14
 
 MOMENTUM = "momentum"
 """Name of SGD's momentum_buffer in the file; other optimiser state keeps its own name."""
+
+
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """Raise unless `folder` contains a checkpoint exactly if a run is to be resumed."""
+    exists = (folder / NAME).exists()
+    if exists and not resume:
+        raise InputError(
+            f"{folder} contains an earlier run; continue it with resume=True (--resume), or choose another folder."
+        )
+    if resume and not exists:
+        raise InputError(f"{folder} contains no checkpoint to resume; omit resume, or name the folder of the run.")
 
 
 def save(
@@ -104,7 +115,8 @@ def _environment(model: nn.Module) -> dict[str, str | int]:
 
 def _check_same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise `InputError` if the settings differ; older checkpoints have no version, architecture and processes."""
-    theirs, ours = ({**one, "recipe": _recipe_content(one)} for one in ({"processes": 1, **theirs}, ours))
+    theirs = {"processes": 1, **theirs, "schedule": _with_batch_size(theirs.get("schedule"))}
+    theirs, ours = ({**one, "recipe": _recipe_content(one)} for one in (theirs, ours))
     unknown = {"version", "architecture"} - {*theirs}
     changed = sorted(key for key in {*theirs, *ours} - unknown if theirs.get(key) != ours.get(key))
     if changed:
@@ -114,13 +126,42 @@ def _check_same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, An
         )
 
 
+CHANGEABLE = {"data": None, "epochs": "training", "seed": "training", "decay": "training", "dropout": "model"}
+"""Values that a recipe's table [changed] may replace, and the table that each is in."""
+
+
+def recipe_values(text: str) -> dict[str, Any]:
+    """Return the values of a recipe's TOML, with those of its table [changed] in their places.
+
+    Recipes of older versions, e.g. inside weights, call `batch_size` batch.
+    """
+    content = tomllib.loads(text)
+    if "training" in content:
+        content["training"] = _with_batch_size(content["training"])
+    changed = content.pop("changed", {})
+    for key, value in changed.items() if isinstance(changed, dict) else ():
+        section = CHANGEABLE.get(key)
+        table = content if section is None else content.get(section)
+        if key not in CHANGEABLE or not isinstance(table, dict):
+            raise unknown("key in [changed]", key, CHANGEABLE)
+        table[key] = value
+    return content
+
+
+def _with_batch_size(settings: Any) -> Any:
+    """Return settings of a training with the present name of `batch_size`."""
+    if not isinstance(settings, dict) or "batch_size" in settings:
+        return settings
+    return {"batch_size" if key == "batch" else key: value for key, value in settings.items()}
+
+
 def _recipe_content(identity: Mapping[str, Any]) -> Any:
     """Return the recipe's values without its comments and formatting."""
     text = identity.get("recipe")
     if not isinstance(text, str) or len(text) > MAX_RECIPE_CHARS:
         return text
     try:
-        return tomllib.loads(text)
+        return recipe_values(text)
     except (ValueError, RecursionError):
         return text
 

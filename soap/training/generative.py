@@ -16,7 +16,7 @@ from soap.data import Dataset
 from soap.errors import InputError, SoapError
 from soap.shapes import Tensor
 from soap.training.loop import BaseProgress, Trained, TrainingLoop
-from soap.training.schedule import AUGMENTATIONS, GenerativeSchedule
+from soap.training.schedule import GenerativeSchedule
 
 
 @runtime_checkable
@@ -74,7 +74,12 @@ def train_generative(
             f"generative models train in one process, got {distributed.processes().world_size}; run it without a "
             "launcher."
         )
-    run = _GenerativeTraining(objective, data, schedule, out, device or data.x.device, precision, metadata or {})
+    device = device or data.x.device
+    objective.networks.to(device)
+    with devices.autocast(device, precision):  # an unavailable precision raises before any work
+        validate.inputs(data.x[:1].to(device), objective.product())
+    metadata = {**(metadata or {}), "data": data.sha256}
+    run = _GenerativeTraining(objective, data.x.to(device), schedule, precision, out, metadata)
     if compiled:
         if not getattr(objective, "compilable", True):
             raise InputError(f"{type(objective).__name__} does not support torch.compile; train without --compile.")
@@ -93,94 +98,57 @@ class _GenerativeTraining(TrainingLoop[GenerativeProgress]):
     def __init__(
         self,
         objective: Objective,
-        data: Dataset,
+        x: Tensor,
         schedule: GenerativeSchedule,
-        out: Path,
-        device: torch.device,
         precision: str,
+        out: Path,
         metadata: Mapping[str, str],
     ) -> None:
-        objective.networks.to(device)
-        with devices.autocast(device, precision):  # an unavailable precision raises before any work
-            validate.inputs(data.x[:1].to(device), objective.product())
         self.objective, self.schedule, self.precision = objective, schedule, precision
+        settings = {"objective": type(objective).__name__, "precision": precision}
         super().__init__(
-            objective.networks,
-            objective.optimisers,
-            data.x.to(device),
-            epochs=schedule.epochs,
-            batch=schedule.batch,
-            seed=schedule.seed,
-            out=out,
-            metadata={**metadata, "data": data.sha256},
+            objective.networks, objective.optimisers, x, schedule, out=out, metadata=metadata, settings=settings
         )
-        self.generator = torch.Generator(device)
-        self.metrics: dict[str, Tensor] = {}  # sums over the epoch, on the device
+        self.generator = torch.Generator(x.device)
 
     def train_step(self, indices: Tensor, seed: int) -> None:
         """Take one step on the images `indices`."""
         self.generator.manual_seed(seed)
         torch.manual_seed(seed)  # dropout draws from the global state
-        x = self.x[indices]
-        for name in self.schedule.augment:
-            x = AUGMENTATIONS[name](x, self.generator)
+        x = self.schedule.augmented(self.x[indices], self.generator)
         with devices.autocast(x.device, self.precision):
             metrics = self.objective.step(x, self.generator, self.step / self.total)
         for name, value in metrics.items():
             value = value.detach().float()
-            self.metrics[name] = self.metrics[name] + value if name in self.metrics else value
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def measure(self, position: BaseProgress, *, end_of_epoch: bool) -> GenerativeProgress:
         """Return mean metrics, copied from the device in one transfer."""
         steps = self.step - (position.epoch - 1) * self.steps_per_epoch
-        means = (torch.stack(list(self.metrics.values())) / steps).tolist()
+        means = (torch.stack(list(self.sums.values())) / steps).tolist()
         if not math.isfinite(sum(means)):
             raise SoapError(
                 f"the loss is {sum(means)} in epoch {position.epoch} (by step {position.step}): training diverged. "
                 "Lower lr or raise warmup_steps in the recipe."
             )
-        return GenerativeProgress(**asdict(position), metrics=dict(zip(self.metrics, means, strict=True)))
+        return GenerativeProgress(**asdict(position), metrics=dict(zip(self.sums, means, strict=True)))
 
     def history_row(self, progress: GenerativeProgress) -> dict[str, Any]:
-        """Return the line of metrics.jsonl for an epoch."""
-        return {"epoch": progress.epoch, **progress.metrics, "images_per_second": round(progress.images_per_second, 1)}
+        """Return the mean metrics."""
+        return dict(progress.metrics)
 
     def reset_sums(self) -> None:
         """Discard the epoch's sums."""
-        self.metrics = {}
+        self.sums = {}
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the product's weights only; the critic, for example, is not needed afterwards."""
         return self.objective.product().state_dict()
 
-    def identity(self) -> dict[str, Any]:
-        """Return objective, schedule, precision and metadata."""
-        kind = type(self.objective).__name__
-        settings = {"objective": kind, "schedule": asdict(self.schedule), "precision": self.precision}
-        return {**settings, **self.metadata}
-
-    def sums(self) -> dict[str, Tensor]:
-        """Return the sums of the metrics."""
-        return self.metrics
-
     def restore_sums(self, sums: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Restore the sums from a checkpoint, in their original order."""
-        self.metrics = {name: sums[name].to(self.x.device) for name in state["metrics"]}
+        self.sums = {name: sums[name].to(self.x.device) for name in state["metrics"]}
 
     def state(self) -> dict[str, Any]:
         """Add the names of the metrics, because tensor files do not keep their order."""
-        return {**super().state(), "metrics": list(self.metrics)}
-
-
-@torch.no_grad()
-def update_average(average: nn.Module, model: nn.Module, steps: Tensor, decay: float) -> None:
-    """Move the running average of the weights and buffers towards `model`.
-
-    Over the first steps the decay is smaller, so that the average of a short training does not lag.
-    """
-    share = 1 - ((1 + steps) / (10 + steps)).clamp(max=decay)
-    for kept, new in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
-        if kept.is_floating_point():
-            kept.lerp_(new, share.to(new.dtype))
-        else:  # the batch count of a batch norm
-            kept.copy_(new)
+        return {**super().state(), "metrics": list(self.sums)}

@@ -4,6 +4,8 @@ Nothing waits for the host. On a GPU the step is recorded as a CUDA graph after 
 because the speed of small networks is limited by kernel launches.
 """
 
+from copy import deepcopy
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,7 +16,9 @@ from soap._runtime import devices, distributed, seeding
 from soap._runtime.isolation import frozen
 from soap.auxiliary import JointLosses, JointModel, accuracy
 from soap.shapes import Tensor
-from soap.training.schedule import AUGMENTATIONS, Schedule
+from soap.training.adversarial import AdversarialTraining
+from soap.training.certified import CertifiedTraining, certified_losses
+from soap.training.schedule import Schedule, update_average
 
 STEPS_BEFORE_RECORDING = 3
 """Plain steps that load kernels, compile if requested, and create the momentum buffers."""
@@ -28,10 +32,11 @@ class NonFiniteError(Exception):
 class PerturbsImages(Protocol):
     """An attack as used by adversarial training."""
 
-    def perturb(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    def perturb(self, model: JointModel, x: Tensor, y: Tensor) -> Tensor:
         """Return adversarial examples of a batch."""
 
 
+@dataclass(eq=False, repr=False)
 class JointStep:
     """Trains `model` on the images `x` with labels `y`, which are on the device; one call is one step.
 
@@ -46,21 +51,24 @@ class JointStep:
     over the process's own part; their running statistics are averaged over the processes.
     """
 
-    def __init__(
-        self,
-        model: JointModel,
-        x: Tensor,
-        y: Tensor,
-        schedule: Schedule,
-        *,
-        attack: PerturbsImages | None,
-        precision: str,
-        compiled: bool,
-    ) -> None:
-        self.model, self.x, self.y = model, x, y
-        self.schedule, self.attack, self.precision = schedule, attack, precision
-        self.device = x.device
+    model: JointModel
+    x: Tensor
+    y: Tensor
+    schedule: Schedule
+    _: KW_ONLY
+    attack: PerturbsImages | None = None
+    certified: CertifiedTraining | None = None
+    precision: str = "fp32"
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        model, schedule, device = self.model, self.schedule, self.x.device
         self.group = distributed.processes()
+        self._trades: AdversarialTraining | None = None
+        if isinstance(self.attack, AdversarialTraining):
+            self.attack.check(model)
+            self._trades = self.attack if self.attack.trades_beta is not None else None
+        self.share = torch.zeros((), device=device)  # of the radius in certified training
         self._statistics = [
             value
             for module in model.modules()
@@ -68,9 +76,9 @@ class JointStep:
             for value in module.buffers(recurse=False)
             if value.is_floating_point()
         ]
-        on_gpu = x.is_cuda
+        on_gpu = device.type == "cuda"
         # A CUDA graph reads its learning rate from device memory, which needs the fused optimiser.
-        self.rate = torch.tensor(schedule.lr, device=x.device) if on_gpu else schedule.lr
+        self.rate = torch.tensor(schedule.lr, device=device) if on_gpu else schedule.lr
         self.optimiser = torch.optim.SGD(
             model.parameters(),
             lr=self.rate,
@@ -78,20 +86,29 @@ class JointStep:
             weight_decay=schedule.weight_decay,
             fused=on_gpu,
         )
-        self.losses = torch.compile(self._losses) if compiled else self._losses
-        self.generator = torch.Generator(x.device)
-        self.sums = torch.zeros(3, device=x.device)
-        self._steps_called, self._steps_made = 0, torch.zeros((), dtype=torch.int64, device=x.device)
-        self._diverged = torch.zeros((), device=x.device)  # 1 after the first NaN or infinite loss
+        self._step_number = torch.zeros((), device=device)
+        self.average = deepcopy(model).requires_grad_(False) if schedule.average else None
+        self.losses = torch.compile(self._losses) if self.compiled else self._losses
+        self.generator = torch.Generator(device)
+        self.sums = torch.zeros(3, device=device)
+        self._steps_called, self._steps_made = 0, torch.zeros((), dtype=torch.int64, device=device)
+        self._diverged = torch.zeros((), device=device)  # 1 after the first NaN or infinite loss
         self._plain_steps_left = STEPS_BEFORE_RECORDING
-        recordable = on_gpu and model.recordable and (attack is None or getattr(attack, "recordable", False))
+        recordable = on_gpu and model.recordable and (self.attack is None or getattr(self.attack, "recordable", False))
         recordable = recordable and not self.group.is_distributed  # a replay cannot report a lost process
-        self._stream = torch.cuda.Stream(x.device) if recordable else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if recordable else None  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._indices: Tensor | None = None
 
-    def __call__(self, indices: Tensor, *, seed: int, rate: float) -> None:
-        """Take one step on the images `indices` with random `seed` and learning rate `rate`."""
+    def __call__(self, indices: Tensor, *, seed: int, rate: float, step: int = 0, progress: float = 0.0) -> None:
+        """Take one step on the images `indices` with random `seed` and learning rate `rate`.
+
+        step: number of the step, from 0. progress: share of the training that is done, in [0, 1).
+        """
+        if self.average is not None:
+            self._step_number.fill_(step)
+        if self.certified is not None:
+            self.share.fill_(self.certified.share(progress))
         self._steps_called += 1
         self.generator.manual_seed(seed)
         # Dropout draws from the global state.
@@ -130,18 +147,19 @@ class JointStep:
         graph.replay()
 
     def _step(self, indices: Tensor) -> None:
-        x, y = self.x[indices], self.y[indices]
-        for name in self.schedule.augment:
-            x = AUGMENTATIONS[name](x, self.generator)
+        x, y = self.schedule.augmented(self.x[indices], self.generator), self.y[indices]
         if self.group.is_distributed:
             part = self.group.shard(len(x))
             x, y = x[part], y[part]
-        with devices.autocast(self.device, self.precision):
+        with devices.autocast(self.x.device, self.precision):
+            clean = x
             if self.attack is not None:
                 with frozen(self.model):
-                    x = self.attack.perturb(self.model, x, y)
+                    x = self.attack.perturb(self.model, clean, y)
+                    if self._trades is not None:
+                        clean = self._trades.purified(self.model, clean)
             with distributed.shared_batch(self.group, len(x)):
-                losses = self.losses(x, y)
+                losses = self.losses(x, y, clean)
         loss = losses.classification + self.model.alpha * losses.auxiliary
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
@@ -152,6 +170,8 @@ class JointStep:
             self.group.average([*gradients, loss, means, *self._statistics])
         self._guard(loss, gradients)
         self.optimiser.step()
+        if self.average is not None:
+            update_average(self.average, self.model, self._step_number, self.schedule.average)
         self.sums += means
 
     def _guard(self, loss: Tensor, gradients: list[Tensor]) -> None:
@@ -165,7 +185,12 @@ class JointStep:
             self.optimiser.found_inf = self._diverged  # type: ignore[attr-defined]  # read by the fused optimiser
         self._steps_made += self._diverged == 0
 
-    def _losses(self, x: Tensor, y: Tensor) -> JointLosses:
+    def _losses(self, x: Tensor, y: Tensor, clean: Tensor) -> JointLosses:
+        """Return the losses on the images `x`, which are adversarial if there is an attack, and `clean` if not."""
+        if self._trades is not None:
+            return self._trades.trades_losses(self.model, clean, x, y)
+        if self.certified is not None:
+            return certified_losses(self.model, x, y, self.certified, self.share)
         if self.model.purifiable:
             return self.model.auxiliary.losses(self.model, x, y, self.generator)
         logits = self.model(x)

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -20,9 +20,9 @@ from torch import nn
 
 from soap._files import atomic, tensor_files
 from soap._runtime import distributed, seeding
-from soap.errors import SoapError
 from soap.shapes import Tensor
 from soap.training import checkpoint
+from soap.training.schedule import BaseSchedule
 
 SAVE_INTERVAL_S = 10.0
 """Least time between two checkpoints; a crash loses at most this and one epoch."""
@@ -32,9 +32,6 @@ PROGRESS_INTERVAL_S = 0.5
 
 STEPS_BETWEEN_EXCHANGES = 10
 """Steps between two agreements of several processes on stopping and reporting, on a GPU: each waits for the device."""
-
-NONFINITE_FILE = "nonfinite.safetensors"
-"""Written by a run whose loss is NaN or infinite, to reproduce the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +62,8 @@ ProgressT = TypeVar("ProgressT", bound=BaseProgress)
 class TrainingLoop(ABC, Generic[ProgressT]):
     """One training run over the images `x`, which are on the device; subclasses define a step and its metrics.
 
-    networks, optimisers: saved in checkpoints. metadata: written to the weights' files.
+    networks, optimisers: saved in checkpoints. metadata: written to the weights' files. settings: what a checkpoint and
+    the run that resumes it must share, besides schedule and metadata.
     """
 
     def __init__(
@@ -73,22 +71,23 @@ class TrainingLoop(ABC, Generic[ProgressT]):
         networks: nn.Module,
         optimisers: Sequence[torch.optim.Optimizer],
         x: Tensor,
+        schedule: BaseSchedule,
         *,
-        epochs: int,
-        batch: int,
-        seed: int,
         out: Path,
         metadata: Mapping[str, str],
+        settings: Mapping[str, Any],
     ) -> None:
         self.networks, self.optimisers, self.x = networks, optimisers, x
-        self.epochs, self.seed, self.out, self.metadata = epochs, seed, out, metadata
-        self.batch = min(batch, len(x))
+        self.epochs, self.seed, self.out, self.metadata = schedule.epochs, schedule.seed, out, metadata
+        self.identity = {"schedule": asdict(schedule), **settings, **metadata}
+        self.batch_size = min(schedule.batch_size, len(x))
         self.group = distributed.processes()
-        self.group.shard(self.batch)  # raises before any work if the batch cannot be split
-        self.steps_per_epoch = len(x) // self.batch  # the incomplete last batch is left out; the order changes
-        self.total = epochs * self.steps_per_epoch
+        self.group.shard(self.batch_size)  # raises before any work if the batch cannot be split
+        self.steps_per_epoch = len(x) // self.batch_size  # the incomplete last batch is left out; the order changes
+        self.total = self.epochs * self.steps_per_epoch
         self.step = 0
         self.history: list[dict[str, Any]] = []
+        self.sums: dict[str, Tensor] = {}  # of the metrics over the epoch so far, on the device
         self.saved_at = time.monotonic()
 
     @abstractmethod
@@ -101,27 +100,19 @@ class TrainingLoop(ABC, Generic[ProgressT]):
 
     @abstractmethod
     def history_row(self, progress: ProgressT) -> dict[str, Any]:
-        """Return the line of metrics.jsonl for an epoch."""
+        """Return the metrics of an epoch for its line of metrics.jsonl."""
 
     @abstractmethod
     def reset_sums(self) -> None:
-        """Set the epoch's sums to zero."""
-
-    @abstractmethod
-    def weights(self) -> Mapping[str, Tensor]:
-        """Return the weights for last.safetensors."""
-
-    @abstractmethod
-    def identity(self) -> dict[str, Any]:
-        """Return the settings that a checkpoint and the run that resumes it must share."""
-
-    @abstractmethod
-    def sums(self) -> dict[str, Tensor]:
-        """Return the epoch's sums so far, for a checkpoint."""
+        """Start the sums of the next epoch."""
 
     @abstractmethod
     def restore_sums(self, sums: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Restore the epoch's sums and further state from a checkpoint."""
+
+    @abstractmethod
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the weights for last.safetensors."""
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores besides tensors."""
@@ -134,7 +125,7 @@ class TrainingLoop(ABC, Generic[ProgressT]):
                 self._load_checkpoint()
             self.group.broadcast([*self.networks.state_dict().values()])
             tensorboard = self._open_folder() if self.group.is_main else None
-            self._run_epochs(watch if self.group.is_main else _ignore, stop, tensorboard)
+            self._run_epochs(watch if self.group.is_main else lambda progress: None, stop, tensorboard)
         return Trained(finished=self.step == self.total, step=self.step, out=self.out, history=self.history)
 
     def _run_epochs(self, watch: Callable[[ProgressT], None], stop: Callable[[], bool], tensorboard: Any) -> None:
@@ -142,8 +133,8 @@ class TrainingLoop(ABC, Generic[ProgressT]):
         while self.step < self.total:
             epoch, batch_index = divmod(self.step, self.steps_per_epoch)
             if batch_index == 0 or self.step == first_step:
-                order = self._order(epoch)
-            indices = order[batch_index * self.batch : (batch_index + 1) * self.batch]
+                order = self.order(epoch)
+            indices = order[batch_index * self.batch_size : (batch_index + 1) * self.batch_size]
             self.train_step(indices, seeding.seed_for(self.seed, 1, self.step))
             self.step += 1
             speed = (self.step - first_step) / max(time.monotonic() - began, 1e-9)
@@ -162,10 +153,13 @@ class TrainingLoop(ABC, Generic[ProgressT]):
                 break
 
     def _open_folder(self) -> Any:
-        """Remove half-written files of a killed run; return a TensorBoard writer or None."""
-        with atomic.file_errors(self.out):
-            atomic.remove_temporary_files(self.out)
-        return _tensorboard(self.out / "tensorboard")
+        """Remove half-written files of a killed run; return a TensorBoard writer if the package is installed."""
+        atomic.remove_temporary_files(self.out)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(self.out / "tensorboard"))
 
     def _agreed(self, wanted: bool) -> bool:
         """Return whether any process wants it; all processes ask at the same steps."""
@@ -173,28 +167,7 @@ class TrainingLoop(ABC, Generic[ProgressT]):
             return False
         return self.group.any(wanted)
 
-    def nonfinite_error(self, step: int, advice: str) -> SoapError:
-        """Return the error for a NaN or infinite loss at `step` (from 0), and write a file that reproduces it.
-
-        The file holds the weights before the step and the step's random seed and images. Batch-norm statistics, which
-        training does not use, are included if they are finite.
-        """
-        epoch, batch_index = divmod(step, self.steps_per_epoch)
-        images = self._order(epoch)[batch_index * self.batch : (batch_index + 1) * self.batch].tolist()
-        seed = seeding.seed_for(self.seed, 1, step)
-        facts = {"step": step, "epoch": epoch + 1, "seed": seed, "images": images, "identity": self.identity()}
-        tensors = {name: value for name, value in self.networks.state_dict().items() if torch.isfinite(value).all()}
-        if self.group.is_main:
-            tensor_files.save_tensors(self.out / NONFINITE_FILE, tensors, {**self.metadata, "state": json.dumps(facts)})
-        self.group.barrier()  # a launcher ends all processes when one ends
-        shown = ", ".join(map(str, images[:8])) + (", ..." if len(images) > 8 else "")
-        return SoapError(
-            f"the loss of step {step + 1:,} (epoch {epoch + 1}, images {shown}) is NaN or infinite: training diverged "
-            f"and stopped before the update. {self.out / NONFINITE_FILE} holds the weights, seed and images of the "
-            f"step. {advice} in the recipe."
-        )
-
-    def _order(self, epoch: int) -> Tensor:
+    def order(self, epoch: int) -> Tensor:
         """Return the epoch's random order of the images, drawn on the CPU so that all devices have the same."""
         generator = torch.Generator().manual_seed(seeding.seed_for(self.seed, 0, epoch))
         return torch.randperm(len(self.x), generator=generator).to(self.x.device)
@@ -205,14 +178,15 @@ class TrainingLoop(ABC, Generic[ProgressT]):
             epochs=self.epochs,
             step=self.step,
             steps=self.total,
-            images_per_second=speed * self.batch,
+            images_per_second=speed * self.batch_size,
             seconds_left=(self.total - self.step) / speed,
         )
 
     def _end_epoch(self, position: BaseProgress, tensorboard: Any) -> ProgressT:
         """Measure, write the history, and save."""
         progress = self.measure(position, end_of_epoch=True)
-        row = self.history_row(progress)
+        speed = round(progress.images_per_second, 1)
+        row = {"epoch": progress.epoch, **self.history_row(progress), "images_per_second": speed}
         self.history.append(row)
         if self.group.is_main:
             atomic.write_text(self.out / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in self.history))
@@ -235,32 +209,13 @@ class TrainingLoop(ABC, Generic[ProgressT]):
 
     def _save_checkpoint(self) -> None:
         if self.group.is_main:
-            checkpoint.save(
-                self.out,
-                self.networks,
-                *self.optimisers,
-                extra=self.sums(),
-                state=self.state(),
-                identity=self.identity(),
-            )
+            content = {"extra": self.sums, "state": self.state(), "identity": self.identity}
+            checkpoint.save(self.out, self.networks, *self.optimisers, **content)
         self.saved_at = time.monotonic()
 
     def _load_checkpoint(self) -> None:
         """Read the checkpoint in all processes; the main one goes first because it may repair a damaged one."""
         with self.group.main_first():
-            sums, state = checkpoint.restore(self.out, self.networks, *self.optimisers, identity=self.identity())
+            sums, state = checkpoint.restore(self.out, self.networks, *self.optimisers, identity=self.identity)
         self.step, self.history = state["step"], state["history"]
         self.restore_sums(sums, state)
-
-
-def _ignore(progress: BaseProgress) -> None:
-    """Report nothing: only the main process reports progress."""
-
-
-def _tensorboard(folder: Path) -> Any:
-    """Return a TensorBoard writer if the package is installed, else None."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder))

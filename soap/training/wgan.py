@@ -14,10 +14,9 @@ from soap import validate
 from soap._runtime import seeding
 from soap._runtime.isolation import preserved_random_state
 from soap.errors import InputError
-from soap.models.wgan import Critic, Generator
+from soap.models import Critic, Generator
 from soap.shapes import Float, Tensor
-from soap.training.generative import update_average
-from soap.training.schedule import GenerativeSchedule
+from soap.training.schedule import GenerativeSchedule, update_average
 
 
 class GanNetworks(nn.Module):
@@ -47,9 +46,10 @@ class WganGp:
     ) -> None:
         validate.at_least("critic_steps", critic_steps, 1)
         validate.positive("penalty", penalty)
-        if schedule.batch < critic_steps:
+        if schedule.batch_size < critic_steps:
             raise InputError(
-                f"batch is {schedule.batch}; expected at least critic_steps ({critic_steps}): one image per update."
+                f"batch_size is {schedule.batch_size}; expected at least critic_steps ({critic_steps}), "
+                "one image per update."
             )
         with preserved_random_state():
             torch.manual_seed(seeding.seed_for(schedule.seed, 2))

@@ -14,12 +14,15 @@ from soap.attacks import (
     Attack,
     AuxiliaryAwarePGD,
     CarliniWagner,
+    DecayingPGD,
     DeepFool,
+    HopSkipJump,
+    RayS,
     Square,
     Substitute,
 )
 from soap.auxiliary import JointModel, Reconstruction
-from soap.balls import L2, Ball, Linf
+from soap.balls import L1, L2, Ball, Linf
 from soap.models import Network, dense_decoder
 
 SHAPE, CLASSES = (1, 6, 6), 4
@@ -57,7 +60,7 @@ class Case:
 
 def black_box(model: JointModel) -> Attack:
     x = torch.rand(8, *SHAPE, generator=torch.Generator().manual_seed(3))
-    settings = Substitute(network=small_network, attack=FGSM(eps=0.1), seeds=8, rounds=1, epochs=1, batch=4)
+    settings = Substitute(network=small_network, attack=FGSM(eps=0.1), seeds=8, rounds=1, epochs=1, batch_size=4)
     return settings.fit(model, x)
 
 
@@ -77,9 +80,20 @@ CASES = {
     "apgd-linf-leaving": Case(
         lambda _: APGD(eps=0.1, steps=12, loss="dlr", start="zero", restarts=2, leave_when_fooled=True), Linf(0.1)
     ),
+    "decaying-pgd": Case(lambda _: DecayingPGD(eps=0.1, steps=6), Linf(0.1)),
+    "decaying-pgd-l2": Case(lambda _: DecayingPGD(eps=0.5, steps=6, norm="l2"), L2(0.5)),
     "apgd-l2": Case(lambda _: APGD(eps=0.5, steps=6, norm="l2", loss="margin", restarts=2), L2(0.5)),
     "apgd-l2-targeted": Case(lambda _: APGD(eps=0.5, steps=4, norm="l2", loss="targeted-dlr"), L2(0.5)),
+    "pgd-l1-random": Case(
+        lambda _: PGD(eps=2.0, step_size=0.5, steps=4, norm="l1", start="random", restarts=2), L1(2.0)
+    ),
+    "apgd-l1": Case(lambda _: APGD(eps=2.0, steps=20, norm="l1", restarts=2), L1(2.0)),
     "square": Case(lambda _: Square(eps=0.1, queries=12, restarts=2), Linf(0.1)),
+    "square-l2": Case(lambda _: Square(eps=0.5, norm="l2", queries=12, restarts=2), L2(0.5)),
+    "hop-skip-jump": Case(lambda _: HopSkipJump(eps=0.1, queries=150), Linf(0.1)),
+    "hop-skip-jump-l2": Case(lambda _: HopSkipJump(eps=0.4, norm="l2", queries=150), L2(0.4)),
+    "hop-skip-jump-free": Case(lambda _: HopSkipJump(eps=None, norm="l2", queries=150), None),
+    "rays": Case(lambda _: RayS(eps=0.1, queries=100), Linf(0.1)),
     "cw": Case(lambda _: CarliniWagner(steps=12, search_steps=2, lr=0.1, initial_c=1.0), None),
     "cw-bounded": Case(lambda _: CarliniWagner(radius=0.2, steps=12, search_steps=2, lr=0.1, initial_c=1.0), L2(0.2)),
     "deepfool": Case(lambda _: DeepFool(steps=8), None),

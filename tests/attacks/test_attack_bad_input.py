@@ -14,6 +14,8 @@ from soap.attacks import (
     AuxiliaryAwarePGD,
     CarliniWagner,
     DeepFool,
+    HopSkipJump,
+    RayS,
     Square,
     Substitute,
     Transfer,
@@ -107,7 +109,7 @@ def test_models_without_a_gradient(
 ) -> None:
     model = wrap(new_model().eval())
     y = model(X).argmax(1)
-    if isinstance(attack, Square | Transfer):  # they use logits or labels only
+    if isinstance(attack, HopSkipJump | RayS | Square | Transfer):  # they use logits or labels only
         attack(model, X, y)
         return
     wanted = "JointModel" if isinstance(attack, AuxiliaryAwarePGD) else "differentiable in its input"
@@ -128,13 +130,13 @@ PLAIN = {"eps": 0.1, "step_size": 0.1, "steps": 1}
         (PGD, PLAIN | {"steps": 0}, "steps is 0, expected a whole number of at least 1"),
         (PGD, PLAIN | {"steps": 1.5}, "steps is 1.5, expected a whole number"),
         (PGD, PLAIN | {"restarts": 0}, "restarts is 0, expected a whole number of at least 1"),
-        (PGD, PLAIN | {"norm": "l1"}, "norm is 'l1', expected one of 'linf', 'l2'"),
+        (PGD, PLAIN | {"norm": "l3"}, "norm is 'l3', expected one of 'linf', 'l2', 'l1'"),
         (PGD, PLAIN | {"start": "noise"}, "start is 'noise', expected one of 'zero', 'random'"),
         (PGD, PLAIN | {"keep": "first"}, "keep is 'first', expected one of 'last', 'best'"),
         (PGD, PLAIN | {"loss": "mse"}, "loss is 'mse', expected one of 'ce', 'margin'"),
         (APGD, {"eps": -0.1}, "eps is -0.1, expected a number of at least 0"),
         (APGD, {"eps": 0.1, "steps": 0}, "steps is 0, expected a whole number of at least 1"),
-        (APGD, {"eps": 0.1, "norm": "l1"}, "norm is 'l1', expected one of 'linf', 'l2'"),
+        (APGD, {"eps": 0.1, "norm": "l3"}, "norm is 'l3', expected one of 'linf', 'l2', 'l1'"),
         (APGD, {"eps": 0.1, "loss": "mse"}, "loss is 'mse', expected one of 'ce', .*'targeted-dlr', 'targeted-margin'"),
         (APGD, {"eps": 0.1, "targets": 0}, "targets is 0, expected a whole number of at least 1"),
         (APGD, {"eps": 0.1, "start": "noise"}, "start is 'noise', expected one of 'zero', 'random'"),
@@ -148,7 +150,7 @@ PLAIN = {"eps": 0.1, "step_size": 0.1, "steps": 1}
         ),
         (Square, {"eps": float("inf")}, "eps is inf, expected a number of at least 0"),
         (Square, {"eps": 0.1, "queries": 0}, "queries is 0, expected a whole number of at least 1"),
-        (Square, {"eps": 0.1, "norm": "l2"}, "norm is 'l2', but Square supports 'linf' only"),
+        (Square, {"eps": 0.1, "norm": "l1"}, "norm is 'l1', expected one of 'linf', 'l2'"),
         (Square, {"eps": 0.1, "p_init": 0.0}, "p_init is 0.0, .*above 0 and at most 1"),
         (Square, {"eps": 0.1, "p_init": 1.5}, "p_init is 1.5, "),
         (Square, {"eps": 0.1, "loss": "targeted-dlr"}, "loss is 'targeted-dlr', expected one of 'ce'"),
@@ -175,7 +177,7 @@ PLAIN = {"eps": 0.1, "step_size": 0.1, "steps": 1}
         (Substitute, {"augment_step": -0.1}, "augment_step is -0.1, expected"),
         (Substitute, {"epochs": 0}, "epochs is 0, expected"),
         (Substitute, {"lr": -1.0}, "lr is -1.0, expected"),
-        (Substitute, {"batch": 1}, "batch is 1, expected"),
+        (Substitute, {"batch_size": 1}, "batch_size is 1, expected"),
         (Substitute, {"seed": -1}, "seed is -1, expected"),
     ],
 )

@@ -2,13 +2,15 @@
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import soap
-from soap.attacks import FGSM, PGD, Attack, CarliniWagner, DeepFool, fooled
+from soap._runtime.isolation import preserved_random_state
+from soap.attacks import FGSM, PGD, Attack, CarliniWagner, DeepFool, HopSkipJump, fooled
 from soap.balls import row_norms
 
 with warnings.catch_warnings():  # foolbox imports deprecated names of scipy
@@ -84,6 +86,25 @@ def test_deepfool(bundled_cnn: Bundled, candidates: int) -> None:
     x_adv, reference, y = both(bundled_cnn, DeepFool(candidates=candidates), theirs.run, 20)
     assert_as_strong(bundled_cnn, x_adv, reference, y)
     assert_as_near(bundled_cnn, x_adv, reference)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_hop_skip_jump(norm: str, recording: Any) -> None:
+    model, digits = soap.load("mnist-cnn-no-def").eval(), soap.data.load("mnist-mini").take(41)
+    right = ~fooled(model, digits.x, digits.y)
+    x, y = digits.x[right][:40], digits.y[right][:40]
+    recorded = recording(model)
+    with preserved_random_state(), torch.no_grad():
+        torch.manual_seed(0)
+        theirs = foolbox.attacks.HopSkipJumpAttack(steps=5, constraint=norm)
+        reference = theirs.run(foolbox.PyTorchModel(recorded.eval(), bounds=(0, 1)), x, y)
+    queries = sum(recorded.sizes) // len(x)
+    assert 900 < queries < 1100
+    x_adv = HopSkipJump(eps=None, norm=norm, queries=queries)(model, x, y)
+    assert fooled(model, x_adv, y).all()
+    order = 2 if norm == "l2" else torch.inf
+    got, wanted = ((found - x).flatten(1).norm(order, dim=1).median() for found in (x_adv, reference))
+    assert got <= 1.05 * wanted
 
 
 def assert_as_near(bundled: Bundled, ours: Tensor, theirs: Tensor) -> None:

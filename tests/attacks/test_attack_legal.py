@@ -11,7 +11,7 @@ from torch import Tensor
 
 from soap.attacks import Attack, AuxiliaryAwarePGD
 from soap.auxiliary import JointModel
-from soap.balls import L2, Ball, row_norms
+from soap.balls import L1, L2, Ball
 
 NewModel = Callable[..., JointModel]
 
@@ -28,7 +28,8 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 
 
 def size(delta: Tensor, ball: Ball) -> Tensor:
-    return row_norms(delta) if isinstance(ball, L2) else delta.flatten(1).abs().amax(1)
+    order = 1 if isinstance(ball, L1) else 2 if isinstance(ball, L2) else torch.inf
+    return torch.linalg.vector_norm(delta.flatten(1), ord=order, dim=1)
 
 
 @settings(max_examples=8)

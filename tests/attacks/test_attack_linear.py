@@ -34,8 +34,9 @@ def highest_margin(problem: Problem, order: float, eps: float = EPS) -> tuple[Te
         (PGD(eps=EPS, step_size=EPS / 4, steps=10, loss="margin", norm="l2"), 2),
         (APGD(eps=EPS, steps=20, loss="margin", start="zero"), 1),
         (APGD(eps=EPS, steps=20, loss="margin", start="zero", norm="l2"), 2),
+        (PGD(eps=EPS, step_size=EPS / 4, steps=10, loss="margin", norm="l1"), torch.inf),
     ],
-    ids=["pgd-linf", "pgd-l2", "apgd-linf", "apgd-l2"],
+    ids=["pgd-linf", "pgd-l2", "apgd-linf", "apgd-l2", "pgd-l1"],
 )
 def test_pgd_and_apgd_reach_the_highest_margin_of_the_ball(
     linear_problem: Problem, attack: PGD | APGD, dual: float
@@ -88,6 +89,17 @@ def test_apgd_reaches_the_optimum_from_a_random_start(linear_problem: Problem) -
     x_adv = APGD(eps=EPS, steps=60, norm="l2")(model, x, y)
     gained = margin(model(x_adv), y) - margin(model(x), y)
     assert torch.allclose(gained, EPS * (model.weight[0] - model.weight[1]).norm(2), atol=1e-6)
+
+
+@pytest.mark.parametrize("linear_problem", [2], indirect=True)
+@pytest.mark.parametrize("start", ["zero", "random"])
+def test_l1_apgd_puts_most_of_its_norm_on_the_best_coordinate(linear_problem: Problem, start: str) -> None:
+    model, x, y = linear_problem
+    gained = margin(model(APGD(eps=EPS, steps=100, norm="l1", start=start)(model, x, y)), y) - margin(model(x), y)
+    best = EPS * (model.weight[0] - model.weight[1]).norm(torch.inf)
+    assert (gained <= best + 1e-9).all()
+    assert (gained >= 0.9 * best).all()
+    assert torch.allclose(gained.median(), best, atol=1e-6)
 
 
 def test_fgsm_steps_along_the_sign_of_the_cross_entropy_gradient(linear_problem: Problem) -> None:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from soap.attacks import Square, cross_entropy, fooled, margin
+from soap.attacks.square import WINDOW_DRAWS, changed_windows, pattern, pattern_grid, tile_count
 from soap.auxiliary import JointModel
+from soap.balls import row_norms
 
 Problem = tuple[nn.Module, Tensor, Tensor]
 NewModel = Callable[..., JointModel]
@@ -72,11 +74,11 @@ def test_square_starts_at_stripes_and_repaints_one_square_per_query(problem: Pro
     assert 0.3 < (signs[:, :, 0] > 0).double().mean() < 0.7
     best, highest = stripes, margin(model(stripes), y)
     corners = set()
-    for query, proposal in enumerate(proposals, start=1):
+    for query, proposed in enumerate(proposals, start=1):
         side = attack._side(query, 6, 6)
-        painted = ((proposal - x) / eps).round()
+        painted = ((proposed - x) / eps).round()
         for row in range(14):
-            changed = (proposal[row, 0] - best[row, 0]).abs() > eps
+            changed = (proposed[row, 0] - best[row, 0]).abs() > eps
             if changed.any():
                 rows, columns = changed.nonzero().unbind(1)
                 # Some pixels had this value already; the changed ones have one value and fit into one square.
@@ -84,9 +86,9 @@ def test_square_starts_at_stripes_and_repaints_one_square_per_query(problem: Pro
                 assert int(columns.max() - columns.min()) < side
                 assert len(painted[row, 0][changed].unique()) == 1
                 corners.add((side, int(rows.min()), int(columns.min())))
-        losses = margin(model(proposal), y)
+        losses = margin(model(proposed), y)
         better = losses > highest
-        best = torch.where(better[:, None, None, None], proposal, best)
+        best = torch.where(better[:, None, None, None], proposed, best)
         highest = torch.where(better, losses, highest)
     assert torch.equal(found, best)
     places = {(row, column) for side, row, column in corners if side == 1}
@@ -164,6 +166,93 @@ def test_seed_determines_the_squares(problem: Problem) -> None:
     one, same, other = (Square(eps=1e-3, queries=20, seed=seed)(model, x, y) for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5, 6, 7, 28, 29])
+def test_l2_pattern_is_that_of_autoattack(side: int) -> None:
+    theirs = pytest.importorskip("pyautoattack.square").SquareAttack(None, norm="L2", eps=0.1, device="cpu")
+    eta, wanted = pattern(side).float(), theirs.eta(side)
+    assert min((eta - wanted).abs().max(), (eta.T - wanted).abs().max()) < 1e-6
+
+
+def test_l2_search_starts_at_a_grid_of_patterns() -> None:
+    like, eps = torch.zeros(3, 2, 13, 16, dtype=torch.float64), 0.7
+    rows, columns, side = tile_count(13, 16)
+    assert (rows, columns, side) == (6, 8, 2)
+    draws = torch.rand(3, rows * columns * 3, generator=torch.Generator().manual_seed(0))
+    delta = pattern_grid(draws, like, eps)
+    assert torch.allclose(row_norms(delta), torch.full((3,), eps, dtype=torch.float64))
+    eta = pattern(side) * eps / (2 * rows * columns) ** 0.5
+    tiles = delta[:, :, :12].unfold(2, side, side).unfold(3, side, side).flatten(0, 3)
+    same = torch.stack([(tiles - kind).abs().amax((1, 2)) < 1e-12 for kind in (eta, -eta, eta.T, -eta.T)])
+    assert (same.sum(0) == 1).all()
+    assert (same.double().mean(1) > 0.15).all()
+
+
+def slow_proposal(draw: Tensor, delta: Tensor, side: int, eps: float) -> Tensor:
+    """Algorithm 3 of the paper for one image, window by window."""
+    channels, height, width = delta.shape
+    top, left, top2, left2 = (int(draw[i] * max((height, width)[i % 2] - side, 1)) for i in range(4))
+    one = (slice(top, top + side), slice(left, left + side))
+    two = (slice(top2, top2 + side), slice(left2, left2 + side))
+    unused = max(eps**2 - float((delta**2).sum()), 0.0)
+    eta = pattern(side).T if draw[4] < 0.5 else pattern(side)
+    new = delta.clone()
+    for channel in range(channels):
+        either = torch.zeros(height, width, dtype=torch.bool)
+        either[one], either[two] = True, True
+        norm = (float((delta[channel][either] ** 2).sum()) + unused / channels) ** 0.5
+        sign = 1 if draw[WINDOW_DRAWS + channel] < 0.5 else -1
+        window = sign * eta + delta[channel][one] / max(float(delta[channel][one].norm()), 1e-12)
+        new[channel][two] = 0
+        new[channel][one] = norm * window / max(float(window.norm()), 1e-12)
+    return eps * new / new.norm()
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**31),
+    shape=st.tuples(st.integers(1, 3), st.integers(3, 9), st.integers(3, 9)),
+    side=st.integers(1, 3),
+    share=st.floats(0, 1),
+    eps=st.floats(0.01, 5),
+)
+def test_an_l2_proposal_follows_the_paper(
+    seed: int, shape: tuple[int, int, int], side: int, share: float, eps: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    delta = torch.randn(4, *shape, dtype=torch.float64, generator=generator)
+    delta = share * eps * delta / row_norms(delta)[:, None, None, None]
+    draws = torch.rand(4, WINDOW_DRAWS + shape[0], generator=generator)
+    wanted = torch.stack([slow_proposal(*each, side, eps) for each in zip(draws, delta, strict=True)])
+    assert torch.allclose(changed_windows(draws, delta, side, eps), wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 40])
+def test_l2_search_uses_its_queries_and_stays_in_the_ball(problem: Problem, recording: Any, queries: int) -> None:
+    model, x, y = problem
+    recorded = recording(model)
+    x_adv = Square(eps=1e-4, norm="l2", queries=queries)(recorded, x, y)
+    assert recorded.sizes == [8, 16, *[14] * queries]
+    assert all((row_norms(points - x[:14]) <= 1e-4 + 1e-12).all() for points in recorded.asked[2:])
+    assert (margin(model(x_adv), y) >= margin(model(x), y)).all()
+
+
+def test_l2_search_breaks_more_samples_with_more_queries(problem: Problem) -> None:
+    model, x, y = problem
+    broken = [int(fooled(model, Square(eps=0.3, norm="l2", queries=n)(model, x, y), y).sum()) for n in (1, 30, 300)]
+    assert broken == sorted(broken)
+    assert broken[0] + 3 <= broken[-1]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_targeted_search_reaches_the_target_class(problem: Problem, norm: str) -> None:
+    model, x, _ = problem
+    predicted, target = model(x).topk(2).indices.unbind(1)
+    attack = Square(eps=0.3 if norm == "linf" else 1.8, norm=norm, queries=300, targeted=True)
+    x_adv = attack(model, x, target)
+    assert (model(x_adv).argmax(1) == target).double().mean() > 0.9
+    assert torch.equal(attack(model, x, predicted), x)
 
 
 @settings(max_examples=15)

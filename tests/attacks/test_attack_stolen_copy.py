@@ -64,7 +64,7 @@ def test_substitute_attack_works_on_tabular_inputs() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "told"),
-    [({"eps": 0.0}, "eps"), ({"queries": 1}, "queries"), ({"norm": "l1"}, "norm"), ({"steps": 0}, "steps")],
+    [({"eps": 0.0}, "eps"), ({"queries": 1}, "queries"), ({"norm": "l3"}, "norm"), ({"steps": 0}, "steps")],
 )
 def test_invalid_settings_raise(changes: dict[str, Any], told: str) -> None:
     make: Callable[..., StolenCopy] = StolenCopy

@@ -43,7 +43,9 @@ class Target(nn.Module):
 
 
 SEEDS = torch.rand(20, 12, generator=torch.Generator().manual_seed(1))
-SETTINGS = Substitute(network=linear_network, attack=FGSM(eps=0.2), seeds=20, rounds=3, epochs=30, lr=0.05, batch=16)
+SETTINGS = Substitute(
+    network=linear_network, attack=FGSM(eps=0.2), seeds=20, rounds=3, epochs=30, lr=0.05, batch_size=16
+)
 
 
 def test_number_of_queries_is_seeds_times_two_to_the_rounds() -> None:
@@ -80,7 +82,7 @@ def test_augmentation_sign_alternates_between_rounds() -> None:
         return network
 
     middle = torch.full((16, 12), 0.5)
-    Substitute(network=fixed, seeds=16, rounds=3, epochs=1, lr=1e-9, batch=64).train(always_one, middle)
+    Substitute(network=fixed, seeds=16, rounds=3, epochs=1, lr=1e-9, batch_size=64).train(always_one, middle)
     expected = [0.5]
     for step in (0.1, -0.1, 0.1):
         expected += [value + step for value in expected]
@@ -137,7 +139,7 @@ def test_named_networks_train_reproducibly_and_keep_the_random_state(name: str) 
         return (images.flatten(1).mean(1) > 0.5).long()
 
     def train(seed: int) -> list[Tensor]:
-        settings = Substitute(network=name, seeds=6, rounds=1, epochs=2, batch=4, seed=seed)
+        settings = Substitute(network=name, seeds=6, rounds=1, epochs=2, batch_size=4, seed=seed)
         return list(settings.train(labels, x).state_dict().values())
 
     before = torch.get_rng_state()
@@ -159,7 +161,7 @@ def test_a_defence_may_be_the_target(new_model: Callable[..., JointModel], recor
     joint = new_model().eval()
     robust = Defence(joint, SOAP(joint, eps=0.1, step_size=0.05, steps=2))
     x = torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    settings = Substitute(network="cnn", seeds=4, rounds=1, epochs=1, batch=4)
+    settings = Substitute(network="cnn", seeds=4, rounds=1, epochs=1, batch_size=4)
     recorded = recording(robust)
     transfer = settings.fit(recorded, x)
     assert sum(recorded.sizes) == 6 + 4 * 2  # the look at its logits, then the queries
@@ -169,18 +171,18 @@ def test_a_defence_may_be_the_target(new_model: Callable[..., JointModel], recor
 def test_fit_does_not_change_the_target(new_model: Callable[..., JointModel]) -> None:
     target = new_model().train()
     before = {name: tensor.clone() for name, tensor in target.state_dict().items()}
-    Substitute(network="cnn", seeds=4, rounds=1, epochs=1, batch=4).fit(target, torch.rand(4, 1, 6, 6))
+    Substitute(network="cnn", seeds=4, rounds=1, epochs=1, batch_size=4).fit(target, torch.rand(4, 1, 6, 6))
     assert all(torch.equal(before[name], tensor) for name, tensor in target.state_dict().items())
     assert all(module.training for module in target.modules())
     assert all(parameter.requires_grad and parameter.grad is None for parameter in target.parameters())
 
 
 @pytest.mark.parametrize(
-    ("seeds", "batch"), [(3, 2), (17, 16), (2, 128)], ids=["one-over", "one-over-a-batch", "less-than-a-batch"]
+    ("seeds", "batch_size"), [(3, 2), (17, 16), (2, 128)], ids=["one-over", "one-over-a-batch", "less-than-a-batch"]
 )
-def test_training_batches_have_at_least_two_samples(seeds: int, batch: int) -> None:
+def test_training_batches_have_at_least_two_samples(seeds: int, batch_size: int) -> None:
     x = torch.rand(seeds, 1, 8, 8)
-    settings = Substitute(network="cnn", seeds=seeds, rounds=0, epochs=1, batch=batch)
+    settings = Substitute(network="cnn", seeds=seeds, rounds=0, epochs=1, batch_size=batch_size)
     settings.train(lambda images: torch.zeros(len(images), dtype=torch.long), x)
 
 

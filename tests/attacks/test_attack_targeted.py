@@ -1,12 +1,34 @@
 """Targeted attacks and other bounds, against closed forms on a linear model."""
 
-from dataclasses import replace
+import inspect
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from soap.attacks import APGD, FGSM, PGD, Attack, AuxiliaryAwarePGD, CarliniWagner, DeepFool, Noise, Square, margin
+import soap
+from soap.attacks import (
+    APGD,
+    FGSM,
+    PGD,
+    Attack,
+    AutoAttack,
+    AuxiliaryAwarePGD,
+    CarliniWagner,
+    DecayingPGD,
+    DeepFool,
+    HopSkipJump,
+    LagrangianPGD,
+    Noise,
+    OrthogonalPGD,
+    RayS,
+    SelectivePGD,
+    Square,
+    StolenCopy,
+    Transfer,
+    margin,
+)
 from soap.auxiliary import JointModel
 from soap.balls import row_norms
 from soap.errors import InputError
@@ -99,6 +121,59 @@ def test_targeted_auxiliary_aware_attack_without_weight_is_targeted_pgd(new_mode
     x, target = torch.rand(4, 1, 6, 6), torch.arange(4)
     plain = PGD(**settings)(model, x, target)
     assert torch.equal(AuxiliaryAwarePGD(**settings, beta=0.0)(model, x, target), plain)
+
+
+def near_zero(x: Tensor) -> Tensor:
+    """A score with a gradient, which does not oppose the target."""
+    return 1e-6 * x.flatten(1).square().sum(1)
+
+
+DETECTOR = {"eps": 0.3, "step_size": 0.05, "steps": 20, "score": near_zero}
+TARGETABLE: dict[type[Attack], list[Attack]] = {
+    FGSM: [FGSM(eps=0.3)],
+    PGD: [PGD(eps=0.3, step_size=0.05, steps=20, loss=loss) for loss in ("ce", "margin", "dlr", margin)]
+    + [
+        PGD(eps=2.0, step_size=0.3, steps=20, norm="l2"),
+        PGD(eps=8.0, step_size=0.5, steps=60, norm="l1", start="random", restarts=4),
+    ],
+    APGD: [APGD(eps=0.3, steps=20, loss=loss) for loss in ("ce", "margin", "dlr", margin)]
+    + [APGD(eps=2.0, steps=20, norm="l2"), APGD(eps=8.0, steps=30, norm="l1")],
+    AuxiliaryAwarePGD: [AuxiliaryAwarePGD(eps=0.3, step_size=0.05, steps=20, beta=0.01)],
+    CarliniWagner: [CarliniWagner(steps=60, search_steps=3, lr=0.1, initial_c=1.0)],
+    DecayingPGD: [DecayingPGD(eps=0.3, steps=20), DecayingPGD(eps=2.0, steps=20, norm="l2", loss="ce")],
+    DeepFool: [DeepFool()],
+    LagrangianPGD: [LagrangianPGD(**DETECTOR)],
+    SelectivePGD: [SelectivePGD(**DETECTOR)],
+    OrthogonalPGD: [OrthogonalPGD(**DETECTOR)],
+    Square: [Square(eps=0.3, queries=300), Square(eps=2.0, queries=300, norm="l2")],
+    HopSkipJump: [HopSkipJump(eps=None, queries=300), HopSkipJump(eps=None, norm="l2", queries=300)],
+    RayS: [RayS(eps=None, queries=300)],
+    Noise: [Noise(eps=0.5, draws=300)],
+}
+"""Every attack that takes `targeted`, with settings that can reach the second most probable class."""
+
+NOT_TARGETABLE = {AutoAttack, StolenCopy, Transfer}  # Transfer attacks its substitute by an attack that may be targeted
+
+
+def test_the_table_has_every_attack() -> None:
+    public = {each for each in vars(soap.attacks).values() if isinstance(each, type) and issubclass(each, Attack)}
+    concrete = {each for each in public if not inspect.isabstract(each)}
+    assert concrete == set(TARGETABLE) | NOT_TARGETABLE
+    assert all("targeted" in {field.name for field in fields(each)} for each in TARGETABLE)
+
+
+@pytest.mark.parametrize(
+    "attack", [each for several in TARGETABLE.values() for each in several], ids=lambda each: repr(each)[:60]
+)
+def test_every_attack_reaches_a_target_class(new_model: type[JointModel], attack: Attack) -> None:
+    model = new_model().eval()
+    x = 0.2 + 0.6 * torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    predicted, target = model(x).topk(2).indices.unbind(1)
+    found = replace(attack, targeted=True)(model, x, target)
+    reached = (model(found).argmax(1) == target).float().mean()
+    assert reached >= (0.5 if isinstance(attack, FGSM | Noise | RayS) else 0.8)
+    # Aimed at the class that is predicted already, an attack leaves no sample misclassified.
+    assert (model(replace(attack, targeted=True)(model, x, predicted)).argmax(1) == predicted).all()
 
 
 def test_repr_shows_targeted_and_bounds_only_if_they_are_set() -> None:

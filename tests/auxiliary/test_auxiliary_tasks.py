@@ -7,7 +7,7 @@ from tiny import TASKS, noise_images, tiny_model
 from torch.nn import functional as F
 
 from soap.auxiliary import Consistency, random_view, second_view
-from soap.auxiliary.resize import nearest, nearest_floor_indexed
+from soap.auxiliary.consistency import nearest, nearest_floor_indexed
 from soap.errors import InputError
 
 

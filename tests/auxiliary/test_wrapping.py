@@ -14,7 +14,7 @@ from torch import nn
 import soap
 from soap import InputError
 from soap.auxiliary import Consistency, Purification, wrap
-from soap.auxiliary.feature_probe import last_linear
+from soap.auxiliary.wrapping import last_linear
 
 SETTINGS = Purification(step_size=0.1, steps=3, grid=(0.0, 0.1, 0.2))
 

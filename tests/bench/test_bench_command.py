@@ -4,16 +4,14 @@ import json
 
 import pytest
 
-from soap.bench import Rates
-
 SMALL = ("--model", "mnist-fcn-dr", "--device", "cpu", "--repeats", "1")
 
 
 @pytest.fixture(autouse=True)
-def known_rates(request, monkeypatch):
-    """One test measures the rates of the device; the others use fixed ones to save a second."""
+def known_rate(request, monkeypatch):
+    """One test measures the rate of the device; the others use a fixed one to save a second."""
     if request.node.name != "test_the_printed_table":
-        monkeypatch.setattr("soap.bench.measure_rates", lambda *_: Rates(operations=1e11, bytes=1e10))
+        monkeypatch.setattr("soap.bench.command.measure_rate", lambda *_: 1e11)
 
 
 def rows(run, *arguments):
@@ -34,13 +32,13 @@ def check(row, *paths):
         assert path["passes"]["forward"] > 0
     assert row["paths"]["ours"]["ratio"] == 1
     assert row["floor"]["seconds"] > 0
-    assert row["floor"]["bound"] in ("operations", "bytes")
+    assert row["share"] == pytest.approx(row["floor"]["seconds"] / row["paths"]["ours"]["seconds"]["median"])
     assert row["provenance"]["commit"] == "test"
 
 
 def test_purify(run, tmp_path):
-    found = rows(run, "purify", *SMALL, "--batch", 1, "--batch", 4, "--results", "kept/rows.jsonl")
-    assert [row["case"]["batch"] for row in found] == [1, 4]
+    found = rows(run, "purify", *SMALL, "--batch-size", 1, "--batch-size", 4, "--results", "kept/rows.jsonl")
+    assert [row["case"]["batch_size"] for row in found] == [1, 4]
     for row in found:
         check(row, "plain")
         assert row["agreement"]["plain"]["eps"] == row["agreement"]["plain"]["labels"] == 1
@@ -49,18 +47,18 @@ def test_purify(run, tmp_path):
     assert [json.loads(line) for line in kept] == found
 
 
-def test_grow_varies_batch_grid_and_steps(run, monkeypatch):
-    monkeypatch.setattr("soap.bench.purification.SWEEP_GRID_SIZES", (2, 11))
-    monkeypatch.setattr("soap.bench.purification.SWEEP_STEPS", (1, 5))
-    found = rows(run, "purify", *SMALL, "--batch", 4, "--grow")
-    cases = [(row["case"]["batch"], row["case"]["grid"], row["case"]["steps"]) for row in found]
-    assert cases == [(1, 11, 5), (4, 11, 5), (4, 2, 5), (4, 11, 1)]
+def test_other_grid_sizes_and_steps(run):
+    found = rows(run, "purify", *SMALL, "--batch-size", 2, "--radii", 2, "--radii", 11, "--steps", 1, "--steps", 5)
+    cases = [(row["case"]["grid"], row["case"]["steps"]) for row in found]
+    assert cases == [(2, 1), (11, 1), (2, 5), (11, 5)]
+    assert [row["paths"]["ours"]["passes"]["forward"] for row in found] == [2, 2, 6, 16]
 
 
 def test_the_printed_table(run):
-    done = run("bench", "purify", *SMALL, "--batch", 2, "--results", "rows.jsonl")
+    done = run("bench", "purify", *SMALL, "--batch-size", 2, "--results", "rows.jsonl")
     assert done.code == 0
-    assert done.out.startswith("purify mnist-fcn-dr (weights: trained) on mnist-mini/test: batch 2, steps 5, grid 11")
+    head = "purify mnist-fcn-dr (weights: trained) on mnist-mini/test: batch size 2, steps 5, grid 11"
+    assert done.out.startswith(head)
     assert "ours against plain: pixels 100.0 %, eps 100.0 %, labels 100.0 %" in done.out
     for said in ("images/s", "time / ours", "floor: ", "% of its speed"):
         assert said in done.out
@@ -69,10 +67,10 @@ def test_the_printed_table(run):
 
 @pytest.mark.parametrize(
     ("attack", "paths"),
-    [("pgd", ["plain", "foolbox"]), ("deepfool", ["plain", "foolbox"]), ("cw", ["foolbox"])],
+    [("pgd", ["plain", "foolbox"]), ("deepfool", ["foolbox"]), ("cw", ["foolbox"])],
 )
 def test_attack(run, attack, paths):
-    (row,) = rows(run, "attack", *SMALL, "--attack", attack, "--steps", 3, "--batch", 4)
+    (row,) = rows(run, "attack", *SMALL, "--attack", attack, "--steps", 3, "--batch-size", 4)
     check(row, *paths)
     assert row["case"]["steps"] == 3
     if attack != "cw":
@@ -80,20 +78,20 @@ def test_attack(run, attack, paths):
 
 
 def test_without_foolbox_only_the_reference_is_measured(run, monkeypatch):
-    monkeypatch.setattr("soap.bench.attacks.foolbox_installed", lambda: False)
-    (row,) = rows(run, "attack", *SMALL, "--steps", 2, "--batch", 2)
+    monkeypatch.setattr("soap.bench.batches.foolbox_installed", lambda: False)
+    (row,) = rows(run, "attack", *SMALL, "--steps", 2, "--batch-size", 2)
     check(row, "plain")
-    refused = run("bench", "attack", *SMALL, "--attack", "cw", "--steps", 2, "--batch", 2)
+    refused = run("bench", "attack", *SMALL, "--attack", "cw", "--steps", 2, "--batch-size", 2)
     assert refused.code == 2
-    assert "cw is measured against foolbox, which is not installed" in refused.err
+    assert "CarliniWagner is measured against foolbox, which is not installed" in refused.err
 
 
 def test_train(run):
-    small = ("--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 4, "--batch", 8)
+    small = ("--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 4, "--batch-size", 8)
     (row,) = rows(run, "train", *small, "--epochs", 2)
     check(row, "plain")
     assert row["case"] == {
-        "batch": 8, "steps": 4, "epoch_steps": 7500, "precision": "fp32", "compiled": "false"
+        "batch_size": 8, "steps": 4, "epoch_steps": 7500, "precision": "fp32", "compiled": "false"
     }  # fmt: skip
     assert row["paths"]["ours"]["seconds"]["repeats"] == 2
     assert row["paths"]["ours"]["passes"] == {"forward": 1, "backward": 1}
@@ -104,7 +102,7 @@ def test_train(run):
 
 def test_train_alone_a_row_for_each_recipe(run, tmp_path):
     models = ("mnist-fcn-dr", "mnist-fcn-pgd-at")
-    small = ("--device", "cpu", "--steps", 3, "--batch", 4, "--epochs", 2, "--results", "rows.jsonl")
+    small = ("--device", "cpu", "--steps", 3, "--batch-size", 4, "--epochs", 2, "--results", "rows.jsonl")
     found = rows(run, "train", "--alone", *(word for model in models for word in ("--model", model)), *small)
     assert [row["model"] for row in found] == [*models]
     for row in found:
@@ -121,7 +119,9 @@ def test_train_alone_a_row_for_each_recipe(run, tmp_path):
 
 
 def test_training_alone_prints_one_path(run):
-    done = run("bench", "train", "--alone", "--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 3, "--batch", 4)
+    done = run(
+        "bench", "train", "--alone", "--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 3, "--batch-size", 4
+    )
     assert done.code == 0
     assert done.out.startswith("train mnist-fcn-dr (weights: random, seed 0) on ")
     for said in ("mean s", " ± 0 ", "not counted", "floor: "):
@@ -134,7 +134,7 @@ def test_train_by_a_user_recipe_on_a_whole_epoch(run, tmp_path):
 
     text = recipes.read("mnist-fcn-pgd-at").text.replace('data = "mnist"', 'data = "mnist-mini"')
     (tmp_path / "own.toml").write_text(text.replace("steps = 40", "steps = 2"))
-    (row,) = rows(run, "train", "--model", "own.toml", "--device", "cpu", "--batch", 2500)
+    (row,) = rows(run, "train", "--model", "own.toml", "--device", "cpu", "--batch-size", 2500)
     assert (row["case"]["steps"], row["case"]["epoch_steps"]) == (4, 4)
     assert row["inputs"] == "mnist-mini/train"
     assert row["paths"]["plain"]["passes"] == {"forward": 3, "backward": 3}
@@ -147,7 +147,7 @@ def test_train_by_a_user_recipe_on_a_whole_epoch(run, tmp_path):
         ("purify --model mnist-fcn-d", 2, "unknown model or recipe 'mnist-fcn-d'"),
         ("purify --model mnist-fcn-no-def", 2, "without an auxiliary task"),
         ("purify --model missing.safetensors", 1, "missing.safetensors: no such file"),
-        ("purify --batch 0", 2, "--batch"),
+        ("purify --batch-size 0", 2, "--batch-size"),
         ("purify --repeats 0", 2, "--repeats"),
         ("purify --results taken.jsonl", 1, "taken.jsonl, line 1"),
         ("purify --results taken.jsonl/rows.jsonl", 1, "taken.jsonl is a file, expected a folder"),
@@ -156,7 +156,8 @@ def test_train_by_a_user_recipe_on_a_whole_epoch(run, tmp_path):
         ("attack --steps 0", 2, "--steps"),
         ("train --model nothing", 2, "unknown recipe 'nothing'"),
         ("train --model mnist-fcn-dr --model nothing", 2, "unknown recipe 'nothing'"),
-        ("train --steps 2", 2, "--steps"),
+        ("train --steps 0", 2, "--steps"),
+        ("purify --radii 1", 2, "--radii"),
         ("train --precision fp16", 2, "precision is 'fp16'"),
         ("train --precision bf16 --device cpu", 2, "precision 'bf16' is for GPUs"),
     ],

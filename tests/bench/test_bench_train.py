@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from soap import recipes
-from soap.bench import Rates
+from soap.bench.inputs import BenchSetup
 from soap.bench.reference import PlainTraining
 from soap.bench.training import bench_train
 from soap.training.joint_step import JointStep
@@ -19,7 +19,7 @@ OURS, PLAIN, WEIGHTS = 2.0, 7.0, 1000.0
 
 
 @pytest.fixture
-def told(monkeypatch):
+def calls(monkeypatch):
     """The order of events; a step of ours takes 2 seconds, of the reference 7, and writing weights 1000."""
     done, now = [], [0.0]
 
@@ -38,39 +38,39 @@ def told(monkeypatch):
     return done
 
 
-def measured(**settings):
-    return bench_train(RECIPE, Rates(operations=1e9, bytes=1e9), device=CPU, batch=BATCH, **settings)
+def measured(watch=lambda *progress: None, **settings):
+    return bench_train(BenchSetup(device=CPU, rate=1e9, watch=watch), RECIPE, batch_size=BATCH, **settings)
 
 
-def test_alone_our_loop_runs_once_and_its_end_is_not_timed(told):
+def test_alone_our_loop_runs_once_and_its_end_is_not_timed(calls):
     seen = []
     row = measured(epochs=3, alone=True, watch=lambda *progress: seen.append(progress))
-    assert told == ["ours"] * 4 * STEPS + ["weights"]
-    seconds = row.paths["ours"].seconds
-    assert (seconds.mean, seconds.deviation, seconds.median) == (STEPS * OURS, 0, STEPS * OURS)
-    assert seconds.repeats == 3
-    assert row.paths["ours"].images_per_second == BATCH / OURS
+    assert calls == ["ours"] * 4 * STEPS + ["weights"]
+    seconds = row["paths"]["ours"]["seconds"]
+    assert (seconds["mean"], seconds["deviation"], seconds["median"]) == (STEPS * OURS, 0, STEPS * OURS)
+    assert seconds["repeats"] == 3
+    assert row["paths"]["ours"]["images_per_second"] == BATCH / OURS
     assert seen == [("timing", k, 4) for k in (1, 2, 3, 4)]
 
 
-def test_both_loops_alternate(told):
+def test_both_loops_alternate(calls):
     row = measured(epochs=2)
     turns = [*(["ours"] * STEPS + ["plain"] * STEPS) * 3, "weights"]
-    assert told[-len(turns) :] == turns
-    assert row.paths["ours"].seconds.mean == STEPS * OURS
-    assert row.paths["plain"].seconds.mean == STEPS * PLAIN
-    assert row.paths["plain"].ratio == PLAIN / OURS
-    losses = row.agreement["plain"]
-    assert losses["epoch_loss_ours"] == pytest.approx(losses["epoch_loss_plain"], rel=1e-3)
+    assert calls[-len(turns) :] == turns
+    assert row["paths"]["ours"]["seconds"]["mean"] == STEPS * OURS
+    assert row["paths"]["plain"]["seconds"]["mean"] == STEPS * PLAIN
+    assert row["paths"]["plain"]["ratio"] == PLAIN / OURS
+    losses = row["agreement"]["plain"]
+    assert losses["first_loss_ours"] == pytest.approx(losses["first_loss_plain"], rel=1e-3)
 
 
-def test_shortened_epochs_are_scaled_alone_and_with_the_reference(told):
+def test_shortened_epochs_are_scaled_alone_and_with_the_reference(calls):
     rows = [measured(epochs=1, steps=3, alone=alone) for alone in (True, False)]
     for row in rows:
-        assert row.paths["ours"].seconds.mean == STEPS * OURS
-        assert row.notes[0] == "3 steps were timed and scaled to the 4 of an epoch."
-    assert rows[1].paths["plain"].seconds.mean == STEPS * PLAIN
-    assert list(rows[0].paths) == ["ours"]
+        assert row["paths"]["ours"]["seconds"]["mean"] == STEPS * OURS
+        assert row["notes"][0] == "3 steps were timed and scaled to the 4 of an epoch."
+    assert rows[1]["paths"]["plain"]["seconds"]["mean"] == STEPS * PLAIN
+    assert list(rows[0]["paths"]) == ["ours"]
 
 
 def test_the_compiler_is_reset_before_each_model(monkeypatch):
@@ -79,5 +79,5 @@ def test_the_compiler_is_reset_before_each_model(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda losses: done.append("compile") or losses)
     for _ in range(2):
         row = measured(epochs=1, steps=3, alone=True, compiled=True)
-        assert row.case["compiled"] == "true"
+        assert row["case"]["compiled"] == "true"
     assert done == ["reset", "compile"] * 2

@@ -47,12 +47,12 @@ def images() -> Dataset:
     return Dataset(name="noise", split="train", x=x, y=torch.arange(34) % 4, classes=tuple("abcd"), sha256="0" * 64)
 
 
-def train(out: Path) -> None:
+def train(out: Path, **options: Any) -> None:
     """Train jointly with dropout, batch norm, augmentation and held-out images; one checkpoint per epoch."""
-    schedule = Schedule(epochs=EPOCHS, lr=0.05, batch=8, warmup_epochs=0.5, augment=("flip",), holdout=4)
+    schedule = Schedule(epochs=EPOCHS, lr=0.05, batch_size=8, warmup_epochs=0.5, augment=("flip",), holdout=4)
     resume = (out / checkpoint.NAME).exists()
     with patch.object(loop, "SAVE_INTERVAL_S", -1.0):
-        joint.train(tiny_model(seed=9 if resume else 0), images(), schedule, out=out, resume=resume)
+        joint.train(tiny_model(seed=9 if resume else 0), images(), schedule, out=out, resume=resume, **options)
 
 
 class MeanImage:
@@ -81,7 +81,7 @@ class MeanImage:
 def train_generative(out: Path) -> None:
     """Train without labels; one checkpoint per epoch."""
     resume = (out / checkpoint.NAME).exists()
-    schedule = GenerativeSchedule(epochs=EPOCHS, lr=0.01, batch=8)
+    schedule = GenerativeSchedule(epochs=EPOCHS, lr=0.01, batch_size=8)
     with patch.object(loop, "SAVE_INTERVAL_S", -1.0):
         generative.train_generative(MeanImage(), images(), schedule, out=out, resume=resume)
 
@@ -91,7 +91,7 @@ def evaluate(out: Path) -> None:
     model = tiny_model()
     attacks = {f"pgd-{n}": soap.attacks.PGD(eps=0.05, step_size=0.01, steps=n) for n in (5, 10, 15)}
     purifiers = [soap.SOAP(model, eps) for eps in ("min-aux", 0.1)]
-    evaluate_transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch=10)
+    evaluate_transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch_size=10)
 
 
 def training_content(out: Path) -> dict[str, Any]:

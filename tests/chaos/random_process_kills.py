@@ -18,30 +18,23 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from accelerate import PartialState  # noqa: F401  # imported before the forks, because it is slow
-from killable_runs import EPOCHS, KillableRun, check_training, images, tiny_model, training_content
+from killable_runs import KillableRun, check_training, train, training_content
 from random_kills import DONE, KILLED, kill_at_random
 
-from soap._runtime import distributed, interrupts
-from soap.training import Schedule, checkpoint, joint, loop
+from soap._runtime import distributed
+from soap.cli.console import stop_on_signal
 
 PROCESSES = 2
 END_TIMEOUT_S = 30.0  # as torchrun gives the other processes when one has ended
 
 
-def train(out: Path) -> None:
-    """Train jointly with dropout, batch norm, augmentation and held-out images; one checkpoint per epoch."""
-    schedule = Schedule(epochs=EPOCHS, lr=0.05, batch=8, warmup_epochs=0.5, augment=("flip",), holdout=4)
-    with (
-        distributed.process_group(torch.device("cpu")),
-        interrupts.stop_on_signal() as stop,
-        patch.object(loop, "SAVE_INTERVAL_S", -1.0),
-    ):
-        resume = (out / checkpoint.NAME).exists()
-        joint.train(tiny_model(seed=9 if resume else 0), images(), schedule, out=out, resume=resume, stop=stop)
+def train_distributed(out: Path) -> None:
+    """Train in a group of processes that stops on SIGTERM."""
+    with distributed.process_group(torch.device("cpu")), stop_on_signal() as stop:
+        train(out, stop=stop)
 
 
 def fork_processes(start: Callable[[Path], object], out: Path) -> list[int]:
@@ -118,7 +111,7 @@ def main() -> None:
     torch.set_num_threads(1)  # threads do not survive a fork
     draw = random.Random(arguments.seed)
     choices = {"both": lambda children: children, "one": lambda children: [draw.choice(children)]}
-    run = KillableRun(train, training_content, check_training)
+    run = KillableRun(train_distributed, training_content, check_training)
     found = {}
     for name, _, kills in (one.partition("=") for one in arguments.kills):
         (arguments.folder / name).mkdir()

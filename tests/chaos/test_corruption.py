@@ -52,7 +52,7 @@ def runs(tmp_path_factory):
     train(folder / "training")
     evaluate(folder / "evaluation")
     suite = RunFolder(folder / "suite")
-    suite.begin({"data": {"n": 8}, "batch": 8, "attempts": [{"name": "first"}, {"name": "second"}], "seed": 0})
+    suite.begin({"data": {"n": 8}, "batch_size": 8, "attempts": [{"name": "first"}, {"name": "second"}], "seed": 0})
     noise, labels = np.random.default_rng(0).random((8, 1, 8, 8), np.float32), np.arange(8)
     for attempt in (None, 0, 1):
         suite.write_batch(

@@ -19,7 +19,7 @@ from soap.errors import FileError, InputError
 COMMANDS = [
     "demo", "predict", "attack", "purify", "evaluate", "train", "models", "data list", "data download", "data import",
     "bench purify", "bench attack", "bench train", "reproduce", "report", "verify", "tune", "serve",
-    "export",
+    "export", "detect", "certify", "merge", "compare",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
 
@@ -31,11 +31,11 @@ def test_every_command_has_help_with_an_example_and_the_common_options(run, monk
     assert shown.code == 0
     assert f"Example: soap {name}" in shown.out
     # A batch size of training is the recipe's; a service draws nothing at random; files are written on the CPU.
-    left_out = {"train": {"batch"}, "serve": {"seed"}, "export": {"device"}}.get(name, set())
+    left_out = {"train": {"batch_size"}, "serve": {"seed"}, "export": {"device"}}.get(name, set())
     for option in {one.name for one in dataclasses.fields(CommonOptions)} - left_out:
-        assert f"--{option}" in shown.out
+        assert "--" + option.replace("_", "-") in shown.out
     for option in left_out:
-        assert f"--{option}" not in shown.out
+        assert "--" + option.replace("_", "-") not in shown.out
 
 
 def test_every_registered_command_is_tested_here():
@@ -66,12 +66,13 @@ def test_version_and_call_without_arguments(run):
         (["evalute"], "Did you mean 'evaluate'?"),
         (["evaluate"], "MODEL"),
         (["evaluate", "mnist-fcn-dr", "--limt", "3"], "--limt"),
-        (["evaluate", "mnist-fcn-dr", "--batch", "0"], "--batch"),
+        (["evaluate", "mnist-fcn-dr", "--batch-size", "0"], "--batch-size"),
+        (["evaluate", "mnist-fcn-dr", "--batch", "0"], "--batch-size"),  # its name in older versions
         (["evaluate", "mnist-fcn-dr", "--seed", "-1"], "--seed"),
         (["evaluate", "mnist-fcn-dr", "--limit", "0"], "--limit"),
         (["evaluate", "mnist-fcn-dr", "--eps", "8/0"], "'8/0' is not a number or a fraction like 8/255"),
         (["attack", "mnist-fcn-dr", "x.png"], "--out"),
-        (["train", "mnist-fcn-dr", "--batch", "3"], "--batch"),
+        (["train", "mnist-fcn-dr", "--batch-size", "3"], "--batch-size"),
         (["data", "list", "--device", "gpu"], "did you mean cpu?"),
     ],
 )
@@ -91,7 +92,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(run, tmp_path, arguments, said):
 def call(capsys, function, *arguments, **settings):
     """Run a function as the one command of an app: exit code, standard output, standard error."""
     app = typer.Typer(pretty_exceptions_enable=False)
-    command(app, "try it", example="soap try it", **settings)(function)
+    command("try it", example="soap try it", app=app, **settings)(function)
     with pytest.raises(SystemExit) as done:
         app(list(arguments))
     out, err = capsys.readouterr()
@@ -103,7 +104,7 @@ def call(capsys, function, *arguments, **settings):
     [
         (InputError("wrong number"), 2, "error: wrong number\n"),
         (FileError("no file"), 1, "error: no file\n"),
-        (MemoryError(), 1, "error: out of memory; use a smaller --batch.\n"),
+        (MemoryError(), 1, "error: out of memory; use a smaller --batch-size.\n"),
         (KeyboardInterrupt(), 130, "stopped\n"),
         (
             RuntimeError("two\nlines"),
@@ -143,13 +144,13 @@ def test_json_goes_to_standard_output_and_messages_to_standard_error(capsys):
 def test_common_options_can_be_omitted_or_replaced(capsys):
     def show(console: Console, seed: int | None = None) -> None:
         """Print."""
-        console.result({"seed": seed, "batch": console.batch, "device": console.device}, "")
+        console.result({"seed": seed, "batch_size": console.batch_size, "device": console.device}, "")
 
-    assert json.loads(call(capsys, show, "--json", "--batch", "7", "--device", "cpu")[1]) == {
-        "schema": JSON_SCHEMA, "command": "try it", "seed": None, "batch": 7, "device": "cpu"
+    assert json.loads(call(capsys, show, "--json", "--batch-size", "7", "--device", "cpu")[1]) == {
+        "schema": JSON_SCHEMA, "command": "try it", "seed": None, "batch_size": 7, "device": "cpu"
     }  # fmt: skip
-    assert json.loads(call(capsys, show, "--json", "--seed", "4", without=("batch",))[1])["seed"] == 4
-    assert call(capsys, show, "--batch", "7", without=("batch",))[0] == 2
+    assert json.loads(call(capsys, show, "--json", "--seed", "4", without=("batch_size",))[1])["seed"] == 4
+    assert call(capsys, show, "--batch-size", "7", without=("batch_size",))[0] == 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,7 +176,7 @@ def test_a_dataclass_parameter_becomes_one_option_per_field(capsys):
 
 
 def test_a_pipe_gets_unfolded_tables_and_no_progress(capsys):
-    from soap.cli.tables import table
+    from soap.cli.console import table
 
     def show(console: Console) -> None:
         """Print."""
@@ -201,8 +202,8 @@ def test_progress_shows_on_a_terminal_and_honours_no_color(monkeypatch):
         screen = io.StringIO()
         terminal = {"TERM": "xterm", **environment}
         screen_console = rich.console.Console(file=screen, force_terminal=True, width=100, _environ=terminal)
-        console = Console(command="x", device=torch.device("cpu"), seed=0, batch=1, json=False, verbose=0, quiet=False,
-                      errors=screen_console)  # fmt: skip
+        console = Console(command="x", device=torch.device("cpu"), seed=0, batch_size=1, json=False, verbose=0,
+                      quiet=False, errors=screen_console)  # fmt: skip
         with console.progress() as show:
             show("training", 1, 2, "epoch 1/2")
         return screen.getvalue()
@@ -255,4 +256,4 @@ def test_names_are_completed_in_the_shell(run, monkeypatch, tmp_path):
 def test_out_of_device_memory_has_its_own_message():
     import torch
 
-    assert error_message(torch.OutOfMemoryError("CUDA")) == "out of memory; use a smaller --batch."
+    assert error_message(torch.OutOfMemoryError("CUDA")) == "out of memory; use a smaller --batch-size."

@@ -5,13 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import soap
 from soap import recipes
 from soap._files import tensor_files
-from soap.cli import demo
+from soap.cli import app, demo
 from soap.report import UPPER_BOUND, percent
 from soap.report.row_text import eps_text
 from soap.results import from_json
@@ -20,9 +19,6 @@ FEW = ("--model", "mnist-fcn-dr", "--limit", "20", "--device", "cpu")
 
 
 def call(*arguments: str | Path):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    demo.register(app)
     return CliRunner().invoke(app, ["demo", *map(str, arguments)])
 
 

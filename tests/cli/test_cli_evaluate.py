@@ -99,7 +99,7 @@ def test_ctrl_c_keeps_finished_rows_and_the_next_call_resumes(run, monkeypatch, 
         return perturb(self, model, x, y)
 
     monkeypatch.setattr(FGSM, "perturb", interrupted)
-    stopped = run(*QUICK, "--attack", "none", "--attack", "fgsm", "--attack", "pgd", "--batch", "5")
+    stopped = run(*QUICK, "--attack", "none", "--attack", "fgsm", "--attack", "pgd", "--batch-size", "5")
     assert stopped.code == 130
     assert "run the same command again" in stopped.err
     store = Store(tmp_path / "runs" / "results.jsonl")
@@ -107,7 +107,7 @@ def test_ctrl_c_keeps_finished_rows_and_the_next_call_resumes(run, monkeypatch, 
     assert "none" in stopped.out
 
     monkeypatch.setattr(FGSM, "perturb", perturb)
-    assert run(*QUICK, "--attack", "none", "--attack", "fgsm", "--batch", "5").code == 0
+    assert run(*QUICK, "--attack", "none", "--attack", "fgsm", "--batch-size", "5").code == 0
     assert [row.attack.name for row in store.read()] == ["none", "none", "fgsm", "fgsm"]
 
 

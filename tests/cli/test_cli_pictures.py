@@ -38,7 +38,7 @@ def test_predict_prints_the_results_of_model_and_purifier(run, digits, some):
         assert image["purified"]["eps"] == pytest.approx(float(purified.eps[k]))
         assert image["purified"]["loss_after"] == pytest.approx(float(purified.loss_after[k]), rel=1e-4)
     assert "purified" not in run("predict", MODEL, digits, "--no-purify", "--json").json["images"][0]
-    assert run("predict", MODEL, digits, "--batch", "2", "--json").json["images"][2]["label"] == image["label"]
+    assert run("predict", MODEL, digits, "--batch-size", "2", "--json").json["images"][2]["label"] == image["label"]
     table = run("predict", MODEL, digits).out
     assert len([line for line in table.splitlines() if "digit.png" in line]) == 3
 
@@ -112,8 +112,8 @@ def test_file_names_are_printed_without_markup(run, digits, tmp_path):
 
 def test_the_true_class_is_given_or_predicted(run, digits, tmp_path):
     one = digits / "1" / "digit.png"
-    told = run("attack", MODEL, one, "--label", "7", "--out", "a", "--json").json["images"][0]
-    assert (told["label"], told["label_from"], told["fooled"]) == (7, "--label", True)
+    shown = run("attack", MODEL, one, "--label", "7", "--out", "a", "--json").json["images"][0]
+    assert (shown["label"], shown["label_from"], shown["fooled"]) == (7, "--label", True)
     guessed = run("attack", MODEL, one, "--out", "b", "--json").json["images"][0]
     assert (guessed["label"], guessed["label_from"]) == (guessed["before"]["label"], "the model")
     assert "(from the model)" in run("attack", MODEL, one, "--out", "c").out

@@ -9,22 +9,23 @@ from paper_rows import row_for
 
 import soap
 from soap.paper import rows
-from soap.paper.claims.checks import CLAIMS, claims_about
-from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS
-from soap.paper.figure_list import FIGURES
+from soap.paper.claims import CLAIMS, claims_about
+from soap.paper.figure_claims import FIGURE_CHECKS
+from soap.paper.figure_data import FIGURES
 from soap.paper.job_runner import JobsResult
 from soap.paper.tables import TABLES, PaperTable
 from soap.report.row_text import eps_text
 from soap.results import Store
 
+CHECKED = [name for name, claim in CLAIMS.items() if claim.numbers or name in FIGURE_CHECKS]
 WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].query
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
     """As from an installed package: no rows but the zoo's."""
+    monkeypatch.setattr("soap.paper.command.results_folder", lambda: None)  # first: it imports the module
     monkeypatch.setattr(rows, "results_folder", lambda: None)
-    monkeypatch.setattr("soap.paper.command.results_folder", lambda: None)
 
 
 def test_the_list_has_every_table_and_figure_and_the_claims(run):
@@ -41,7 +42,7 @@ def test_the_list_has_every_table_and_figure_and_the_claims(run):
     assert f"{first['done']} of 80" in text
     counts = done.json["claims"]
     assert list(counts) == ["did_not_hold", "held", "not_decided"]
-    assert sum(counts.values()) == len(TABLE_CHECKS | FIGURE_CHECKS)
+    assert sum(counts.values()) == len(CHECKED)
     assert f"{counts['did_not_hold']} did not hold, {counts['held']} held, " in text
 
 
@@ -64,11 +65,8 @@ def test_rows_of_the_users_own_file_are_shown_too(run, tmp_path, monkeypatch):
     wanted = TABLES["table-1"].cells["pgd-at", "fcn", "pgd"].query
     Store(tmp_path / "mine.jsonl").append(row_for(wanted, 5000, training="7 epochs, seed 0, fp32"))
     done = run("reproduce", "table-1", "--results", "mine.jsonl")
-    lines = done.out.splitlines()
-    place = next(k for k, line in enumerate(lines) if "PGD AT" in line)
-    assert re.search(r"50\.00† \d\)", lines[place])
-    assert "57.07" in lines[place + 1]
-    assert "−7.07" in lines[place + 2]  # noqa: RUF001
+    line = next(line for line in done.out.splitlines() if "PGD AT" in line)
+    assert re.search(r"50\.00 / 57\.07 \(−7\.07\)† \d\)", line)  # noqa: RUF001
     assert "mnist-fcn-pgd-at 7 of 100" in done.out
     assert "50.00" not in run("reproduce", "table-1").out
 
@@ -79,7 +77,7 @@ def test_only_narrows(run):
     assert len(done.json["cells"]) == 30
     listed = run("reproduce", "--only", "mnist-cnn", "--json").json
     assert [entry["name"] for entry in listed["tables"]] == ["table-1", "table-4", "table-8"]
-    assert [entry["name"] for entry in listed["figures"]] == ["figure-8", "ablation-leaking"]
+    assert [entry["name"] for entry in listed["figures"]] == ["figure-7", "figure-8", "ablation-leaking"]
     assert "claims" not in listed  # they are judged by all rows
 
 
@@ -133,17 +131,17 @@ def test_a_figure_is_drawn_with_its_claims_and_what_it_lacks(run, tmp_path):
         path = tmp_path / "drawn" / f"figure-5.{kind}"
         assert path.read_bytes().startswith(start)
         assert f"drawn/figure-5.{kind}" in done.out
-    answer = run("reproduce", "figure-5", "--out", "drawn", "--json").json
-    assert (answer["done"], answer["wanted"]) == (0, 3)
-    assert [one["name"] for one in answer["verdicts"]] == [claim.name for claim in claims_about("figure-5")]
-    assert {one["held"] for one in answer["verdicts"]} == {None}
+    output = run("reproduce", "figure-5", "--out", "drawn", "--json").json
+    assert (output["done"], output["wanted"]) == (0, 3)
+    assert [one["name"] for one in output["verdicts"]] == [claim.name for claim in claims_about("figure-5")]
+    assert {one["held"] for one in output["verdicts"]} == {None}
 
 
 def test_what_is_no_claim_gets_no_verdict(run):
-    done = run("reproduce", "figure-1", "--out", "drawn")
-    assert "no second network. (sections 1 and 3.2)" in done.out
+    done = run("reproduce", "figure-4", "--out", "drawn")
+    assert "nothing is claimed of single images. (section 4.1)" in done.out
     assert "Rule:" not in done.out
-    assert run("reproduce", "figure-1", "--out", "drawn", "--json").json["verdicts"] == []
+    assert run("reproduce", "figure-4", "--out", "drawn", "--json").json["verdicts"] == []
 
 
 def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
@@ -158,7 +156,7 @@ def test_claims_are_judged_by_the_rows_at_hand(run, tmp_path):
     done = run("reproduce", "claims", "--results", "mine.jsonl", "--json")
     assert done.code == 0
     claims = {claim["name"]: claim for claim in done.json["claims"]}
-    assert list(claims) == [name for name in CLAIMS if name in TABLE_CHECKS | FIGURE_CHECKS]
+    assert list(claims) == CHECKED
     fcn = claims["fcn-above-adversarial-training"]
     assert (fcn["held"], fcn["printed_held"], fcn["about"], fcn["section"]) == (False, False, ["table-1"], "4.1")
     assert fcn["evidence"].startswith("Against it: FCN, SOAP-DR: FGSM 65.00 against FGSM AT 80.00.")
@@ -226,18 +224,23 @@ def test_a_purifiers_prior_names_its_cells_and_what_it_lacks(run):
 def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
     seen = {}
 
-    def fake(wanted, runner, **options):
-        seen.update(vars(runner) | options, wanted=list(wanted))
+    def plan(wanted, rows, **options):
+        seen.update(options, wanted=list(wanted))
+        return []
+
+    def fake(jobs, runner, **options):
+        seen.update(vars(runner))
         return JobsResult(finished=False, jobs=4, done=1, skipped={}, rows=[])
 
+    monkeypatch.setattr("soap.paper.command.plan_jobs", plan)
     monkeypatch.setattr("soap.paper.command.run_jobs", fake)
     done = run("reproduce", "--run", "--only", "cifar10-resnet18-lc", "--epochs", "30", "--trainings", "2",
                "--seed", "1", "--limit", "cw=1000", "--limit", "5000", "--precision", "bf16", "--compile",
-               "--batch", "77", "--runs", "elsewhere", "--data-root", "data")  # fmt: skip
+               "--batch-size", "77", "--runs", "elsewhere", "--data-root", "data")  # fmt: skip
     assert done.code == 130
     assert "run the same command again" in done.err
     assert (seen["epochs"], list(seen["seeds"]), seen["precision"], seen["compiled"]) == (30, [1, 2], "bf16", True)
-    assert (seen["limit"]["cw"], seen["limit"]["pgd"], seen["batch"]) == (1000, 5000, 77)
+    assert (seen["limit"]["cw"], seen["limit"]["pgd"], seen["batch_size"]) == (1000, 5000, 77)
     assert (str(seen["runs"]), str(seen["data_root"])) == ("elsewhere", "data")
     assert str(seen["store"].path) == "runs/reproduce.jsonl"
     tables = [table for table in TABLES.values() if isinstance(table, PaperTable)]
@@ -246,25 +249,14 @@ def test_options_reach_the_runner_and_a_stop_is_told(run, monkeypatch):
     assert len(seen["wanted"]) == len(wanted) == 32  # 30 of Table 2, 2 of Table 9
 
 
-def test_run_gathers_a_figure_from_the_weights_at_hand(run, monkeypatch):
-    seen = {}
-    loaded = soap.load("mnist-fcn-dr")
-
-    def fake(self, models, options):
-        seen.update(vars(options), models=models)
-        return ["rows of something"]
-
-    monkeypatch.setattr(type(FIGURES["figure-5"]), "make_inputs", fake)
-    monkeypatch.setattr(soap.zoo, "names", lambda: ["mnist-fcn-dr"])
-    done = run("reproduce", "figure-5", "--run", "--limit", "50", "--out", "drawn", "--device", "cpu")
-    assert done.code == 0
-    assert list(seen["models"]) == ["mnist-fcn-dr"]
-    assert seen["models"]["mnist-fcn-dr"].name == loaded.name
-    assert seen["limit"] == 50
-    assert str(seen["folder"]) == "runs/figures"
-    assert str(seen["store"].path) == "runs/reproduce.jsonl"
-    assert "Made: rows of something." in done.err
-    assert "No weights of cifar10-resnet18-rp: train them with `soap reproduce --run --only cifar10" in done.err
+def test_run_measures_a_figure_of_the_chosen_models(run, monkeypatch):
+    mini = soap.data.load("mnist-mini")
+    monkeypatch.setattr(soap.data, "load", lambda name, split, root=None: replace(mini, name=name))
+    arguments = ("reproduce", "figure-3", "--run", "--only", "mnist-fcn-dr", "--limit", "20", "--device", "cpu")
+    done = run(*arguments, "--out", "drawn", "--json")
+    assert (done.code, done.json["done"], done.json["wanted"]) == (0, 1, 3)
+    assert "1 of 1 jobs done, 0 new rows" in done.err
+    assert "0 of 0 jobs done" in run(*arguments, "--out", "drawn").err
 
 
 def test_the_json_is_json_for_every_table(run):

@@ -3,22 +3,25 @@
 import json
 import shutil
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
+import soap
 from soap import recipes
-from soap._files import tensor_files
+from soap._files import checksums, tensor_files
 from soap.attacks import APGD
 from soap.cli import demo, main
-from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER
-from soap.results import from_json
+from soap.evaluation.verdict import INVALID, PASSED, WARNED
+from soap.results import Store, from_json
 
 MODEL = "mnist-fcn-dr"
 QUICK = ("evaluate", MODEL, "--suite", "quick", "--data", "mnist-mini", "--limit", "12", "--steps", "2", "--eps", "0.1",
-         "--batch", "8")  # fmt: skip
+         "--queries", "2", "--batch-size", "8")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +43,13 @@ def judge(monkeypatch, verdict):
     """Let every run end with that verdict."""
     from soap.cli import suite
 
-    evaluate = suite.evaluate_suite
+    evaluate = suite.evaluate
 
     def judged(*arguments, **settings):
         report = evaluate(*arguments, **settings)
         return type(report)(**{**vars(report), "verdict": type(report.verdict)(name=verdict, reasons=())})
 
-    monkeypatch.setattr(suite, "evaluate_suite", judged)
+    monkeypatch.setattr(suite, "evaluate", judged)
 
 
 def test_headline_protocols_checks_and_skipped_protocols(run, copied, capsys):
@@ -54,46 +57,115 @@ def test_headline_protocols_checks_and_skipped_protocols(run, copied, capsys):
     assert shown.code == 0
     lines = [line.strip() for line in shown.out.splitlines()]
     assert lines[0].startswith("worst ")
-    assert f"of 12 images: {UPPER}" in lines[0]
+    assert f"of 12 images: {WARNED}" in lines[0]
     starts = [line.split()[0] for line in lines if line]
-    for protocol in ("clean", "noise", "transfer", "bpda-trajectory", "worst"):
+    for protocol in ("clean", "noise", "transfer", "iterates", "worst"):
         assert protocol in starts
-    assert sum(line.startswith(("PASS", "WARN", "FAIL", "NOT RUN")) and ". " in line for line in lines) == 19
-    assert any(line.startswith("Skipped:") and "black-box (not in this suite)" in line for line in lines)
+    assert sum(line.startswith(("PASS", "WARN", "FAIL", "NOT RUN")) and ". " in line for line in lines) == 22
+    assert any(line.startswith("Skipped:") and "decision (not in this suite)" in line for line in lines)
     assert "soap report run" in shown.err
 
 
-def test_a_void_run_shows_no_worst_case(run, copied, monkeypatch):
-    judge(monkeypatch, NOTHING)
+NOTE = "No accuracy under attack is shown, because a check failed"
+PROTOCOLS = ("noise", "transfer", "iterates", "square", "classifier", "worst")
+
+
+def test_a_void_run_shows_no_accuracy_under_attack(run, copied, monkeypatch):
+    judge(monkeypatch, INVALID)
     shown = run(*QUICK, "--out", "run")
-    lines = [line.strip() for line in shown.out.splitlines()]
-    assert lines[0].startswith("no accuracy of 12 images")
-    starts = [line.split()[0] for line in lines if line]
-    assert "bpda-trajectory" in starts
-    assert "worst" not in starts
-    assert run(*QUICK, "--out", "run", "--json").json["headline"] is None
+    lines = [line.split() for line in shown.out.splitlines() if line.strip()]
+    assert shown.out.startswith("no accuracy of 12 images")
+    assert shown.out.count(NOTE) == 1
+    assert "stay in the run folder" in " ".join(shown.out.split())
+    for protocol in PROTOCOLS:
+        (cells,) = [line for line in lines if line[0] == protocol]
+        assert cells[1:3] == ["-", "12"]
+    checks = [line for line in lines if line[0] in ("PASS", "WARN")]
+    assert checks
+    assert "The classifier alone" not in shown.out
+    found = run(*QUICK, "--out", "run", "--json").json
+    assert (found["headline"], found["classifier"], found["rows"]) == (None, None, [])
+    assert found["note"].startswith(NOTE)
+    assert found["clean"]["accuracy"] is not None
+    keys = ("correct", "accuracy", "interval", "worst_of_draws", "majority", "bare")
+    assert [line["protocol"] for line in found["protocols"]] == [*PROTOCOLS[:-1]]
+    assert all(line[key] is None for line in found["protocols"] for key in keys)
+    assert all(one["measured"] is None for one in found["checks"])
+
+
+@pytest.fixture
+def void(copied):
+    """The folder of a run whose check 2 failed."""
+    outputs = {"images": 12, "finite": False, "probabilities": False, "low": None, "high": None}
+    checksums.write_json(copied / "facts" / "outputs.json", outputs)
+    return copied
+
+
+def test_verify_of_a_void_run_shows_no_accuracy_under_attack(run, void):
+    found = run("verify", "run", "--json").json
+    assert found["holds"] is True
+    assert found["note"].startswith(f"{NOTE} (check 2, ")
+    for line in found["rows"]:
+        assert (line["reported"] is None) == (line["found"] is None) == (line["protocol"] != "clean")
+    shown = run("verify", "run").out
+    assert NOTE in shown
+    lines = [line.split() for line in shown.splitlines() if line.split() and line.split()[0] in PROTOCOLS]
+    assert len(lines) == 2 * len(PROTOCOLS) + 1  # the classifier has a worst case of its own
+    assert all(line[2:] == ["-", "-", "holds"] for line in lines)
+
+
+def test_report_and_compare_of_a_void_run_show_no_accuracy_under_attack(run, void):
+    assert run("report", "run", "--json").json["verdict"] == INVALID
+    assert NOTE in (void / "report.html").read_text(encoding="utf-8")
+    assert run("report", "run", "--format", "json").code == 0
+    assert json.loads((void / "report.json").read_text())["rows"] == []
+    found = run("compare", "run", "run", "--json").json
+    assert found["a"]["note"].startswith(NOTE)
+    hidden = [line for line in found["protocols"] if line["protocol"] != "clean"]
+    assert [line["protocol"] for line in hidden] == [*PROTOCOLS]
+    keys = ("accuracy_a", "accuracy_b", "difference", "low", "high", "p_value", "only_a", "only_b")
+    assert all(line[key] is None for line in hidden for key in keys)
+    shown = run("compare", "run", "run").out
+    assert shown.count(NOTE) == 2
+    lines = [line.split() for line in shown.splitlines() if line.split() and line.split()[0] in PROTOCOLS]
+    assert all(line[1:] == ["-"] * 6 for line in lines)
+
+
+def test_restarts_and_draws_are_kept_in_the_command(run, copied):
+    command = json.loads((copied / "facts" / "asked.json").read_text())["command"]
+    assert "--restarts 1 --draws 8 " in command  # the defaults of the quick suite
+    other = run(*QUICK, "--out", "more", "--restarts", "2", "--draws", "3")
+    assert other.code == 0
+    assert "--restarts 2 --draws 3 " in json.loads(Path("more/facts/asked.json").read_text())["command"]
+    plan = json.loads(Path("more/run.json").read_text())
+    own = [one["attack"]["settings"]["restarts"] for one in plan["attempts"] if one["protocol"] == "iterates"]
+    assert own == [2] * 3
 
 
 def test_json_has_the_same_results(run, copied):
-    answer = run(*QUICK, "--out", "run", "--json", "--quiet").json
-    assert answer["schema"] == "soap/1"
-    assert answer["finished"] is True
-    assert answer["verdict"]["name"] == UPPER
-    assert answer["verdict"]["reasons"]
-    assert [one["number"] for one in answer["checks"]] == [*range(1, 20)]
-    assert set(answer["left_out"]) == {"auxiliary-aware", "bpda", "bpda-start", "unrolled", "autoattack", "black-box"}
-    rows = [from_json(row) for row in answer["rows"]]
+    output = run(*QUICK, "--out", "run", "--json", "--quiet").json
+    assert output["schema"] == "soap/1"
+    assert output["finished"] is True
+    assert output["verdict"]["name"] == WARNED
+    assert output["verdict"]["reasons"]
+    assert [one["number"] for one in output["checks"]] == [*range(1, 23)]
+    assert set(output["left_out"]) == {
+        "auxiliary-aware", "straight-through", "start", "unrolled", "relaxed", "exact", "surrogate", "autoattack",
+        "substitute", "decision", "extra",
+    }  # fmt: skip
+    rows = [from_json(row) for row in output["rows"]]
     worst = next(row for row in rows if row.attack.name == "worst" and row.defence.purifies)
-    assert answer["headline"]["correct"] == worst.correct
-    assert answer["headline"]["interval"] == list(worst.interval)
-    low, high = answer["headline"]["gain"][1:]
-    assert low <= answer["headline"]["gain"][0] <= high
+    assert output["headline"]["correct"] == worst.correct
+    assert output["headline"]["interval"] == list(worst.interval)
+    gain, low, high = output["classifier"]["gain"]
+    assert low <= gain <= high
+    assert gain == pytest.approx((worst.correct - output["classifier"]["correct"]) / worst.n)
 
 
-@pytest.mark.parametrize(("verdict", "code"), [(UPPER, 3), (TRUSTED, 0)])
-def test_require_trusted(run, copied, monkeypatch, verdict, code):
+@pytest.mark.parametrize(("verdict", "code"), [(WARNED, 3), (PASSED, 0)])
+def test_require_passed(run, copied, monkeypatch, verdict, code):
     judge(monkeypatch, verdict)
-    assert run(*QUICK, "--out", "run", "--require", "trusted").code == code
+    assert run(*QUICK, "--out", "run", "--require", "passed").code == code
     assert run(*QUICK, "--out", "run").code == 0
 
 
@@ -109,7 +181,7 @@ def test_ctrl_c_keeps_finished_work_and_the_same_command_resumes(run, finished, 
     assert stopped.code == 130
     assert "run the same command again" in stopped.err
     assert "noise" in stopped.out
-    assert "bpda-trajectory" not in stopped.out
+    assert "iterates" not in stopped.out
     assert not (tmp_path / "mine" / "rows.jsonl").exists()
     assert run(*QUICK, "--out", "mine", "--json").json["finished"] is False
     monkeypatch.setattr(APGD, "perturb", perturb)
@@ -131,9 +203,9 @@ def test_a_suite_without_a_purifier_attacks_the_bare_model(run):
     arguments = ("--suite", "transfer", "--data", "mnist-mini", "--limit", "8", "--steps", "2")
     done = run("evaluate", "mnist-fcn-fgsm-at", *arguments, "--json")
     assert done.code == 0
-    assert {row["defence"]["name"] for row in done.json["rows"]} == {"none"}
+    assert {row.defence.name for row in Store(Path("runs/mnist-fcn-fgsm-at-transfer/rows.jsonl")).read()} == {"none"}
     assert done.json["threat"] == {"eps": 0.3, "norm": "linf"}  # the paper's
-    assert done.json["left_out"]["bpda"] == "no purifier"
+    assert done.json["left_out"]["straight-through"] == "no purifier"
     assert "the bare classifier is attacked" in done.err
     assert run("verify", "runs/mnist-fcn-fgsm-at-transfer").code == 0
 
@@ -151,11 +223,13 @@ EVALUATE = f"evaluate {MODEL} --data mnist-mini --limit 4"
         (f"{EVALUATE} --suite quick --save-adversarial a", "--save-adversarial excludes --suite"),
         (f"{EVALUATE} --out r", "--out needs --suite; add it"),
         (f"{EVALUATE} --norm l2", "--norm needs --suite"),
-        (f"{EVALUATE} --require trusted", "--require needs --suite"),
+        (f"{EVALUATE} --require passed", "--require needs --suite"),
         (f"{EVALUATE} --queries 5", "--queries needs --suite"),
-        (f"{EVALUATE} --suite quick --require certain", "expected trusted"),
+        (f"{EVALUATE} --restarts 5", "--restarts needs --suite"),
+        (f"{EVALUATE} --draws 5", "--draws needs --suite"),
+        (f"{EVALUATE} --suite quick --require certain", "expected passed"),
         (f"{EVALUATE} --suite quick --norm l2", "give --eps"),
-        (f"{EVALUATE} --suite quick --norm l1 --eps 1", "norm is 'l1'"),
+        (f"{EVALUATE} --suite quick --norm l3 --eps 1", "norm is 'l3'"),
         (f"{EVALUATE} --suite quick --eps 0", "eps is 0.0"),
         (f"{EVALUATE} --suite quick --steps 0", "steps is 0"),
         (f"{EVALUATE} --suite quick --eps-pfy oracle", "it is not a defence"),
@@ -185,8 +259,8 @@ def test_a_page_of_the_run(run, copied, tmp_path):
     page = Path(done.json["page"])
     assert page == tmp_path / "run" / "report.html"
     text = page.read_text(encoding="utf-8")
-    assert done.json["verdict"] == UPPER
-    assert UPPER in text
+    assert done.json["verdict"] == WARNED
+    assert WARNED in text
     assert "soap evaluate mnist-fcn-dr" in text
     assert run("report", "run", "--out", "new/page.html").out == f"The page: {tmp_path / 'new' / 'page.html'}\n"
     assert (tmp_path / "new" / "page.html").read_text(encoding="utf-8") == text
@@ -216,7 +290,7 @@ def test_verify_reports_a_report_that_holds(run, copied):
     assert done.json["holds"] is True
     assert (done.json["changed"], done.json["problems"]) == (0, [])
     assert {one["protocol"] for one in done.json["rows"]} == {
-        "clean", "noise", "transfer", "bpda-trajectory", "worst"
+        "clean", "noise", "transfer", "iterates", "square", "classifier", "worst"
     }  # fmt: skip
     assert run("verify", "run").out.endswith("The report holds.\n")
 
@@ -268,6 +342,24 @@ def test_a_run_made_from_python_is_verified_by_its_plan(run, copied):
     assert run("report", "run").code == 0
 
 
+def test_a_run_of_ones_own_purifier_or_data_names_the_call_in_python(run, some, tmp_path):
+    model, few = soap.load(MODEL), some.take(4)
+    own = {
+        "purifier": (soap.Defence(model, lambda x: x.round(decimals=1)), few),
+        "network": (soap.Defence(nn.Sequential(nn.Flatten(), nn.Linear(784, 10))), few),
+        "same-radius": (soap.Defence(model, soap.SOAP(model, 0.1, steps=1)), few),
+        "data": (soap.Defence(model), replace(few, name="mine")),
+    }
+    for name, (defence, data) in own.items():
+        soap.evaluate(defence, data, suite="noise", eps=0.1, out=tmp_path / name)
+        done = run("verify", name)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert f"soap.evaluation.verify_run(defence, data, '{name}')" in done.err
+        assert soap.evaluation.verify_run(defence, data, name).holds
+    assert "soap.evaluation.read_report('data', data)" in run("report", "data").err
+    assert run("report", "purifier").code == 0
+
+
 def test_moved_data_must_be_the_same(run, copied, archive):
     done = run("report", "run", "--data", archive)
     assert done.code == 2
@@ -275,7 +367,7 @@ def test_moved_data_must_be_the_same(run, copied, archive):
 
 
 def test_the_demo_shows_adaptive_and_transfer_results(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "evaluate_suite", partial(demo.evaluate_suite, steps=2))
+    monkeypatch.setattr(demo, "evaluate", partial(demo.evaluate, steps=2))
     done = run("demo", "--adaptive", "--limit", "10", "--out", "page.html", "--json")
     assert done.code == 0
     found = done.json["adaptive"]

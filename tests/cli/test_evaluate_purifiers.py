@@ -13,7 +13,18 @@ from soap import recipes, zoo
 from soap._files import tensor_files
 from soap.evaluation import PAPER
 from soap.evaluation.run_folder import RunFolder
-from soap.purifiers import AntiAdversary, DefenseGAN, Hedge
+from soap.purifiers import (
+    AntiAdversary,
+    BitDepth,
+    DefenseGAN,
+    EnergyDescent,
+    Hedge,
+    JpegCompression,
+    MedianFilter,
+    Reformer,
+    Smoothing,
+    ViewAverage,
+)
 from soap.recipes import generative
 from soap.recipes.run_request import read_request
 from soap.results import Store
@@ -22,7 +33,7 @@ from soap.specs import defence_spec
 COMMITTED = Path(__file__).parents[2] / "results" / "adaptive"
 MODEL, WITHOUT_TASK = "mnist-fcn-dr", "mnist-fcn-pgd-at"
 QUICK = ("--data", "mnist-mini", "--limit", "12")
-SUITE = (*QUICK, "--suite", "quick", "--steps", "2", "--eps", "0.1", "--batch", "8")
+SUITE = (*QUICK, "--suite", "quick", "--steps", "2", "--eps", "0.1", "--batch-size", "8")
 PRIOR = """name = "own"
 data = "mnist-mini"
 [model]
@@ -119,7 +130,8 @@ def test_a_suite_run_of_hedge_can_be_verified(run, name, tmp_path):
     done = run("evaluate", name, *SUITE, "--purifier", "hedge", "--eps-pfy", "0.05", "--seed", "2", "--json")
     assert done.code == 0
     assert done.json["defence"] == f"Hedge(eps=0.05, step_size={4 / 255}, steps=20, seed=2)"
-    assert [line["protocol"] for line in done.json["protocols"]] == ["noise", "transfer", "bpda-trajectory"]
+    made = ["noise", "transfer", "iterates", "square", "classifier"]  # "classifier": the attacks on it without Hedge
+    assert [line["protocol"] for line in done.json["protocols"]] == made
     place = tmp_path / "runs" / f"{name}-hedge-quick"
     command = json.loads((place / "facts" / "asked.json").read_text())["command"]
     assert " --purifier hedge --eps-pfy 0.05 " in command
@@ -202,3 +214,70 @@ def test_a_prior_that_is_not_bundled_names_its_training_command(run, tmp_path, m
     done = run("evaluate", "bare.safetensors", *QUICK, "--attack", "none", "--purifier", "defense-gan")
     assert done.code == 2
     assert "soap train defense-gan-mnist" in done.err
+
+
+FURTHER = [
+    ("median", ("size=2",), lambda model: MedianFilter(2)),
+    ("bit-depth", ("bits=1",), lambda model: BitDepth(1)),
+    ("jpeg", ("quality=40",), lambda model: JpegCompression(40)),
+    ("energy", ("eps=1/10", "steps=3"), lambda model: EnergyDescent(model, 0.1, steps=3)),
+    ("autoencoder", (), lambda model: Reformer(zoo.load_prior("autoencoder-mnist"))),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "plain"), FURTHER, ids=[name for name, *_ in FURTHER])
+def test_purifiers_with_options_are_a_plain_count(run, some, name, options, plain):
+    given = [part for option in options for part in ("--purifier-option", option)]
+    done = run("evaluate", MODEL, *QUICK, "--attack", "fgsm", "--purifier", name, *given, "--json")
+    assert done.code == 0
+    model = soap.load(MODEL)
+    row, purify = done.json["rows"][1], plain(model)
+    x = PAPER["mnist-mini"]["fgsm"](model, some.x, some.y)
+    assert row["defence"] == asdict(defence_spec(purify))
+    assert row["correct"] == right(model, purify, x, some.y)
+
+
+def test_classifiers_around_a_classifier_are_scored_on_images_that_attack_the_inner_one(run, some, tmp_path):
+    chosen = ("--purifier", "views", "--purifier", "smoothing", "--purifier", "median")
+    done = run("evaluate", MODEL, *QUICK, "--attack", "fgsm", *chosen, "--json")
+    assert done.code == 0
+    rows = {row["defence"]["name"]: row for row in done.json["rows"]}
+    assert [*rows] == ["none", "MedianFilter", "ViewAverage", "Smoothing"]
+    model = soap.load(MODEL)
+    x = PAPER["mnist-mini"]["fgsm"](model, some.x, some.y)
+    assert rows["ViewAverage"]["correct"] == int((ViewAverage(model)(x).argmax(1) == some.y).sum())
+    torch.manual_seed(0)
+    MedianFilter()(x)
+    assert rows["Smoothing"]["correct"] == int((Smoothing(model)(x).argmax(1) == some.y).sum())
+    again = run("evaluate", MODEL, *QUICK, "--attack", "fgsm", *chosen, "--json")
+    assert [row["key"] for row in again.json["rows"]] == [row["key"] for row in done.json["rows"]]
+    assert len(Store(tmp_path / "runs" / "results.jsonl").read()) == 4
+
+
+@pytest.mark.parametrize(("name", "option"), [("views", "shift=1"), ("bit-depth", "bits=2")])
+def test_a_suite_run_with_options_stores_them(run, name, option, tmp_path):
+    done = run("evaluate", MODEL, *SUITE, "--purifier", name, "--purifier-option", option, "--json")
+    assert done.code == 0
+    request = read_request(RunFolder(tmp_path / "runs" / f"{MODEL}-{name}-quick"))
+    assert request.purifier_options == (option,)
+    assert f"--purifier {name}" in request.command
+    assert request.command.endswith(f"--purifier-option {option}")
+    defence = request.defence(torch.device("cpu"))
+    assert defence.name == (f"{MODEL} in ViewAverage(shift=1, flip=False)" if name == "views" else MODEL)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--purifier-option", "bits=1"), "belongs to one --purifier"),
+        (("--purifier", "median", "--purifier-option", "bits=1"), "unknown setting of median 'bits'"),
+        (("--purifier", "median", "--purifier-option", "size=big"), "size is 'big'; expected an integer"),
+        (("--purifier", "median", "--purifier-option", "size"), "expected NAME=VALUE"),
+        (("--purifier", "views", "--eps-pfy", "0.1"), "unknown setting of views 'eps'"),
+        (("--purifier", "medain"), "did you mean median"),
+    ],
+)
+def test_bad_purifier_options_are_usage_errors(run, options, message):
+    done = run("evaluate", MODEL, *QUICK, "--attack", "none", *options)
+    assert done.code == 2
+    assert message in " ".join(done.err.split())

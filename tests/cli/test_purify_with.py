@@ -101,7 +101,9 @@ def test_all_arguments_are_pictures_and_the_purified_images_are_written(run, pri
     alone = run("purify", one, "--with", "defense-gan", "--prior", prior, "--out", "alone", "--steps", "2")
     assert alone.code == 0
     assert "digit.png" in alone.out
-    folder = run("purify", digits, "--with", "defense-gan", "--prior", prior, "--out", "all", "--batch", "2", "--json")
+    folder = run(
+        "purify", digits, "--with", "defense-gan", "--prior", prior, "--out", "all", "--batch-size", "2", "--json"
+    )
     assert len(folder.json["images"]) == 3
     assert folder.json["images"][1]["loss_after"] == pytest.approx(done.json["images"][1]["loss_after"], rel=1e-3)
 

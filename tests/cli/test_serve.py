@@ -12,9 +12,9 @@ import pytest
     [
         (["--host", "0.0.0.0"], "give a token"),
         (["--host", "0.0.0.0", "--token", "short"], "at least 16"),
-        (["--model", "nobody"], "unknown model"),
+        (["--model", "no-such-model"], "unknown model"),
         (["--port", "99999"], "--port"),
-        (["--batch", "0"], "--batch"),
+        (["--batch-size", "0"], "--batch-size"),
         (["--queue", "0"], "--queue"),
         (["--gather", "-1"], "--gather"),
         (["--tls-key", __file__], "--tls-certificate"),
@@ -61,13 +61,13 @@ def test_prints_the_url_and_takes_the_token_from_the_environment(run, monkeypatc
 
     monkeypatch.setattr("soap.serve.server.run_server", note)
     monkeypatch.setenv("SOAP_TOKEN", "t" * 20)
-    done = run("serve", "--model", "mnist-fcn-dr", "--port", 0, "--host", "0.0.0.0", "--batch", 5, "--queue", 6,
+    done = run("serve", "--model", "mnist-fcn-dr", "--port", 0, "--host", "0.0.0.0", "--batch-size", 5, "--queue", 6,
                "--gather", 7, "--max-memory", 2000, "--json", "-v")  # fmt: skip
     assert done.code == 0
     assert done.json["url"].startswith("http://0.0.0.0:")
     assert done.json["models"] == ["mnist-fcn-dr"]
     config = started["config"]
-    assert (config.limits.batch, config.limits.queue, config.limits.gather_s) == (5, 6, 0.007)
+    assert (config.limits.batch_size, config.limits.queue, config.limits.gather_s) == (5, 6, 0.007)
     assert config.log_requests is True
     assert config.max_memory_mib == 2000
     assert config.token == "t" * 20

@@ -1,9 +1,11 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soap.data import gaussian_noise, random_crop, random_flip, random_rotation
+from soap.data import gaussian_noise, random_affine, random_crop, random_flip, random_rotation
 from soap.errors import InputError
 
 SIZES = st.tuples(st.integers(1, 9), st.sampled_from([1, 3]), st.integers(1, 7), st.integers(1, 7))
@@ -58,6 +60,41 @@ def test_rotation_turns_anticlockwise_by_k(batch: int, channels: int, side: int,
         assert torch.equal(got, image)
 
 
+def bicubic_weight(distance: float, a: float = -0.75) -> float:
+    """Return the weight of a pixel at a distance (Keys 1981), with the constant of PyTorch and OpenCV."""
+    d = abs(distance)
+    if d <= 1:
+        return (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return a * (d**3 - 5 * d**2 + 8 * d - 4) if d < 2 else 0.0
+
+
+def bicubic(image: torch.Tensor, row: float, column: float) -> float:
+    """Return the value at a position of a [height, width] image; there is black outside."""
+    height, width = image.shape
+    return sum(
+        bicubic_weight(row - i) * bicubic_weight(column - j) * image[i, j].item()
+        for i in range(height)
+        for j in range(width)
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(shape=SIZES, amount=st.floats(0, 0.5), seed=SEEDS)
+def test_affine_turns_scales_and_shears_about_the_centre(shape: tuple[int, ...], amount: float, seed: int) -> None:
+    x = images(*shape).double()
+    moved = random_affine(x, amount, seeded(seed))
+    drawn = amount * (2 * torch.rand(3, len(x), generator=seeded(seed), dtype=x.dtype) - 1)
+    centre = torch.tensor([(shape[3] - 1) / 2, (shape[2] - 1) / 2], dtype=x.dtype)
+    for image, got, (angle, change, shear) in zip(x, moved, drawn.T.tolist(), strict=True):
+        turn = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+        matrix = (1 + change) * torch.tensor(turn, dtype=x.dtype) + torch.tensor([[0, shear], [0, 0]], dtype=x.dtype)
+        for row in range(shape[2]):
+            for column in range(shape[3]):
+                at = matrix @ (torch.tensor([column, row], dtype=x.dtype) - centre) + centre
+                wanted = [min(max(bicubic(plane, at[1].item(), at[0].item()), 0.0), 1.0) for plane in image]
+                assert got[:, row, column].tolist() == pytest.approx(wanted, abs=1e-9)
+
+
 @settings(max_examples=30, deadline=None)
 @given(shape=SIZES, sigma=st.floats(0, 2), seed=SEEDS)
 def test_noise_is_a_normal_sample_times_sigma(shape: tuple[int, ...], sigma: float, seed: int) -> None:
@@ -89,6 +126,7 @@ def test_random_numbers_have_the_stated_distribution() -> None:
 CALLS = {
     "crop": lambda x, generator: random_crop(x, 2, generator),
     "flip": random_flip,
+    "affine": lambda x, generator: random_affine(x, 0.1, generator),
     "rotation": lambda x, generator: random_rotation(x, generator)[0],
     "noise": lambda x, generator: gaussian_noise(x, 0.5, generator),
 }
@@ -119,6 +157,9 @@ BAD = {
     "crop of a vector": (lambda g: random_crop(X.flatten(1), 1, g), "expected images"),
     "crop of bytes": (lambda g: random_crop(X.byte(), 1, g), "x is torch.uint8; expected a floating-point"),
     "flip of one image": (lambda g: random_flip(X[0], g), "expected images"),
+    "affine of a vector": (lambda g: random_affine(X.flatten(1), 0.1, g), "expected images"),
+    "affine by a negative amount": (lambda g: random_affine(X, -0.1, g), "amount is -0.1"),
+    "affine by NaN": (lambda g: random_affine(X, float("nan"), g), "amount is nan"),
     "empty batch": (lambda g: random_flip(X[:0], g), "at least one example"),
     "scalar": (lambda g: gaussian_noise(torch.tensor(1.0), 0.1, g), "at least one example"),
     "turn of an oblong": (lambda g: random_rotation(X[..., :3], g), "images are 4 x 3; expected square"),

@@ -227,7 +227,7 @@ def test_damaged_archives(tiny, server, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_root_that_cannot_be_created_is_an_error(tiny, server, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(FileError, match=r"cannot write in .*--data-root or \$SOAP_DATA"):
+    with pytest.raises(FileError, match="a part of the path is a file"):
         download("mnist", root=tmp_path / "file", mirror=server.url)
     assert server.requests == []
 
@@ -241,7 +241,7 @@ def test_a_full_disk(tiny, server, tmp_path: Path) -> None:
     _, hard = soft_and_hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
     try:
-        with pytest.raises(FileError, match=r"cannot write in .*Free disk space"):
+        with pytest.raises(FileError, match="the file is larger than this system allows"):
             download("cifar10", root=tmp_path, mirror=server.url)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, soft_and_hard)

@@ -27,7 +27,7 @@ def test_rows_equal_a_plain_loop():
     model, data = tiny_model(), images()
     before = state_of(model)
     purifiers = [soap.SOAP(model), soap.SOAP(model, eps="oracle"), soap.SOAP(model, eps=0.2)]
-    rows = evaluate_transfer(model, data, ATTACKS, purifiers, batch=10)
+    rows = evaluate_transfer(model, data, ATTACKS, purifiers, batch_size=10)
     assert state_of(model) == before
     assert [(row.attack.name, row.defence.eps) for row in rows] == [
         (attack, choice) for attack in ATTACKS for choice in (None, "min-aux", "oracle", 0.2)
@@ -71,11 +71,11 @@ def test_no_batch_is_larger_than_the_batch_size():
     """Regression: success was counted on all images at once, and a GPU then changed labels at the boundary."""
     model, data, sizes = tiny_model(), images(), []
     model.encoder.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
-    evaluate_transfer(model, data, {"df": ATTACKS["df"]}, [], batch=10)
+    evaluate_transfer(model, data, {"df": ATTACKS["df"]}, [], batch_size=10)
     assert max(sizes) <= 10 * ATTACKS["df"].candidates
     assert len(data) > 10
     sizes.clear()
-    evaluate_transfer(model, data, {"none": Clean()}, [], batch=10)
+    evaluate_transfer(model, data, {"none": Clean()}, [], batch_size=10)
     assert max(sizes) == 10
 
 
@@ -101,7 +101,7 @@ def test_stored_rows_are_not_measured_again(tmp_path):
 
 def test_a_stopped_evaluation_resumes(tmp_path):
     model, data = tiny_model(), images()
-    whole = evaluate_transfer(model, data, ATTACKS, [soap.SOAP(model)], batch=10)
+    whole = evaluate_transfer(model, data, ATTACKS, [soap.SOAP(model)], batch_size=10)
     for asked in range(12):
         store = Store(tmp_path / f"{asked}.jsonl")
         calls = iter(range(1000))
@@ -110,12 +110,12 @@ def test_a_stopped_evaluation_resumes(tmp_path):
             data,
             ATTACKS,
             [soap.SOAP(model)],
-            batch=10,
+            batch_size=10,
             store=store,
             stop=lambda: next(calls) >= asked,  # noqa: B023
         )
         assert part == store.read()
-        done = evaluate_transfer(model, data, ATTACKS, [soap.SOAP(model)], batch=10, store=store)
+        done = evaluate_transfer(model, data, ATTACKS, [soap.SOAP(model)], batch_size=10, store=store)
         assert [(r.key, r.correct) for r in done] == [(r.key, r.correct) for r in whole]
 
 
@@ -148,8 +148,8 @@ def test_invalid_input_is_rejected():
     model, data = tiny_model(), images()
     with pytest.raises(soap.InputError, match="no attack given"):
         evaluate_transfer(model, data, {}, [])
-    with pytest.raises(soap.InputError, match="batch is 0"):
-        evaluate_transfer(model, data, ATTACKS, [], batch=0)
+    with pytest.raises(soap.InputError, match="batch_size is 0"):
+        evaluate_transfer(model, data, ATTACKS, [], batch_size=0)
     small = dataclasses.replace(data, x=noise_images(23, side=6))
     with pytest.raises(soap.InputError, match=r"this model takes \[batch, 1, 8, 8\]"):
         evaluate_transfer(model, small, ATTACKS, [])

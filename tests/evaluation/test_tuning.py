@@ -83,7 +83,9 @@ def test_every_candidate_against_the_purifier_itself(task):
     model, data = tiny_model(task), images()
     before = state_of(model)
     calls: list[tuple[str, int, int]] = []
-    found = tune(model, data, 0.2, gammas=(0.5, 1.0), steps=(1, 3), batch=4, watch=lambda *call: calls.append(call))
+    found = tune(
+        model, data, 0.2, gammas=(0.5, 1.0), steps=(1, 3), batch_size=4, watch=lambda *call: calls.append(call)
+    )
     assert state_of(model) == before
     attacked = PGD(eps=0.2, step_size=0.05, steps=20)(model, data.x, data.y)
     right = lambda x: float((model(x).argmax(1) == data.y).double().mean())  # noqa: E731
@@ -171,7 +173,7 @@ def test_files(tmp_path):
         ({"gammas": (0.0,)}, "gamma is 0.0"),
         ({"steps": (0,)}, "steps .T. is 0"),
         ({"limit": 0}, "limit is 0"),
-        ({"batch": 0}, "batch is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
         ({"gammas": ()}, "expected at least one"),
         ({"steps": ()}, "expected at least one"),
     ],

@@ -11,7 +11,7 @@ import soap
 
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
-from soap.export import ExportedFiles, export
+from soap.onnx_export import ExportedFiles, export
 
 __all__ = ["classifier_folder", "fcn", "fcn_files", "run", "some"]
 

@@ -10,13 +10,18 @@ import torch
 import soap
 from soap._files import atomic
 from soap.errors import FileError, InputError
-from soap.export import MANIFEST, MIN_AGREEMENT, OnnxModel, PartAgreement, check_export, checking, open_onnx
+from soap.onnx_export import MANIFEST, MIN_AGREEMENT, OnnxModel, PartAgreement, check_export, checking, open_onnx
 
 
 def test_agreeing_files_pass(fcn, fcn_files, some):
     seen = []
     found = check_export(
-        fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch=16, watch=lambda *told: seen.append(told)
+        fcn,
+        fcn_files.folder,
+        some,
+        purifier=fcn_files.purifier,
+        batch_size=16,
+        watch=lambda *progress: seen.append(progress),
     )
     assert [one.part for one in found] == ["classifier", "loss", "step", "whole"]
     for one in found:
@@ -86,7 +91,7 @@ def test_too_few_equal_labels_are_compared_with_double_precision(fcn, fcn_files,
     whole = open_onnx(fcn_files.folder)
     coarse = Coarse(manifest=whole.manifest, sessions={"step": whole.sessions["step"]})
     monkeypatch.setattr(checking, "open_onnx", lambda folder: coarse)
-    (found,) = check_export(fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch=16)
+    (found,) = check_export(fcn, fcn_files.folder, some, purifier=fcn_files.purifier, batch_size=16)
     assert not found.holds
     exact = soap.SOAP(soap.load("mnist-fcn-dr").double(), steps=2, step_size=0.2)
     grid, labels = fcn_files.purifier.grid, []
@@ -97,8 +102,8 @@ def test_too_few_equal_labels_are_compared_with_double_precision(fcn, fcn_files,
         point = image.numpy()
         for _ in range(2):
             (point,) = coarse.run("step", point, image.numpy(), np.array(0.2, np.float32), eps.numpy())
-        answers = (fcn(single), exact.model(double), fcn(torch.from_numpy(point)))
-        labels.append([answer.argmax().item() for answer in answers])
+        logits = (fcn(single), exact.model(double), fcn(torch.from_numpy(point)))
+        labels.append([each.argmax().item() for each in logits])
     single, double, file = torch.tensor(labels).T
     assert found.double_torch == (single == double).double().mean()
     assert found.double_onnx == (file == double).double().mean()

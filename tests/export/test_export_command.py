@@ -40,7 +40,7 @@ def test_a_step_is_exported_with_given_settings(run, tmp_path):
 
 def test_disagreeing_files_are_an_error(run, monkeypatch):
     """Make onnxruntime return other logits."""
-    import soap.export.onnx_files as onnx_files
+    import soap.onnx_export.onnx_files as onnx_files
 
     honest = onnx_files.OnnxModel.run
 

@@ -14,7 +14,7 @@ import pytest
 import soap
 from soap.errors import FileError, InputError
 from soap.evaluation import fingerprint
-from soap.export import MANIFEST, PARTS, export, open_onnx
+from soap.onnx_export import MANIFEST, PARTS, export, open_onnx
 
 DIGIT = np.full((2, 1, 28, 28), 0.5, np.float32)
 
@@ -42,12 +42,12 @@ def test_a_file_contains_its_metadata(fcn, fcn_files):
     for part, path in fcn_files.paths.items():
         session = onnxruntime.InferenceSession(path)
         meta = session.get_modelmeta()
-        told = meta.custom_metadata_map
-        assert (meta.producer_name, told["part"], told["model"]) == ("soap-defense", part, "mnist-fcn-dr")
-        assert told["version"] == soap.__version__
-        assert told["weights_sha256"] == fingerprint(fcn)
-        assert json.loads(told["input_range"]) == [0, 1]
-        assert json.loads(told["settings"])["step_size"] == 0.2
+        stored = meta.custom_metadata_map
+        assert (meta.producer_name, stored["part"], stored["model"]) == ("soap-defense", part, "mnist-fcn-dr")
+        assert stored["version"] == soap.__version__
+        assert stored["weights_sha256"] == fingerprint(fcn)
+        assert json.loads(stored["input_range"]) == [0, 1]
+        assert json.loads(stored["settings"])["step_size"] == 0.2
         assert session.get_inputs()[0].shape == ["batch", 1, 28, 28]
 
 

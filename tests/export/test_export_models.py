@@ -7,8 +7,8 @@ from torch import nn
 
 import soap
 from soap.auxiliary import Consistency, JointModel
-from soap.export import export, open_onnx
 from soap.models import Network
+from soap.onnx_export import export, open_onnx
 
 SLACK = 1e-4
 """Logits and losses differ in their last bits; some of them are as large as 100."""

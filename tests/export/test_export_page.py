@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from soap.errors import FileError
-from soap.export import docs_page as tool
+from soap.onnx_export import docs_page as tool
 
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "results" / "export.jsonl"
@@ -29,7 +29,7 @@ def test_a_share_that_is_too_low_is_marked_and_named():
 
 
 def test_a_row_of_another_kind_is_refused(tmp_path):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"schema": "soap-bench/1"}) + "\n")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"schema": "soap-bench/2"}) + "\n")
     with pytest.raises(FileError, match=r"line 1.*schema soap-export/1"):
         tool.committed_rows(tmp_path / "rows.jsonl")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from soap.errors import InputError
-from soap.export.tracing import avg_pool2d_backward, block_means, convolution_backward
+from soap.onnx_export.tracing import avg_pool2d_backward, block_means, convolution_backward
 
 
 def normal(*shape, seed=0):

@@ -9,9 +9,9 @@ from soap._runtime.isolation import frozen
 from soap.auxiliary import Consistency, JointModel
 from soap.descent import loss_and_gradient
 from soap.errors import InputError
-from soap.export.parts import export_part
-from soap.export.tracing import trace_batch
 from soap.models import Network
+from soap.onnx_export.onnx_files import export_part
+from soap.onnx_export.tracing import trace_batch
 
 
 def uniform(*shape, seed=0):

@@ -174,8 +174,8 @@ def recipe() -> dict[str, bytes]:
 
 def results(folder: Path) -> dict[str, bytes]:
     made_by = Provenance(
-        weights_sha256="a" * 64, data_sha256="b" * 64, images="first 10", seed=0, batch=5, version="1", commit=None,
-        torch="2", python="3", device="cpu", date="2026-01-01",
+        weights_sha256="a" * 64, data_sha256="b" * 64, images="first 10", seed=0, batch_size=5, version="1",
+        commit=None, torch="2", python="3", device="cpu", date="2026-01-01",
         training=TrainingSpec(epochs=1, seed=0, precision="fp32"),
     )  # fmt: skip
     store = Store(folder / "rows.jsonl")
@@ -188,7 +188,7 @@ def results(folder: Path) -> dict[str, bytes]:
     for row in rows:
         store.append(row)
     plain = "".join(json.dumps(row.as_json()) + "\n" for row in rows)
-    timing = {"schema": "soap-bench/1", "what": "purify", "model": "m", "case": {"batch": 4}, "share": 0.5}
+    timing = {"schema": "soap-bench/2", "what": "purify", "model": "m", "case": {"batch_size": 4}, "share": 0.5}
     return {"checked": store.path.read_bytes(), "plain": plain.encode(), "timing": json.dumps(timing).encode() + b"\n"}
 
 

@@ -1,5 +1,6 @@
 """The readers of untrusted files and request bodies, with assertions about the content they accept."""
 
+import hashlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from soap.data.picture_files import read_files
 from soap.data.sources import SOURCES
 from soap.errors import SoapError
 from soap.evaluation.run_folder import RunFolder
-from soap.export.onnx_files import open_onnx
+from soap.onnx_export.onnx_files import open_onnx
 from soap.results import Store
-from soap.serve.limits import Limits
+from soap.serve import Limits
 from soap.serve.request_images import decode_image, decode_json_image
 from soap.training import checkpoint
 
@@ -75,7 +76,7 @@ def _records(pixels: np.ndarray, labels: np.ndarray, *, classes: int, size: int)
     assert labels.max() < classes
 
 
-PACKED = replace(SOURCES["cifar10"].files[-1], size=3073)
+PACKED = replace(SOURCES["cifar10"].files[-1], size=3073, sha256=hashlib.sha256(bytes(3073)).hexdigest())
 """The only file to unpack from an archive."""
 
 
@@ -153,7 +154,7 @@ def rows(path: Path) -> None:
 
 def timings(path: Path) -> None:
     for row in read_timings(path):
-        assert row["schema"] == "soap-bench/1"
+        assert row["schema"] == "soap-bench/2"
 
 
 def manifest(path: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import readers
 import tokens
 from repairs import gzipped, in_metadata, in_npz, with_png_checksums, with_row_checksums
+from starlette.exceptions import HTTPException
 
 from soap.errors import SoapError
-from soap.serve.http_errors import RequestError
 from soap.training import checkpoint
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -37,7 +37,7 @@ class Target:
 
 def is_refusal(error: BaseException) -> bool:
     """Return whether a reader may raise this error."""
-    return isinstance(error, SoapError) or (isinstance(error, RequestError) and 400 <= error.status < 500)
+    return isinstance(error, SoapError) or (isinstance(error, HTTPException) and 400 <= error.status_code < 500)
 
 
 LIST = (

@@ -20,7 +20,20 @@ from safetensors.torch import load_file
 
 import soap
 from soap import attacks, gradient_rules, recipes
-from soap.attacks import APGD, FGSM, PGD, Attack, CarliniWagner, DeepFool, Noise, Square, Substitute
+from soap.attacks import (
+    APGD,
+    FGSM,
+    PGD,
+    Attack,
+    CarliniWagner,
+    DecayingPGD,
+    DeepFool,
+    HopSkipJump,
+    Noise,
+    RayS,
+    Square,
+    Substitute,
+)
 from soap.cli import main
 from soap.data import Dataset
 from soap.evaluation import read_report
@@ -35,7 +48,7 @@ RESNET = "cifar10-resnet18"
 LINF = {"mnist": 0.3, "cifar10": 8 / 255}
 L2 = {"mnist": 2.0, "cifar10": 0.5}
 
-VERDICTS = {"TRUSTED BOUND": 0, "UPPER BOUND ONLY": 1, "NOT A ROBUSTNESS NUMBER": 2}
+VERDICTS = {"CHECKS PASSED": 0, "CHECKS WARNED": 1, "INVALID": 2}
 STATES = {"PASS": "P", "WARN": "W", "FAIL": "F", "NOT RUN": "-"}
 SKIPPED_FACTS = ("asked",)
 """Facts that hold no measurement: what the caller asked for."""
@@ -127,6 +140,13 @@ def defense_gan(x: np.ndarray, **settings: int) -> Arrays:
     return _purified(by_prior("defense-gan", settings)[1](tensor(x)))
 
 
+def denoise(purifier: str, x: np.ndarray) -> Arrays:
+    """The same of a purifier with a bundled denoiser: "autoencoder" or "diffusion"."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # diffusion draws from the global generator
+        return _purified(by_prior(purifier, {})[1](tensor(x)))
+
+
 def pixel_defend(x: np.ndarray) -> Arrays:
     """The same of PixelDefend by a small untrained model: no weights are bundled."""
     with torch.random.fork_rng():
@@ -170,7 +190,15 @@ def _plain_attacks(kind: str) -> dict[str, Attack]:
         "aware -1 best": attacks.AuxiliaryAwarePGD(eps=eps, step_size=eps / 5, steps=10, beta=-1.0, keep="best"),
         "stolen copy": attacks.StolenCopy(eps=eps, queries=100, steps=5),
     }
-    if kind == "cifar10":  # the copies are the same code for every image size, and training them is slow
+    if kind == "mnist":
+        made |= {
+            "apgd l1": APGD(eps=5 * l2, steps=10, norm="l1"),
+            "decaying pgd": DecayingPGD(eps=eps, steps=10),
+            "square l2": Square(eps=l2, norm="l2", queries=60),
+            "hop-skip-jump": HopSkipJump(eps=eps / 2, queries=300),
+            "rays": RayS(eps=eps / 2, queries=300),
+        }
+    else:  # the copies are the same code for every image size, and training them is slow
         del made["stolen copy"]
     return made
 
@@ -348,12 +376,12 @@ def train20(task: str, x: np.ndarray, y: np.ndarray, folder: Path) -> Arrays:
     if task in GENERATIVE:
         name, sizes, batch = GENERATIVE[task]
         label_free = generative.read(name)
-        schedule = replace(label_free.training, epochs=10, batch=batch, warmup_steps=2)
+        schedule = replace(label_free.training, epochs=10, batch_size=batch, warmup_steps=2)
         plan = replace(label_free, model={**label_free.model, **sizes}, training=schedule)
         done = recipes.make(plan, _first(data, 2 * batch), out=folder, device=torch.device("cpu"))
     else:
         recipe = recipes.read(TRAININGS[task])
-        schedule = replace(recipe.training, epochs=10, batch=8, lr=min(recipe.training.lr, 0.01))
+        schedule = replace(recipe.training, epochs=10, batch_size=8, lr=min(recipe.training.lr, 0.01))
         plan = replace(recipe, training=schedule)
         done = recipes.make(plan, _first(data, 16), out=folder, device=torch.device("cpu"))
     assert done.step == 20

@@ -19,6 +19,11 @@ IMAGES = 6
 
 GAN = {"short": (N, {"steps": 20, "starts": 4}), "full": (2, {})}
 """Defense-GAN: inputs and settings; with the recipe's own settings it takes half a second an image."""
+GAN_MODELS = tuple(
+    f"mnist-{net}-{method}" for net in ("cnn", "fcn") for method in ("dr", "fgsm-at", "no-def", "pgd-at")
+)
+"""Classifiers whose labels of its images are recorded."""
+DENOISERS = ("autoencoder", "diffusion")
 PIXEL_DEFEND = 8
 """Inputs of PixelDefend, which visits one pixel after another."""
 
@@ -114,15 +119,20 @@ def purified(model: str, purifier: str) -> Arrays:
 
 
 def defense_gan(case: str) -> Arrays:
-    """Numbers of all images, the first few images, and every MNIST model's labels."""
+    """Numbers of all images, the first few images, and labels."""
     n, settings = GAN[case]
     x = attacked("mnist-cnn-dr")[0][:n]
     found = adapter.defense_gan(x, **settings)
     bytes_ = (found["x"] * 255).round().astype(np.uint8)
-    models = [model for model in adapter.models() if adapter.family(model) == "mnist"]
     # A class of rounded images: the generator's own last bits are not what is pinned.
-    labels = np.stack([adapter.classify(model, bytes_).argmax(1) for model in models], 1)
+    labels = np.stack([adapter.classify(model, bytes_).argmax(1) for model in GAN_MODELS], 1)
     return {**_row(x, found, IMAGES), "label": labels}
+
+
+def denoised(purifier: str) -> Arrays:
+    """Numbers of all images, and the first few."""
+    x = attacked("mnist-cnn-dr")[0]
+    return _row(x, adapter.denoise(purifier, x), IMAGES)
 
 
 def pixel_defend() -> Arrays:

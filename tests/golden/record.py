@@ -1,12 +1,16 @@
-"""Write the golden data anew: `OMP_NUM_THREADS=1 python tests/golden/record.py [inputs|purifiers|attacks|runs|files]`.
+"""Write the golden data anew: `OMP_NUM_THREADS=1 python tests/golden/record.py [PART ...]`.
 
-Record only to pin a result that was changed on purpose; a refactoring must pass with the data as it is.
+The parts are inputs, purifiers, attacks, runs and files; without a part, all of these. `new` adds the inputs, purifiers
+and attacks that are not recorded yet, and keeps every other array. Record the rest only to pin a result that was
+changed on purpose; a refactoring must pass with the data as it is.
 """
 
 import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import adapter
@@ -36,11 +40,8 @@ def inputs() -> None:
     found: dict[str, Arrays] = {}
     labels = {}
     for model in adapter.models():
-        if adapter.family(model) == "mnist":
-            found[model] = {"digits": _unsure(model)}
-        else:
-            labels[model] = adapter.classify(model, cases.synthetic()).argmax(1)
-            found[model] = {"y": labels[model]}
+        found[model] = _own_inputs(model)
+        labels[model] = found[model].get("y")
     turn = np.arange(N)
     for group in ("mnist-fcn", "mnist-cnn"):
         x, y = adapter.digits(N)
@@ -49,6 +50,13 @@ def inputs() -> None:
     parts = [_attacked(model, cases.synthetic(), labels[model], turn) for model in networks]
     found["cifar10"] = {"x": np.where((turn % 2 == 0)[:, None, None, None], *parts)}
     write("inputs.npz", found)
+
+
+def _own_inputs(model: str) -> Arrays:
+    """Which digits are attacked, or the labels of the synthetic images."""
+    if adapter.family(model) == "mnist":
+        return {"digits": _unsure(model)}
+    return {"y": adapter.classify(model, cases.synthetic()).argmax(1)}
 
 
 def _unsure(model: str) -> np.ndarray:
@@ -65,22 +73,40 @@ def _attacked(model: str, x: np.ndarray, y: np.ndarray, turn: np.ndarray) -> np.
     return np.where(place < 3, bytes_["pgd"], np.where(place == 3, bytes_["aware +1"], x))
 
 
-def purifiers() -> None:
-    """Every purifier of every model."""
-    found = {f"{model}/{purifier}": cases.purified(model, purifier) for model, purifier in cases.purifier_cases()}
-    found |= {f"defense-gan/{case}": cases.defense_gan(case) for case in cases.GAN}
-    write("purified.npz", {**found, "pixeldefend": cases.pixel_defend()})
+def purifiers(known: Collection[str] = ()) -> dict[str, Arrays]:
+    """Every purifier of every model, but those of known cases."""
+    wanted: dict[str, Callable[[], Arrays]] = {
+        f"{model}/{name}": partial(cases.purified, model, name) for model, name in cases.purifier_cases()
+    }
+    wanted |= {f"defense-gan/{case}": partial(cases.defense_gan, case) for case in cases.GAN}
+    wanted |= {name: partial(cases.denoised, name) for name in cases.DENOISERS}
+    wanted["pixeldefend"] = cases.pixel_defend
+    return _computed(wanted, known)
 
 
-def attacks() -> None:
-    """Every attack."""
+def attacks(known: Collection[str] = ()) -> dict[str, Arrays]:
+    """Every attack, but those of known cases."""
+    wanted = {f"{model}/{name}": partial(cases.under_attack, model, name) for model, name in cases.attack_cases()}
+    return _computed(wanted, known)
+
+
+def _computed(wanted: Mapping[str, Callable[[], Arrays]], known: Collection[str]) -> dict[str, Arrays]:
     found = {}
-    for model, name in cases.attack_cases():
-        began = time.monotonic()
-        found[f"{model}/{name}"] = cases.under_attack(model, name)
-        if time.monotonic() - began > 1:
-            print(f"{model}, {name}: {time.monotonic() - began:.1f} s")
-    write("attacked.npz", found)
+    for case, compute in wanted.items():
+        if case not in known:
+            began = time.monotonic()
+            found[case] = compute()
+            print(f"{case}: {time.monotonic() - began:.1f} s")
+    return found
+
+
+def new() -> None:
+    """What is not recorded yet."""
+    before = cases.recorded("inputs.npz")
+    write("inputs.npz", before | {model: _own_inputs(model) for model in adapter.models() if model not in before})
+    for name, part in {"purified.npz": purifiers, "attacked.npz": attacks}.items():
+        before = cases.recorded(name)
+        write(name, before | part(before))
 
 
 def runs() -> None:
@@ -110,8 +136,15 @@ def _folder(place: str, name: str) -> Path:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    parts = {"inputs": inputs, "purifiers": purifiers, "attacks": attacks, "runs": runs, "files": files}
-    for name in sys.argv[1:] or parts:
+    parts: dict[str, Callable[[], None]] = {
+        "inputs": inputs,
+        "purifiers": lambda: write("purified.npz", purifiers()),
+        "attacks": lambda: write("attacked.npz", attacks()),
+        "runs": runs,
+        "files": files,
+        "new": new,
+    }
+    for name in sys.argv[1:] or [part for part in parts if part != "new"]:
         began = time.monotonic()
         parts[name]()
         print(f"{name}: {time.monotonic() - began:.1f} s")

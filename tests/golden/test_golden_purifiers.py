@@ -5,13 +5,13 @@ import cases
 import pytest
 from compare import check_rows
 
-BY_PRIOR = {*(f"defense-gan/{case}" for case in cases.GAN), "pixeldefend"}
+BY_PRIOR = {*(f"defense-gan/{case}" for case in cases.GAN), *cases.DENOISERS, "pixeldefend"}
 BY_CLASSIFIER = sorted({*cases.recorded("purified.npz")} - BY_PRIOR)
 
 
 def test_every_bundled_model_is_recorded():
     assert {"/".join(case) for case in cases.purifier_cases()} == {*BY_CLASSIFIER}
-    assert adapter.priors() == ["defense-gan-mnist"]
+    assert adapter.priors() == ["autoencoder-mnist", "ddpm-mnist", "defense-gan-mnist"]
 
 
 @pytest.mark.parametrize("case", BY_CLASSIFIER)
@@ -23,6 +23,11 @@ def test_a_purifier(case):
 def test_defense_gan(settings):
     case = f"defense-gan/{settings}"
     check_rows(case, cases.defense_gan(settings), cases.recorded("purified.npz")[case])
+
+
+@pytest.mark.parametrize("purifier", cases.DENOISERS)
+def test_a_denoiser(purifier):
+    check_rows(purifier, cases.denoised(purifier), cases.recorded("purified.npz")[purifier])
 
 
 def test_pixeldefend():

@@ -9,7 +9,7 @@ from torch import nn
 
 import soap
 from soap.attacks import APGD, PGD, cross_entropy, margin
-from soap.bench.counting import Meter, counting_logits, counting_losses
+from soap.bench.measures import Meter, counting_logits, counting_losses
 from soap.gradient_rules import MeanOverIterates, OwnGradient, StartPoint, StraightThrough, logits_and_gradient
 
 SIGHTS = (StraightThrough, StartPoint, MeanOverIterates)

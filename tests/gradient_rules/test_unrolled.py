@@ -7,7 +7,7 @@ from tiny import TASKS, attacked_digits, noise_images, state_of, tiny_model
 import soap
 from soap.attacks import cross_entropy
 from soap.auxiliary.consistency import GRADIENTS
-from soap.bench.counting import Meter, counting_features
+from soap.bench.measures import Meter, counting_features
 from soap.gradient_rules import (
     OwnGradient,
     StraightThrough,

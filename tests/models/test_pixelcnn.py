@@ -13,10 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from soap.errors import InputError
-from soap.models.causal import GatedBlock
 from soap.models.logistic_mixture import LogisticMixture
 from soap.models.pixel_generation import PixelChoice, generate_pixels
-from soap.models.pixelcnn import PixelCNN
+from soap.models.pixelcnn import GatedBlock, PixelCNN
 from soap.purifiers.pixel_defend import PixelDefend
 from soap.recipes import generative
 from soap.shapes import Tensor
@@ -75,7 +74,7 @@ def test_probabilities_of_all_images_sum_to_one(shape: tuple[int, int, int], lev
     model = small(inputs=shape, levels=levels)
     every = torch.tensor(list(itertools.product(range(levels), repeat=math.prod(shape)))).reshape(-1, *shape)
     with torch.no_grad():
-        total = model.log_prob(every.double() / (levels - 1)).exp().sum()
+        total = model(every.double() / (levels - 1)).exp().sum()
     torch.testing.assert_close(total, torch.tensor(1.0, dtype=torch.float64))
 
 
@@ -86,7 +85,7 @@ def test_uniform_model_of_two_levels_has_one_bit_per_dim() -> None:
         for parameter in model.head.parameters():
             parameter.zero_()
         bits = model.bits_per_dim(pictures(4, (3, 2, 5), levels=2))
-        nats = model.log_prob(pictures(4, (3, 2, 5), levels=2))
+        nats = model(pictures(4, (3, 2, 5), levels=2))
     torch.testing.assert_close(bits, torch.ones(4, dtype=torch.float64))
     torch.testing.assert_close(nats, torch.full((4,), -30 * math.log(2), dtype=torch.float64))
 
@@ -95,8 +94,8 @@ def test_images_are_rounded_to_the_nearest_levels() -> None:
     model, x = small(inputs=(3, 3, 4)), pictures(2, (3, 3, 4))
     kept = x.clone()
     with torch.no_grad():
-        assert torch.equal(model.log_prob(x), model.log_prob((x + 0.49 / 255).clamp(max=1)))
-        assert not torch.equal(model.log_prob(x), model.log_prob((x - 0.51 / 255).clamp(min=0)))
+        assert torch.equal(model(x), model((x + 0.49 / 255).clamp(max=1)))
+        assert not torch.equal(model(x), model((x - 0.51 / 255).clamp(min=0)))
     assert torch.equal(x, kept)
 
 
@@ -206,7 +205,7 @@ def test_model_of_the_recipe_fits_in_16_mb() -> None:
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"inputs": (32, 32)}, r"expected the shape of an image: \(channels, height, width\)"),
         ({"inputs": (3, 0, 32)}, "each of inputs is 0"),
@@ -218,8 +217,8 @@ def test_model_of_the_recipe_fits_in_16_mb() -> None:
         ({"dropout": -0.1}, "dropout is -0.1"),
     ],
 )
-def test_bad_option_raises_an_error_that_names_it(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_bad_option_raises_an_error_that_names_it(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         PixelCNN(**options)
 
 

@@ -5,20 +5,19 @@ from functools import cache
 
 import numpy as np
 from paper_rows import row_for
+from paper_samples import timing
 
 from soap import recipes
 from soap.attacks import PGD
 from soap.evaluation import PAPER
-from soap.paper import figure_data
-from soap.paper.claims.checks import ClaimEvidence, ClaimVerdict
+from soap.paper import figure_records
+from soap.paper.claims import CLAIMS, ClaimVerdict, table_parts
 from soap.paper.comparison import ComparedCell
-from soap.paper.example_images import Examples
-from soap.paper.figure_data import FigureData
-from soap.paper.figure_list import TASKS
-from soap.paper.radius_curve import RadiusCurve
-from soap.paper.row_queries import CellQuery
+from soap.paper.figure_claims import figure_parts
+from soap.paper.figure_data import TASKS, FigureData
+from soap.paper.figure_records import Examples, RadiusCurve, record_path
 from soap.paper.sweeps import AUXILIARY_AWARE, BETAS, CROSS_ENTROPY
-from soap.paper.tables import TABLES, PaperTable
+from soap.paper.tables import TABLES, CellQuery, PaperTable
 from soap.purifiers.soap import soap_spec
 from soap.specs import AttackSpec, AttackStep
 
@@ -158,20 +157,25 @@ def digits(back=range(10)):
     )  # fmt: skip
 
 
-def findings(folder, *, numbers=None, rows=None, seconds=SECONDS, curves_of=None, pictures=None):
-    """All of the made-up world, or what is given in its place."""
+def findings(folder, *, rows=None, seconds=SECONDS, curves_of=None, pictures=None):
+    """What figures of the made-up world are drawn from, or what is given in its place."""
     for made in [curve(model) for model in TASKS] if curves_of is None else curves_of:
-        figure_data.save(folder / figure_data.file_name(RadiusCurve, made.model), made)
+        figure_records.save(record_path(folder, "curve", made.model), made)
     for made in [digits()] if pictures is None else pictures:
-        figure_data.save(folder / figure_data.file_name(Examples, made.model), made)
+        figure_records.save(record_path(folder, "examples", made.model), made)
     rows = sweep_rows() if rows is None else rows
-    return ClaimEvidence(
-        tables=as_tables(world() if numbers is None else numbers),
-        seconds=seconds,
-        figure_data=FigureData(folder=folder, rows=list(rows.values())),
-    )
+    timings = [timing(model, value) for model, value in seconds.items()]
+    return FigureData(folder=folder, rows=list(rows.values()), timings=timings)
 
 
-def verdict(check, source):
-    """The verdict of a check on these numbers."""
-    return ClaimVerdict(tuple(check(source)))
+TABLE_CLAIMS = [name for name, claim in CLAIMS.items() if claim.numbers]
+
+
+def table_verdict(name, tables):
+    """The verdict on a claim by these numbers."""
+    return ClaimVerdict(tuple(table_parts(CLAIMS[name], tables)))
+
+
+def figure_verdict(name, data):
+    """The verdict on a claim by what figures are drawn from."""
+    return ClaimVerdict(tuple(figure_parts(name, data)))

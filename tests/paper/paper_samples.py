@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 from report_samples import PROVENANCE
 
-from soap.paper import figure_data
-from soap.paper.example_images import Examples, TaskViews
+from soap.paper import figure_records
 from soap.paper.figure_data import FigureData
-from soap.paper.gradient_variants import ATTACKS, VARIANTS
-from soap.paper.radius_curve import RadiusCurve
-from soap.paper.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, STEPS
+from soap.paper.figure_records import Examples, RadiusCurve, record_path
+from soap.paper.gradient_variants import VARIANTS
+from soap.paper.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, GRADIENT_ATTACKS, STEPS
 from soap.purifiers.soap import soap_spec
 from soap.results import Row
 from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec
@@ -71,7 +70,7 @@ def sample_rows() -> list[Row]:
         rows.append(row(TASKS[1], attack, defence, correct, measures={"mean_eps_pfy": eps / 255}))
     for k, gradient in enumerate(VARIANTS):
         defence = soap_spec("min-aux", (0.0, scale("cifar10")), scale("cifar10"), 5, gradient=gradient)
-        for j, attack in enumerate(ATTACKS):
+        for j, attack in enumerate(GRADIENT_ATTACKS):
             rows.append(row(TASKS[2], attack, defence, 1000 - 130 * k - 80 * j))
     for k, network in enumerate(("mnist-fcn", "mnist-cnn", "cifar10-resnet18", "cifar10-wide-resnet28")):
         rows.append(row(f"{network}-fgsm-at", "none", BARE, 800 - 20 * k))
@@ -98,7 +97,7 @@ def timing(
         spread |= {"median": 2 * seconds, "mean": seconds, "deviation": seconds / 10}
     return {
         "what": "train", "model": model, "paths": {"ours": {"seconds": spread}},
-        "case": {"precision": precision, "compiled": "false", "batch": 128, "steps": steps, "epoch_steps": 390},
+        "case": {"precision": precision, "compiled": "false", "batch_size": 128, "steps": steps, "epoch_steps": 390},
         "provenance": {"device": device, "processor": processor, "date": date},
     }  # fmt: skip
 
@@ -126,19 +125,9 @@ def sample_examples(model: str) -> Examples:
     )  # fmt: skip
 
 
-def sample_views() -> TaskViews:
-    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    turns = np.stack([np.rot90(image, k) for k in range(4)])
-    return TaskViews(
-        data="cifar10", label="horse", place=13, image=image, turns=turns, views=np.stack([image, image[:, ::-1]]),
-        provenance={},
-    )  # fmt: skip
-
-
 def sample_material(folder: Path) -> FigureData:
     for model in TASKS:
-        figure_data.save(folder / figure_data.file_name(RadiusCurve, model), sample_curve(model))
+        figure_records.save(record_path(folder, "curve", model), sample_curve(model))
     for model in PICTURED:
-        figure_data.save(folder / figure_data.file_name(Examples, model), sample_examples(model))
-    figure_data.save(folder / figure_data.file_name(TaskViews, "cifar10"), sample_views())
+        figure_records.save(record_path(folder, "examples", model), sample_examples(model))
     return FigureData(folder=folder, rows=sample_rows(), timings=sample_timings())

@@ -5,8 +5,8 @@ import re
 from dataclasses import replace
 
 from soap.evaluation.run_folder import RunFolder
-from soap.evaluation.verdict import NOTHING, TRUSTED, UPPER
-from soap.paper.pages.adaptive import committed_runs, results_section
+from soap.evaluation.verdict import INVALID, PASSED, WARNED, RobustnessVerdict
+from soap.paper.pages.suite_runs import ABSENT, committed_runs, results_section
 from soap.paper.render import RESULTS
 from soap.results import Store
 
@@ -20,19 +20,28 @@ def test_every_run_is_there_with_its_worst_case_and_verdict():
     by_name = {cells[0]: cells[1:] for cells in lines if len(cells) == 1 + len(runs)}
     for column, run in enumerate(runs):
         worst = run.rows["worst"]
-        assert run.verdict in (TRUSTED, UPPER, NOTHING)
+        assert run.verdict.name in (PASSED, WARNED, INVALID)
         assert worst.correct <= min(row.correct for row in run.rows.values())
         assert by_name[""][column].startswith(f"[{run.name}]")
-        # What says nothing has no headline.
-        assert by_name["**worst**"][column] == (f"**{100 * worst.accuracy:.1f}**" if run.counts else "no number")
-        assert by_name["verdict"][column] == run.verdict
+        low, high = (100 * end for end in worst.interval)
+        share = f"{100 * worst.accuracy:.1f} [{low:.1f}, {high:.1f}], n = {worst.n:,}"
+        assert by_name["**worst**"][column] == (f"**{share}**" if run.verdict.name != INVALID else f"**{ABSENT}**")
+        assert by_name["verdict"][column] == run.verdict.name
 
 
-def test_a_void_run_has_no_worst_case_on_the_page():
-    (void,) = [replace(run, verdict=NOTHING) for run in committed_runs(RUNS) if run.name == "mnist-cnn-dr"]
+def test_a_void_run_has_no_accuracy_under_attack_on_the_page():
+    verdict = RobustnessVerdict(name=INVALID, reasons=("check 16",))
+    (void,) = [replace(run, verdict=verdict) for run in committed_runs(RUNS) if run.name == "mnist-cnn-dr"]
     text = results_section([void])
-    assert "| **worst** | no number |" in text
-    assert f"{100 * void.rows['worst'].accuracy:.1f}" not in text.split("NVIDIA")[0]
+    assert f"| **worst** | **{ABSENT}** |" in text
+    assert f"| transfer | {ABSENT} |" in text
+    assert "| clean | 99.0 |" in text
+    assert f"**mnist-cnn-dr**: INVALID. {verdict.note} NVIDIA" in text
+    assert all(
+        f"{100 * row.accuracy:.1f}" not in text.split("NVIDIA")[0]
+        for row in void.rows.values()
+        if row.n != row.correct and row.attack.name != "clean"
+    )
 
 
 def test_every_run_has_its_command_and_commit():

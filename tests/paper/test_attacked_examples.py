@@ -1,4 +1,4 @@
-"""The examples of the figures: chosen by label, as attack and purifier leave them; and one image's views."""
+"""The examples of the figures: chosen by label, as attack and purifier leave them."""
 
 import dataclasses
 
@@ -11,8 +11,8 @@ import soap
 from soap import SOAP, FileError, InputError
 from soap.attacks import FGSM, PGD
 from soap.data import Dataset
-from soap.paper import figure_data
-from soap.paper.example_images import Examples, TaskViews, as_uint8, make_examples, make_views
+from soap.paper import figure_records
+from soap.paper.figure_records import Examples, as_uint8, make_examples
 
 ATTACKS = {"fgsm": FGSM(eps=0.2), "pgd": PGD(eps=0.3, step_size=0.1, steps=4)}
 
@@ -52,9 +52,9 @@ def test_against_the_same_by_hand(task):
 
 def test_it_comes_back_from_its_file(tmp_path):
     shown = make_examples(tiny_model(), images(), ATTACKS)
-    path = tmp_path / figure_data.file_name(Examples, shown.model)
-    figure_data.save(path, shown)
-    back = figure_data.read(path, Examples)
+    path = figure_records.record_path(tmp_path, "examples", shown.model)
+    figure_records.save(path, shown)
+    back = figure_records.read(path, Examples)
     for field in dataclasses.fields(Examples):
         assert np.array_equal(getattr(back, field.name), getattr(shown, field.name)), field.name
     assert back.images.dtype == np.uint8
@@ -73,9 +73,9 @@ def test_columns_that_do_not_belong_together_are_refused(tmp_path):
             dataclasses.replace(shown, **changes)
     wrong = dataclasses.replace(shown)
     object.__setattr__(wrong, "truth", (0,))
-    figure_data.save(tmp_path / "x.npz", wrong)
+    figure_records.save(tmp_path / "x.npz", wrong)
     with pytest.raises(FileError, match="makes it again"):
-        figure_data.read(tmp_path / "x.npz", Examples)
+        figure_records.read(tmp_path / "x.npz", Examples)
 
 
 def test_bad_input():
@@ -88,27 +88,3 @@ def test_bad_input():
 def test_bytes_of_images_are_the_bytes_they_came_from():
     data = soap.data.load("mnist-mini").take(3)
     assert np.array_equal(as_uint8(data.x), (data.x * 255).round().permute(0, 2, 3, 1).numpy())
-
-
-def test_the_views_of_the_first_image_of_a_class():
-    data = images()
-    got = make_views(data, "d", seed=4)
-    assert (got.label, got.place) == ("d", 3)
-    assert np.array_equal(got.image, as_uint8(data.x)[3])
-    for k in range(4):
-        assert np.array_equal(got.turns[k], np.rot90(got.image, k))
-    # The fixed view: flipped, central 7 of 8 pixels, resized back by nearest neighbour.
-    rows = np.arange(8) * 7 // 8
-    assert np.array_equal(got.views[1], got.image[:, ::-1][rows][:, rows])
-    assert np.array_equal(got.views, make_views(data, "d", seed=4).views)
-    assert set(np.unique(got.views[0])) <= set(np.unique(got.image))
-    with pytest.raises(InputError, match="unknown class"):
-        make_views(data, "horse")
-
-
-def test_views_come_back_from_their_file(tmp_path):
-    got = make_views(images(), "a")
-    figure_data.save(tmp_path / "views.npz", got)
-    back = figure_data.read(tmp_path / "views.npz", TaskViews)
-    assert np.array_equal(back.turns, got.turns)
-    assert back.provenance == got.provenance

@@ -15,7 +15,7 @@ from soap.results import Store
 from soap.specs import attack_spec
 
 SEEDS = 12
-TRIAL = {"seeds": SEEDS, "rounds": 2, "epochs": 3, "batch": 8}
+TRIAL = {"seeds": SEEDS, "rounds": 2, "epochs": 3, "batch_size": 8}
 FCN = {"substitute-fcn": Substitute(network="fcn", **TRIAL)}
 BOTH = {**FCN, "substitute-cnn": Substitute(network="cnn", attack=FGSM(eps=0.2), seed=3, **TRIAL)}
 
@@ -31,7 +31,7 @@ def test_rows_are_the_figures_computed_by_hand():
     model, data = tiny_model(), images()
     before = state_of(model)
     purifiers = [soap.SOAP(model), soap.SOAP(model, eps="oracle")]
-    rows = evaluate_black_box(model, data, BOTH, purifiers, batch=10, seed=7)
+    rows = evaluate_black_box(model, data, BOTH, purifiers, batch_size=10, seed=7)
     assert state_of(model) == before
     assert [(row.attack.name, eps_text(row.defence)) for row in rows] == [
         (name, choice) for name in BOTH for choice in ("none", "min-aux", "oracle")
@@ -85,7 +85,7 @@ def test_rows_already_in_the_store_train_no_substitute(tmp_path, monkeypatch):
 
 def test_a_stop_is_heard_while_the_substitute_learns_and_the_next_run_goes_on(tmp_path):
     model, data = tiny_model(), images()
-    whole = evaluate_black_box(model, data, FCN, [soap.SOAP(model)], batch=10)
+    whole = evaluate_black_box(model, data, FCN, [soap.SOAP(model)], batch_size=10)
     lengths = []
     for asked in range(16):
         store = Store(tmp_path / f"{asked}.jsonl")
@@ -95,13 +95,13 @@ def test_a_stop_is_heard_while_the_substitute_learns_and_the_next_run_goes_on(tm
             data,
             FCN,
             [soap.SOAP(model)],
-            batch=10,
+            batch_size=10,
             store=store,
             stop=lambda: next(calls) >= asked,  # noqa: B023
         )
         assert part == store.read()
         lengths.append(len(part))
-        done = evaluate_black_box(model, data, FCN, [soap.SOAP(model)], batch=10, store=store)
+        done = evaluate_black_box(model, data, FCN, [soap.SOAP(model)], batch_size=10, store=store)
         assert [(r.key, r.correct) for r in done] == [(r.key, r.correct) for r in whole]
     assert lengths[0] == 0
     assert lengths == sorted(lengths)
@@ -110,7 +110,7 @@ def test_a_stop_is_heard_while_the_substitute_learns_and_the_next_run_goes_on(tm
 
 def test_progress_counts_the_queries_then_the_images():
     seen = []
-    evaluate_black_box(tiny_model(), images(), FCN, [], batch=10, watch=lambda *at: seen.append(at))
+    evaluate_black_box(tiny_model(), images(), FCN, [], batch_size=10, watch=lambda *at: seen.append(at))
     queries = [at for at in seen if at[0] == "substitute-fcn, queries"]
     assert queries[-1][1:] == (SEEDS * 4, SEEDS * 4)
     assert [at for at in seen if at[0] == "substitute-fcn"][-1] == ("substitute-fcn", 29, 29)
@@ -133,7 +133,7 @@ def test_bad_input_is_refused():
         evaluate_black_box(model, data, SUBSTITUTES, [])
     with pytest.raises(soap.InputError, match="built by a function"):
         evaluate_black_box(model, data, {"own": Substitute(network=lambda: None, **TRIAL)}, [])
-    with pytest.raises(soap.InputError, match="batch is 0"):
-        evaluate_black_box(model, data, FCN, [], batch=0)
+    with pytest.raises(soap.InputError, match="batch_size is 0"):
+        evaluate_black_box(model, data, FCN, [], batch_size=0)
     with pytest.raises(soap.InputError, match="divide by 255"):
         evaluate_black_box(model, dataclasses.replace(data, x=torch.full_like(data.x, 255.0)), FCN, [])

@@ -5,20 +5,25 @@ from dataclasses import replace
 import pytest
 from claim_worlds import (
     SECONDS,
+    TABLE_CLAIMS,
+    as_rows,
     attack_steps,
     beta_row,
     curve,
     digits,
+    figure_verdict,
     findings,
     purified_row,
     sweep_rows,
-    verdict,
+    world,
 )
 
-from soap.paper.claims.checks import CLAIMS
-from soap.paper.claims.judging import FIGURE_CHECKS, TABLE_CHECKS, judge, judge_all
-from soap.paper.epoch_times import epoch_seconds
-from soap.paper.figure_list import TASKS
+from soap.paper.claims import CLAIMS
+from soap.paper.comparison import compare_all
+from soap.paper.figure_claims import FIGURE_CHECKS
+from soap.paper.figure_data import TASKS, epoch_seconds
+from soap.paper.judging import judge, judge_all
+from soap.paper.tables import TABLES
 
 DR, RP, LC = TASKS
 ALL = sweep_rows()
@@ -77,14 +82,14 @@ def test_the_table_of_cases_has_every_claim_of_figures():
 
 @pytest.mark.parametrize("name", FIGURE_CHECKS)
 def test_claims_of_figures_both_ways_and_open(name, tmp_path):
-    check, cases = FIGURE_CHECKS[name], zip(("spoilt", "open"), FIGURE_CASES[name], strict=True)
+    cases = zip(("spoilt", "open"), FIGURE_CASES[name], strict=True)
     folders = {case: tmp_path / case for case in ("good", "spoilt", "open")}
     for folder in folders.values():
         folder.mkdir()
-    good = verdict(check, findings(folders["good"]))
+    good = figure_verdict(name, findings(folders["good"]))
     assert good.held is True, good.evidence
     assert set(good.evidence_by_kind) == {"For it"}
-    spoilt, lacking = (verdict(check, findings(folders[case], **changes)) for case, changes in cases)
+    spoilt, lacking = (figure_verdict(name, findings(folders[case], **changes)) for case, changes in cases)
     assert spoilt.held is False, spoilt.evidence
     assert spoilt.against
     assert lacking.held is None, lacking.evidence
@@ -98,43 +103,43 @@ def test_claims_of_figures_both_ways_and_open(name, tmp_path):
         ("elbow-at-attack-radius", "SOAP-LC: elbow at 8/255, attack's radius 8/255 (1,000 images)"),
         ("decoder-sees-class-again", "again: 0 1 2 3 4 5 6 7 8 9; then correctly classified: 0 1 2 3 4 5 6 7 8 9."),
         ("over-estimation-helps", "SOAP-DR: 55.00 at 0.3, at best 58.00 slightly above, at 0.35 (1,000 images)"),
-        ("squared-error-for-rotation", "cross entropy chooses 4/255 on average, the attack 8/255; under PGD 60.00 by"),
+        ("squared-error-for-rotation", "cross entropy chooses 4/255 on average, the attack 8/255, under PGD 60.00 by"),
         ("few-large-steps", "SOAP-RP: 60.00 with 5 steps, 50.00 with 10 steps of 1/2 the size (1,000 images)"),
         ("knowing-the-task-does-not-pay", "SOAP-DR: 50.00 at beta 0, at worst 50.00 at beta 0 (1,000 images)"),
         ("negative-beta-weakens", "SOAP-DR: from 5.00 to 55.00 before purification (1,000 images), from 50.00 to"),
         ("positive-beta-rises", "SOAP-LC: from 50.00 to 75.00 after purification (1,000 images)"),
         ("positive-beta-stays", "SOAP-RP: 50.00 at beta 0, from 50.00 to 50.00 above it (1,000 images)"),
-        ("small-overhead", "mnist-fcn: SOAP-DR 1.40 s against No Def 1.00 s"),
-        ("small-networks-train-fast", "cifar10-resnet18: SOAP-RP 1.40 s against FGSM AT 1.20 s"),
-        ("large-networks-train-faster", "mnist-cnn: SOAP-DR 1.40 s against FGSM AT 1.20 s"),
+        ("small-overhead", "SOAP-DR: mnist-fcn 1.40 s against No Def 1.00 s"),
+        ("small-networks-train-fast", "SOAP-RP: cifar10-resnet18 1.40 s against FGSM AT 1.20 s"),
+        ("large-networks-train-faster", "SOAP-DR: mnist-cnn 1.40 s against FGSM AT 1.20 s"),
     ],
 )
 def test_evidence_of_figures_in_words(name, words, tmp_path):
-    assert words in verdict(FIGURE_CHECKS[name], findings(tmp_path)).evidence
+    assert words in figure_verdict(name, findings(tmp_path)).evidence
 
 
 def test_a_fall_in_between_is_told(tmp_path):
-    found = verdict(FIGURE_CHECKS["positive-beta-rises"], findings(tmp_path, **beta(DR, 10.0, True, 63.9)))
+    found = figure_verdict("positive-beta-rises", findings(tmp_path, **beta(DR, 10.0, True, 63.9)))
     told = "Against it: SOAP-DR: from 50.00 to 75.00 after purification, falling by 1.10 in between (1,000 images)."
     assert found.evidence.startswith(told)
 
 
 def test_claims_are_judged_in_the_papers_order_and_descriptions_are_not(tmp_path):
-    known = findings(tmp_path)
-    judged = judge_all(known)
-    assert [one.claim.name for one in judged] == [name for name in CLAIMS if name in TABLE_CHECKS | FIGURE_CHECKS]
+    data, entries = findings(tmp_path), compare_all(TABLES.values(), as_rows(world()))
+    judged = judge_all(entries, data)
+    assert [one.claim.name for one in judged] == [name for name in CLAIMS if name in {*TABLE_CLAIMS, *FIGURE_CHECKS}]
     assert all(one.ours.held for one in judged)
-    assert {one.claim.name for one in judged if one.printed is not None} == set(TABLE_CHECKS)
-    assert judge(CLAIMS["tasks-illustrated"], known) is None
-    leaking = judge(CLAIMS["labels-leak"], known)
+    assert [one.claim.name for one in judged if one.printed is not None] == TABLE_CLAIMS
+    assert judge(CLAIMS["examples-of-attacks"], entries, data) is None
+    leaking = judge(CLAIMS["labels-leak"], entries, data)
     assert (leaking.ours.held, leaking.printed.held) == (True, True)
-    assert "99.50 under FGSM against 98.78" in leaking.printed.evidence
+    assert "FGSM 99.50 against No Atk 98.78" in leaking.printed.evidence
 
 
 def test_seconds_are_those_of_the_figure():
     row = {
         "what": "train", "model": "mnist-fcn-dr",
-        "case": {"precision": "fp32", "compiled": "false", "batch": 128},
+        "case": {"precision": "fp32", "compiled": "false", "batch_size": 128},
         "paths": {"ours": {"seconds": {"median": 2.0, "mean": 3.0, "deviation": 0.0, "repeats": 30}}},
         "provenance": {"device": "a GPU", "processor": "a CPU", "date": "2026"},
     }  # fmt: skip

@@ -15,9 +15,10 @@ from soap.auxiliary import second_view
 from soap.auxiliary.consistency import GRADIENTS
 from soap.data import Dataset
 from soap.evaluation import PAPER, Clean, evaluate_transfer
-from soap.paper import row_queries
-from soap.paper.gradient_variants import ATTACKS, VARIANTS, measure_variants, variant
+from soap.paper.gradient_variants import VARIANTS, variant
 from soap.paper.rows import committed_rows
+from soap.paper.sweeps import GRADIENT_ATTACKS as ATTACKS
+from soap.paper.sweeps import SWEEPS
 from soap.results import Store
 from soap.specs import attack_spec
 
@@ -140,11 +141,11 @@ def test_a_rows_gradient_does_not_depend_on_its_batch_mates(name, exact_model):
 def test_rows_are_those_of_the_transfer_protocol_and_are_found_again():
     model, data = tiny_model("consistency"), sample()
     before = state_of(model)
-    rows = measure_variants(model, data, attacks=QUICK, batch=4)
+    rows = SWEEPS["gradients"].measure(model, data, QUICK, batch_size=4)
     assert state_of(model) == before
     assert model.auxiliary.gradient == "paper"
     assert len(rows) == len(ATTACKS) * (1 + len(VARIANTS))
-    found = row_queries.by_gradient(rows, model.name)
+    found = SWEEPS["gradients"].find(rows, model.name)
     assert set(found) == set(itertools.product(ATTACKS, VARIANTS))
     assert len({row.defence for row in found.values()}) == len(VARIANTS)  # replays are told apart by it, too
     for name in GRADIENTS:
@@ -168,7 +169,7 @@ def test_rows_are_those_of_the_transfer_protocol_and_are_found_again():
 def test_the_names_are_those_of_the_tables_rows():
     """The bundled rows of Table 2 serve here without being measured again."""
     recipe = recipes.read("cifar10-resnet18-lc")
-    found = row_queries.by_gradient(committed_rows(), recipe.name)
+    found = SWEEPS["gradients"].find(committed_rows(), recipe.name)
     for name in ("paper", "stop"):
         row = found["pgd", name]
         assert row.defence == recipes.purifier_spec(recipe, "min-aux", name)
@@ -176,12 +177,12 @@ def test_the_names_are_those_of_the_tables_rows():
 
 
 def test_the_attacks_are_the_papers_and_rows_are_measured_once(tmp_path, monkeypatch):
-    monkeypatch.setitem(PAPER, "cifar10", QUICK | {"cw": None, "df": None})
+    attacks = QUICK | {"cw": None, "df": None}
     model, data, store = tiny_model("consistency"), sample(3, "cifar10"), Store(tmp_path / "rows.jsonl")
-    rows = measure_variants(model, data, store=store)
+    rows = SWEEPS["gradients"].measure(model, data, attacks, store=store)
     assert [row.attack for row in rows[:: 1 + len(VARIANTS)]] == [attack_spec(*item) for item in QUICK.items()]
     monkeypatch.setattr(PGD, "perturb", None)  # a call would fail
-    assert measure_variants(model, data, store=store) == rows == store.read()
+    assert SWEEPS["gradients"].measure(model, data, attacks, store=store) == rows == store.read()
 
 
 def changed(defence, **settings):
@@ -190,7 +191,7 @@ def changed(defence, **settings):
 
 def test_other_purifiers_are_not_taken_for_variants():
     model, data = tiny_model("consistency"), sample(3)
-    rows = measure_variants(model, data, attacks=QUICK)
+    rows = SWEEPS["gradients"].measure(model, data, QUICK)
     others = evaluate_transfer(model, data, QUICK, [SOAP(model, eps="oracle"), SOAP(model, eps=0.1)])
     changes = (
         {"protocol": "auxiliary-aware"},
@@ -200,26 +201,13 @@ def test_other_purifiers_are_not_taken_for_variants():
         {"defence": changed(rows[1].defence, task={"gradient": "other"})},
     )
     others += [dataclasses.replace(rows[1], **change) for change in changes]
-    assert row_queries.by_gradient(others, model.name) == {}
-    assert row_queries.by_gradient([*others, *rows], model.name) == row_queries.by_gradient(rows, model.name)
+    assert SWEEPS["gradients"].find(others, model.name) == {}
+    assert SWEEPS["gradients"].find([*others, *rows], model.name) == SWEEPS["gradients"].find(rows, model.name)
     gradients = [row.defence.settings.get("task", {}).get("gradient") for row in rows]
     two = [row for row, gradient in zip(rows, gradients, strict=True) if gradient in ("stop", "paper")]
     longer = [dataclasses.replace(row, n=100, correct=50) for row in two]
-    assert len(row_queries.by_gradient([*longer, *rows], model.name)) == 21  # one run, the one with most cells
-    assert len(row_queries.by_gradient([*longer, *rows[:4]], model.name)) == 6
-
-
-@pytest.mark.parametrize(
-    ("task", "name", "attacks", "said"),
-    [
-        ("rotation", "cifar10", QUICK, "Rotation, expected Consistency.*-lc"),
-        ("consistency", "noise", None, "data set of the paper 'noise'"),
-        ("consistency", "cifar10", {}, "no attack given"),
-    ],
-)
-def test_bad_input(task, name, attacks, said):
-    with pytest.raises(InputError, match=said):
-        measure_variants(tiny_model(task), sample(3, name), attacks=attacks)
+    assert len(SWEEPS["gradients"].find([*longer, *rows], model.name)) == 21  # one run, the one with most cells
+    assert len(SWEEPS["gradients"].find([*longer, *rows[:4]], model.name)) == 6
 
 
 def test_an_unknown_variant():

@@ -11,9 +11,9 @@ from soap.auxiliary import Reconstruction
 from soap.errors import InputError
 from soap.evaluation import fingerprint
 from soap.paper.black_box import SUBSTITUTES
-from soap.paper.row_queries import BlackBoxQuery, CellQuery
+from soap.paper.tables import CellQuery
 from soap.results import Row, Store
-from soap.specs import TrainingSpec, attack_spec
+from soap.specs import TrainingSpec
 from soap.training import checkpoint, loop
 
 pytestmark = pytest.mark.usefixtures("own_recipes")
@@ -34,7 +34,7 @@ def test_one_go_trains_and_measures_and_a_second_does_nothing(tmp_path):
     for cell in wanted:
         assert len(cell.found_in(done.rows)) == 1
     assert {row.training for row in done.rows} == {TrainingSpec(epochs=1, seed=0, precision="fp32")}
-    assert "epochs = 1; the recipe has 2" in (tmp_path / "runs/tiny-dr/recipe.toml").read_text()
+    assert "[changed]\nepochs = 1\n" in (tmp_path / "runs/tiny-dr/recipe.toml").read_text()
     assert [at.number for at in seen] == sorted(at.number for at in seen)
     assert (seen[-1].number, seen[-1].jobs) == (6, 6)
     assert "1/6 tiny-dr: train for 1 epochs; " in str(seen[0])
@@ -125,13 +125,11 @@ def test_one_attack_serves_every_gradient(tmp_path):
 
 def test_bundled_weights_are_used_for_seed_0_and_the_black_box_is_measured(tmp_path, monkeypatch):
     target, name = "mnist-fcn-dr", "substitute-fcn"
-    assert BlackBoxQuery(recipe=target, attack=name).settings == attack_spec(name, SUBSTITUTES[name])
     mini, read = replace(recipes.read(target), data="mnist-mini"), recipes.read
     monkeypatch.setattr(recipes, "read", lambda name: mini if name == target else read(name))
     monkeypatch.setitem(SUBSTITUTES, name, replace(SUBSTITUTES[name], seeds=20, rounds=1, epochs=1))
-    monkeypatch.setattr(BlackBoxQuery, "settings", attack_spec(name, SUBSTITUTES[name]))
-    wanted = [BlackBoxQuery(recipe=target, attack=name, eps_pfy=choice, n=50) for choice in ("none", "min-aux")]
-    done = go(tmp_path, wanted, batch=100)
+    wanted = [CellQuery(recipe=target, attack=name, eps_pfy=choice, n=50) for choice in ("none", "min-aux")]
+    done = go(tmp_path, wanted, batch_size=100)
     assert (done.finished, done.jobs, (tmp_path / "runs").exists()) == (True, 1, False)
     assert [cell.found_in(done.rows) for cell in wanted] == [[row] for row in done.rows]
     assert {row.provenance.images for row in done.rows} == {"20..69 of test; those before are the attacker's"}

@@ -9,7 +9,7 @@ from run_samples import sample_images, sample_run
 
 from soap.errors import FileError
 from soap.evaluation.run_folder import RunFolder
-from soap.paper.pages.adaptive import origin
+from soap.paper.pages.suite_runs import origin
 
 
 def run_of(purifier: str, path: Path) -> Path:

@@ -8,13 +8,14 @@ from paper_samples import row
 from report_samples import PROVENANCE
 
 from soap.auxiliary.consistency import GRADIENTS
-from soap.paper.gradient_variants import ATTACKS, VARIANTS
+from soap.paper.gradient_variants import VARIANTS
 from soap.paper.pages import label_consistency as tool
 from soap.paper.render import DOCS
+from soap.paper.sweeps import GRADIENT_ATTACKS as ATTACKS
 from soap.paper.tables import TABLES
 from soap.purifiers.soap import soap_spec
 from soap.report import UPPER_BOUND
-from soap.specs import BARE as NOTHING
+from soap.specs import BARE as INVALID
 
 BARE = ("none", *VARIANTS)
 DASHES = ["\N{EN DASH}"] * 5
@@ -34,7 +35,7 @@ def made_up(**changes):
 
 
 def defence(name):
-    return NOTHING if name == "none" else soap_spec("min-aux", (0.0, 0.1), 0.1, 5, gradient=name)
+    return INVALID if name == "none" else soap_spec("min-aux", (0.0, 0.1), 0.1, 5, gradient=name)
 
 
 def table(text):

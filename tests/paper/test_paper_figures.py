@@ -2,24 +2,21 @@
 
 import dataclasses
 import re
-import tomllib
-from importlib import resources
 from pathlib import Path
 
 import pytest
+import torch
 from matplotlib.text import Text
 
 import soap
 from soap import recipes, zoo
-from soap.evaluation import fingerprint
-from soap.paper import figure_data, figure_list
-from soap.paper.example_images import Examples
-from soap.paper.figure_data import FigureData
-from soap.paper.figure_list import FIGURES, SWEEPS, FileInput, InputOptions, SweepInput, TimingInput
+from soap.evaluation import PAPER, fingerprint
+from soap.paper.figure_data import FIGURES, FigureData, FigureInput
+from soap.paper.figure_records import RECORDS, read, record_path
 from soap.paper.figures import DRAWINGS
-from soap.paper.radius_curve import RadiusCurve
-from soap.paper.sweeps import fixed_radii
-from soap.report.drawing import LIGHT
+from soap.paper.job_runner import JobRunner, run_jobs
+from soap.paper.jobs import TrainingJob, plan_figure
+from soap.paper.sweeps import SWEEPS
 from soap.results import Store
 
 KEPT = Path(__file__).parents[2] / "results" / "figures"
@@ -28,160 +25,98 @@ MODEL = "mnist-fcn-dr"
 
 @pytest.fixture
 def digits(monkeypatch):
-    """The bundled digits in place of MNIST; loads are noted."""
-    loaded = []
+    """The bundled digits in place of MNIST, and no slow attack."""
     mini = soap.data.load("mnist-mini").take(40)
-
-    def load(name, split, *, root):
-        loaded.append((name, split, root))
-        return dataclasses.replace(mini, name=name)
-
-    monkeypatch.setattr(soap.data, "load", load)
-    return loaded
+    monkeypatch.setattr(soap.data, "load", lambda name, split, *, root: dataclasses.replace(mini, name=name))
+    monkeypatch.setitem(PAPER, "mnist", {name: one for name, one in PAPER["mnist"].items() if name != "cw"})
 
 
-@pytest.fixture(scope="module")
-def model():
-    return soap.load(MODEL)
+def run(folder, name, **plan):
+    """Make what a figure lacks of `MODEL`; returns the run's result and the data afterwards."""
+    store = Store(folder / "rows.jsonl")
+    stop = plan.pop("stop", lambda: False)
+    runner = JobRunner(
+        store=store, runs=folder / "runs", figures=folder, device=torch.device("cpu"), batch_size=10, stop=stop
+    )
+    data = FigureData(folder=folder, rows=store.read())
+    inputs = [one for one in FIGURES[name].inputs if one.model == MODEL and one.missing(data)]
+    done = run_jobs(plan_figure(inputs, weights=runner.weights, **plan), runner)
+    return done, FigureData(folder=folder, rows=store.read())
 
 
-@pytest.fixture(scope="module")
-def quick():
-    """The attacks of the figures of examples, but for the slow one."""
-    return {name: attack for name, attack in figure_list.PAPER["mnist"].items() if name != "cw"}
-
-
-def options(folder, **others):
-    return InputOptions(folder=folder, store=Store(folder / "rows.jsonl"), **others)
-
-
-def test_the_names_are_those_of_the_drawings_and_of_the_words():
-    words = tomllib.loads((resources.files("soap.paper") / "figures.toml").read_text(encoding="utf-8"))
-    assert list(FIGURES) == list(DRAWINGS) == list(words)
-    assert all(set(entry) == {"title", "caption"} for entry in words.values())
-    assert [name for name in FIGURES if name.startswith("figure")] == [f"figure-{k}" for k in range(1, 11)]
-
-
-@pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
-def test_every_figure_has_words(figure):
-    assert figure.title
-    assert figure.caption.endswith(".")
+def test_the_names_are_those_of_the_drawings():
+    assert list(FIGURES) == list(DRAWINGS)
+    assert all(figure.title and figure.caption.endswith(".") for figure in FIGURES.values())
+    assert len(FIGURES["figure-7"].inputs) == 18
+    kinds = {one.kind for figure in FIGURES.values() for one in figure.inputs}
+    assert kinds == {*SWEEPS, *RECORDS, "timing"}
 
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
 def test_what_the_data_lack_the_drawing_lacks_too(figure, tmp_path):
-    material = FigureData(folder=tmp_path)
-    missing = figure.missing(material)
+    data = FigureData(folder=tmp_path)
+    missing = figure.missing(data)
     assert len(missing) == len(figure.inputs)
-    drawn = DRAWINGS[figure.name](material, LIGHT)
+    drawn = DRAWINGS[figure.name](data)
     said = " ".join(text.get_text().replace("\n", " ") for text in drawn.findobj(Text))
-    for piece in figure.inputs:
-        name = getattr(piece, "recipe", None) or getattr(piece, "name", None) or piece.model
-        assert re.search(rf"no [\w ]+ {name}\b", said), name
-        assert any(name in words for words in missing)
-        assert name in recipes.names() or (isinstance(piece, FileInput) and piece.model is None)
+    for source in figure.inputs:
+        assert re.search(rf"no [\w ]+ {source.model}\b", said), source.model
+        assert any(source.model in words for words in missing)
+        assert source.model in recipes.names()
 
 
-def test_models_are_those_whose_weights_help():
-    assert FIGURES["figure-8"].models == ("mnist-fcn-dr", "mnist-cnn-dr")
-    assert FIGURES["figure-7"].models == FIGURES["figure-1"].models == FIGURES["figure-6"].models == ()
-    assert len(FIGURES["figure-7"].inputs) == 18
-
-
-def test_files_are_gathered_once_for_the_same_weights(tmp_path, digits, model, quick, monkeypatch):
-    monkeypatch.setitem(figure_list.PAPER, "mnist", quick)
-    root = tmp_path / "root"
-    made = {
-        name: FIGURES[name].make_inputs({MODEL: model}, options(tmp_path, data_root=root, limit=20))
-        for name in ("figure-2", "figure-3", "figure-8")
-    }
-    assert made == {
-        "figure-2": ["images of mnist-fcn-dr under every attack"],
-        "figure-3": ["auxiliary losses of mnist-fcn-dr against the radius"],
-        "figure-8": [],  # the same images; those of the CNN are not to be had
-    }
-    assert digits == [("mnist", "test", root)] * 2
-    shown = figure_data.read(tmp_path / figure_data.file_name(Examples, MODEL), Examples)
-    assert shown.attacks == tuple(name for name in quick if name != "none")
-    assert len(shown.truth) == 10
-    curve = figure_data.read(tmp_path / figure_data.file_name(RadiusCurve, MODEL), RadiusCurve)
-    assert (curve.n, curve.eps_adv) == (20, pytest.approx(0.3, abs=1e-6))
-    material = FigureData(folder=tmp_path)
-    assert FIGURES["figure-2"].missing(material) == []
-    assert FIGURES["figure-8"].missing(material) == ["no images of mnist-cnn-dr yet"]
-
-    other = soap.load(MODEL)
-    with soap._runtime.isolation.preserved_random_state():
-        next(other.parameters()).data.mul_(1.01)
-    again = FIGURES["figure-3"].make_inputs({MODEL: other}, options(tmp_path, limit=20))
-    assert again == ["auxiliary losses of mnist-fcn-dr against the radius"]
-    assert figure_data.read(tmp_path / figure_data.file_name(RadiusCurve, MODEL), RadiusCurve).provenance[
-        "weights_sha256"
-    ] == fingerprint(other)
+@pytest.mark.parametrize(("name", "kind"), [("figure-2", "examples"), ("figure-3", "curve")])
+def test_a_record_is_made_once_from_the_bundled_weights(tmp_path, digits, name, kind):
+    done, data = run(tmp_path, name, limit=20)
+    assert (done.finished, done.done) == (True, 1)
+    record = data.get(kind, MODEL)
+    assert record.provenance["weights_sha256"] == fingerprint(zoo.load(MODEL))
+    if kind == "examples":
+        assert (record.attacks, len(record.truth)) == (("fgsm", "pgd", "df"), 10)
+    else:
+        assert (record.n, record.eps_adv) == (20, pytest.approx(0.3, abs=1e-6))
+    assert run(tmp_path, name)[0].jobs == 0
 
 
 @pytest.mark.parametrize("name", ["figure-5", "ablation-radius"])
-def test_rows_are_measured_once_and_then_nothing_of_the_model_is_missing(tmp_path, digits, model, name):
-    store = Store(tmp_path / "rows.jsonl")
-    figure, (piece, *_) = FIGURES[name], FIGURES[name].inputs
-    before = figure.missing(FigureData(folder=tmp_path))
-    assert figure.make_inputs({MODEL: model}, options(tmp_path, limit=3)) == [piece.need]
-    after = figure.missing(FigureData(folder=tmp_path, rows=store.read()))
-    assert after == before[1:]
-    assert len(SWEEPS[piece.sweep].find(store.read(), MODEL)) == SWEEPS[piece.sweep].cells
-    assert figure.make_inputs({MODEL: model}, options(tmp_path, limit=3)) == []
+def test_rows_are_measured_once_and_then_nothing_of_the_model_is_missing(tmp_path, digits, name):
+    source, *others = FIGURES[name].inputs
+    calls = iter(range(1000))
+    part, data = run(tmp_path, name, limit=3, stop=lambda: next(calls) >= 12)
+    assert not part.finished
+    found = len(SWEEPS[source.kind].find(data.rows, MODEL))
+    assert 0 < found < SWEEPS[source.kind].size
+    assert source.missing(data) == f"only {found} of {SWEEPS[source.kind].size} {source.need} yet"
+    done, data = run(tmp_path, name, limit=3)
+    assert done.finished
+    assert len(FIGURES[name].missing(data)) == len(others)
+    assert run(tmp_path, name, limit=3)[0].jobs == 0
 
 
-def test_a_sweep_cut_off_tells_how_far_it_came(tmp_path, digits, model):
-    rows = fixed_radii(model, soap.data.load("mnist", "test", root=None).take(3), (0.0, 0.1))
-    words = FIGURES["ablation-radius"].missing(FigureData(folder=tmp_path, rows=rows))
-    assert words[0] == "only 3 of 12 rows of mnist-fcn-dr with one radius for all images yet"
-
-
-def test_views_need_no_model(tmp_path, monkeypatch):
-    seen = soap.data.load("mnist-mini").take(20)
-    classes = (*seen.classes[:7], "horse", *seen.classes[8:])
-    monkeypatch.setattr(soap.data, "load", lambda name, *_, **__: dataclasses.replace(seen, name=name, classes=classes))
-    assert FIGURES["figure-6"].make_inputs({}, options(tmp_path)) == ["an image of cifar10 as the tasks see it"]
-    assert FIGURES["figure-6"].missing(FigureData(folder=tmp_path)) == []
-    assert FIGURES["figure-6"].make_inputs({}, options(tmp_path)) == []
-
-
-def test_a_stop_is_asked_before_every_piece(tmp_path, digits, model):
-    done = FIGURES["figure-3"].make_inputs({MODEL: model}, options(tmp_path, limit=5, stop=lambda: True))
-    assert (done, digits) == ([], [])
+def test_a_model_without_weights_is_trained_first():
+    source = FigureInput("curve", MODEL)
+    training, measuring = plan_figure([source], weights=lambda recipe, seed: None, epochs=3, limit=50)
+    assert training == TrainingJob(recipe=MODEL, seed=0, epochs=3)
+    assert (measuring.source, measuring.n) == (source, 50)
+    assert measuring.work < plan_figure([source], weights=lambda recipe, seed: KEPT)[0].work
 
 
 def test_timings_are_found_by_what_and_model_and_their_mean(tmp_path):
-    def missing(*rows):
-        seconds = {"median": 1.0} | ({"mean": 1.0} if rows[-1:] == ("mean",) else {})
-        timings = [
-            {"what": what, "model": model, "paths": {"ours": {"seconds": seconds}}}
-            for what, model in (row.split() for row in rows if row != "mean")
-        ]
-        return TimingInput("mnist-fcn-dr").missing(FigureData(folder=tmp_path, timings=timings))
+    def missing(what, model, **seconds):
+        row = {"what": what, "model": model, "paths": {"ours": {"seconds": {"median": 1.0, **seconds}}}}
+        return FigureInput("timing", MODEL).missing(FigureData(folder=tmp_path, timings=[row]))
 
-    command = "(soap bench train --alone --epochs 30 --model mnist-fcn-dr)"
-    assert missing("purify mnist-fcn-dr", "train mnist-cnn-dr", "mean") == f"no timing of mnist-fcn-dr yet {command}"
-    assert missing("train mnist-fcn-dr") == f"no mean over the epochs of mnist-fcn-dr yet {command}"
-    assert missing("purify mnist-fcn-dr", "train mnist-fcn-dr", "mean") is None
-    made = FIGURES["figure-7"].make_inputs({}, options(tmp_path))
-    assert made == []  # `soap bench` alone times
+    assert missing("train", MODEL, mean=1.0) is None
+    for other in (("purify", MODEL), ("train", "mnist-cnn-dr")):
+        assert f"(soap bench train --alone --epochs 30 --model {MODEL})" in missing(*other, mean=1.0)
+    assert missing("train", MODEL) is not None  # the older format
 
 
 def test_what_is_kept_was_made_with_the_bundled_weights_and_is_small():
-    """Stale files fail here: remove them and gather again."""
-    kept = {path.name: path for path in KEPT.glob("*.npz")}
+    """Stale files fail here: remove them and make them again."""
+    assert sum(path.stat().st_size for path in KEPT.glob("*.npz")) < 3_000_000
+    kept = [(kind, name) for kind in RECORDS for name in zoo.names() if record_path(KEPT, kind, name).exists()]
     assert kept
-    assert sum(path.stat().st_size for path in kept.values()) < 3_000_000
-    for name in zoo.names():
-        weights = fingerprint(zoo.load(name))
-        for kind in (RadiusCurve, Examples):
-            file = figure_data.file_name(kind, name)
-            if file in kept:
-                assert figure_data.read(kept[file], kind).provenance["weights_sha256"] == weights, file
-
-
-def test_pieces_of_sweeps_name_sweeps():
-    named = {piece.sweep for figure in FIGURES.values() for piece in figure.inputs if isinstance(piece, SweepInput)}
-    assert named == set(SWEEPS)
+    for kind, name in kept:
+        record = read(record_path(KEPT, kind, name), RECORDS[kind])
+        assert record.provenance["weights_sha256"] == fingerprint(zoo.load(name)), (kind, name)

@@ -8,20 +8,18 @@ from matplotlib.container import BarContainer
 from paper_samples import sample_timings, timing
 
 from soap.bench import read
-from soap.paper.epoch_times import NETWORKS, comparable, seconds
-from soap.paper.figure_data import FigureData
-from soap.paper.figures.bars import draw_training_time
-from soap.report.drawing import LIGHT
+from soap.paper.bar_charts import draw_training_time
+from soap.paper.figure_data import NETWORKS, FigureData, comparable, seconds
 
 RESULTS = Path(__file__).parents[2] / "results"
 
 
 def panels_of(timings):
-    return draw_training_time(FigureData(folder=Path("not there"), timings=timings), LIGHT).axes
+    return draw_training_time(FigureData(folder=Path("not there"), timings=timings)).axes
 
 
 def chosen(rows, models=("a", "b")):
-    return {model: seconds(row) for model, row in comparable(rows, models).items()}
+    return {model: seconds(row)["mean"] for model, row in comparable(rows, models).items()}
 
 
 def note(*rows):
@@ -65,10 +63,8 @@ def test_one_machine_one_way_and_the_latest_of_equals():
         ([timing("a", 1.0), timing("a", 2.0, epochs=3, device="x", date="2027")], {"a": 1.0}),
         # the latest of ways with as many methods and epochs
         ([timing("a", 1.0, date="2027"), timing("a", 2.0, device="x")], {"a": 1.0}),
-        # a mean before many without
+        # rows of the older format, without a mean, do not count
         ([timing("a", 1.0, old=True), timing("b", 2.0, old=True), timing("a", 3.0, epochs=1, date="2025")], {"a": 3.0}),
-        # without any mean the medians
-        ([timing("a", 1.0, old=True, epochs=2), timing("b", 2.0, old=True, epochs=3)], {"a": 1.0, "b": 2.0}),
     ],
 )
 def test_which_timings_are_shown(rows, wanted):
@@ -83,15 +79,13 @@ def test_the_panel_says_what_its_bars_are_the_mean_of():
     assert note(timing(one, 1.0, steps=40), timing(two, 1.0)) == ["mean of 30 epochs", "some of 40 steps, scaled"]
     mixed = timing(one, 1.0, steps=40), timing(two, 1.0, epochs=3, steps=60)
     assert note(*mixed) == ["mean of 3 to 30 epochs", "of 40 to 60 steps, scaled"]
-    assert note(timing(one, 1.0, old=True, epochs=3)) == ["median of 3 epochs"]
     title = panels_of([timing(one, 1.0, precision="bf16")])[0].get_title("right")
     assert title.startswith("a GPU, bf16\n")
 
 
-@pytest.mark.parametrize("old", [True, False])
-def test_a_bar_without_a_deviation_has_no_whisker(old):
-    row = timing("mnist-fcn-dr", 1.5, old=old, epochs=1)
-    row["paths"]["ours"]["seconds"] |= {} if old else {"deviation": 0.0}
+def test_a_bar_without_a_deviation_has_no_whisker():
+    row = timing("mnist-fcn-dr", 1.5, epochs=1)
+    row["paths"]["ours"]["seconds"]["deviation"] = 0.0
     (group,) = [group for group in panels_of([row])[0].containers if isinstance(group, BarContainer)]
     assert group.patches[0].get_width() == 1.5
     assert group.errorbar is None
@@ -99,7 +93,7 @@ def test_a_bar_without_a_deviation_has_no_whisker(old):
 
 def test_the_committed_rows_are_drawn():
     rows = [row for path in sorted(RESULTS.glob("bench-*.jsonl")) for row in read(path)]
-    kept = [comparable(rows, [f"{network}-{method}" for method in methods]) for network, methods in NETWORKS.items()]
+    kept = [comparable(rows, models) for models in NETWORKS.values()]
     shown = [sum(isinstance(group, BarContainer) for group in panel.containers) for panel in panels_of(rows)]
     assert shown == [*map(len, kept)]
     assert sum(shown) > 0

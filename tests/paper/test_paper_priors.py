@@ -15,7 +15,7 @@ from soap.errors import InputError
 from soap.evaluation import PAPER, fingerprint
 from soap.paper.job_runner import WEIGHTS
 from soap.paper.jobs import EvaluationJob, TrainingJob, plan_jobs
-from soap.paper.row_queries import CellQuery
+from soap.paper.tables import CellQuery
 from soap.purifiers import DefenseGAN
 from soap.report.row_text import training_text
 from soap.specs import DefenceSpec
@@ -45,7 +45,7 @@ def go(folder: Path, wanted, **options):
 
 def test_the_prior_is_trained_once_whatever_trainings_stand_behind_it():
     jobs = plan_jobs([*BARE, BEHIND], [], weights=nowhere, seeds=(0, 1))
-    attack = {"attack": "fgsm", "purifiers": (), "n": 30, "priors": ("tiny-prior",)}
+    attack = {"attack": "fgsm", "n": 30, "purified": (BEHIND,)}
     assert jobs == [
         TrainingJob(recipe="tiny-no-def", seed=0, epochs=2),
         TrainingJob(recipe="tiny-prior", seed=0, epochs=2),
@@ -54,7 +54,7 @@ def test_the_prior_is_trained_once_whatever_trainings_stand_behind_it():
         EvaluationJob(recipe="tiny-no-def", seed=1, **attack),
     ]
     assert jobs[2].title == "tiny-no-def: fgsm on 30 images, bare, tiny-prior"
-    assert jobs[2].work > EvaluationJob(recipe="tiny-no-def", seed=0, attack="fgsm", purifiers=(), n=30).work
+    assert jobs[2].work > EvaluationJob(recipe="tiny-no-def", seed=0, attack="fgsm", n=30).work
     assert jobs[1].work > 0
     assert plan_jobs([BEHIND], [row_for(BEHIND)], weights=nowhere) == []
     other = replace(DEFENCE, settings={**DEFENCE.settings, "steps": 4})
@@ -103,7 +103,8 @@ def test_bundled_weights_are_taken_and_those_of_a_trial_refused(tmp_path, monkey
     assert (again.jobs, again.done, len(again.rows), folder.exists()) == (1, 1, 2, False)
     tensors, metadata = tensor_files.load_tensors(tmp_path / "zoo/tiny-prior.safetensors")
     (tmp_path / "zoo/tiny-prior.safetensors").unlink()
-    text = metadata["recipe"].replace("lr = 0.001", "lr = 0.01")
+    text = metadata["recipe"].replace("lr = 1e-3", "lr = 1e-2")
+    assert text != metadata["recipe"]
     tensor_files.save_tensors(folder / WEIGHTS, tensors, {**metadata, "recipe": text})
     with pytest.raises(InputError, match=r"was not trained by the recipe tiny-prior .* move its folder"):
         go(tmp_path, [BEHIND], results=tmp_path / "third.jsonl")

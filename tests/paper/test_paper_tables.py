@@ -5,9 +5,7 @@ import pytest
 from soap import recipes
 from soap.evaluation import PAPER
 from soap.paper import tables
-from soap.paper.architectures import TextTable
-from soap.paper.row_queries import BlackBoxQuery
-from soap.paper.tables import TABLES, PaperTable, explanation
+from soap.paper.tables import TABLES, PaperTable, TextTable, explanation
 from soap.recipes import generative
 from soap.specs import BARE, defence_spec
 
@@ -113,7 +111,7 @@ def test_every_wanted_names_what_exists(name):
         assert wanted.epochs == plan.training.epochs
         assert not wanted.defence.purifies or plan.purifier is not None or wanted.prior in generative.names()
         assert wanted.prior is None or generative.read(wanted.prior).data == plan.data
-        if isinstance(wanted, BlackBoxQuery):
+        if wanted.protocol == "black-box":
             assert wanted.attack in ("substitute-fcn", "substitute-cnn")
             assert wanted.n == 9850
         else:

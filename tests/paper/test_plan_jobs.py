@@ -10,7 +10,7 @@ from soap.attacks import FGSM, PGD
 from soap.errors import InputError
 from soap.paper.job_runner import duration_text
 from soap.paper.jobs import EvaluationJob, TrainingJob, plan_jobs
-from soap.paper.row_queries import BlackBoxQuery, CellQuery
+from soap.paper.tables import CellQuery
 from soap.specs import attack_spec
 
 pytestmark = pytest.mark.usefixtures("own_recipes")
@@ -26,23 +26,30 @@ def test_a_model_is_trained_once_and_each_attack_is_made_once_cheap_ones_first()
         CellQuery(recipe=lc, attack="pgd", eps_pfy="min-aux", gradient="stop"),
         CellQuery(recipe="mnist-fcn-no-def", attack="fgsm"),
         CellQuery(recipe="mnist-fcn-no-def", attack="fgsm", eps_pfy="min-aux"),  # nothing to purify with
-        BlackBoxQuery(recipe="mnist-fcn-dr", attack="substitute-cnn", eps_pfy="oracle"),
+        CellQuery(recipe="mnist-fcn-dr", attack="substitute-cnn", eps_pfy="oracle", n=9_850),
     ]  # fmt: skip
     jobs = plan_jobs(wanted, [], weights=lambda recipe, seed: Path("x") if recipe == "mnist-fcn-dr" else None)
-    both = (("min-aux", None), ("oracle", None))
+
+    def both(attack):
+        return tuple(CellQuery(recipe=lc, attack=attack, eps_pfy=choice) for choice in ("min-aux", "oracle"))
+
+    oracle = CellQuery(recipe="mnist-fcn-dr", attack="substitute-cnn", eps_pfy="oracle", n=9_850)
     pgd = jobs[3]
     assert jobs == [
         TrainingJob(recipe=lc, seed=0, epochs=200),
-        *(EvaluationJob(recipe=lc, seed=0, attack=attack, purifiers=both, n=10_000) for attack in ("none", "fgsm")),
+        *(
+            EvaluationJob(recipe=lc, seed=0, attack=attack, purified=both(attack), n=10_000)
+            for attack in ("none", "fgsm")
+        ),
         pgd,
-        *(EvaluationJob(recipe=lc, seed=0, attack=attack, purifiers=both, n=10_000) for attack in ("df", "cw")),
+        *(EvaluationJob(recipe=lc, seed=0, attack=attack, purified=both(attack), n=10_000) for attack in ("df", "cw")),
         TrainingJob(recipe="mnist-fcn-no-def", seed=0, epochs=100),
-        EvaluationJob(recipe="mnist-fcn-no-def", seed=0, attack="fgsm", purifiers=(), n=10_000),
-        EvaluationJob(recipe="mnist-fcn-dr", seed=0, attack="substitute-cnn", purifiers=(("oracle", None),), n=9_850),
+        EvaluationJob(recipe="mnist-fcn-no-def", seed=0, attack="fgsm", n=10_000),
+        EvaluationJob(recipe="mnist-fcn-dr", seed=0, attack="substitute-cnn", purified=(oracle,), n=9_850),
     ]
     assert isinstance(pgd, EvaluationJob)
-    assert (pgd.attack, [choice for choice, _ in pgd.purifiers]) == ("pgd", ["min-aux", "oracle", "min-aux"])
-    assert [gradient or "paper" for _, gradient in pgd.purifiers] == ["paper", "paper", "stop"]
+    assert (pgd.attack, [cell.eps_pfy for cell in pgd.purified]) == ("pgd", ["min-aux", "oracle", "min-aux"])
+    assert [cell.gradient or "paper" for cell in pgd.purified] == ["paper", "paper", "stop"]
     assert len({job.title for job in jobs}) == len(jobs)
     assert "min-aux (stop)" in pgd.title
 
@@ -54,7 +61,7 @@ def test_what_rows_fill_is_not_planned_and_other_settings_fill_nothing():
     assert plan_jobs(wanted, [replace(row, provenance=replace(row.provenance, training=None)) for row in there],
                 weights=nowhere) == []  # fmt: skip
     left = plan_jobs(wanted, there[1:], weights=nowhere)
-    assert left[1:] == [EvaluationJob(recipe="tiny-dr", seed=0, attack="pgd", purifiers=(), n=30)]
+    assert left[1:] == [EvaluationJob(recipe="tiny-dr", seed=0, attack="pgd", n=30)]
     whole = plan_jobs(wanted[1:2], [], weights=nowhere)
     assert len(whole) == 2
     for other in (
@@ -114,12 +121,12 @@ def test_an_unknown_attack_or_recipe_is_refused():
 
 def test_the_work_of_jobs_is_in_a_sensible_order():
     def evaluation(attack: str, recipe: str = "cifar10-resnet18-lc", **changed: object) -> float:
-        given = {"seed": 0, "attack": attack, "purifiers": (), "n": 10_000, **changed}
+        given = {"seed": 0, "attack": attack, "n": 10_000, **changed}
         return EvaluationJob(recipe=recipe, **given).work
 
     attacks = [evaluation(attack) for attack in ("none", "fgsm", "pgd", "df", "cw")]
     assert attacks == sorted(attacks)
-    assert evaluation("pgd", purifiers=(("min-aux", None),)) > evaluation("pgd")
+    assert evaluation("pgd", purified=tuple(cells("pgd", choices=("min-aux",)))) > evaluation("pgd")
     assert evaluation("pgd", n=1_000) == pytest.approx(evaluation("pgd") / 10)
     sizes = ("mnist-fcn-dr", "mnist-cnn-dr", "cifar10-resnet18-rp", "cifar10-wide-resnet28-rp")
     assert [evaluation("pgd", recipe) for recipe in sizes] == sorted(evaluation("pgd", recipe) for recipe in sizes)

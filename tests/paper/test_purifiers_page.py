@@ -14,11 +14,11 @@ from soap import zoo
 from soap._files import tensor_files
 from soap.attacks import PGD
 from soap.evaluation import fingerprint
-from soap.evaluation.verdict import NOTHING
+from soap.evaluation.verdict import INVALID
 from soap.paper.pages import purifiers as tool
 from soap.paper.render import DOCS, RESULTS
-from soap.paper.row_queries import CellQuery
 from soap.paper.rows import committed_rows
+from soap.paper.tables import CellQuery
 from soap.recipes import generative
 from soap.recipes.purifiers import NAMES
 from soap.results import Store
@@ -55,7 +55,12 @@ def test_without_rows_it_says_so():
 def test_a_line_shows_its_own_rows_and_the_cost_of_the_purifier():
     rows = [*figures("none"), *figures("hedge")]
     assert line(rows, "hedge").cells()[1:4] == ("Hedge", "75.0 [72.2, 77.6]", "25.0 [22.4, 27.8]")
-    assert line(rows, "hedge").cells()[-2:] == ("1,000", "1 ms (a machine)")  # a second for a thousand
+    assert line(rows, "hedge").cells()[4:] == (
+        "1,000",
+        tool.ABSENT,
+        tool.ABSENT,
+        "1 ms (a machine)",
+    )  # a second for a thousand
     assert line(rows, "none").cells()[-1] == tool.ABSENT
     assert line(rows, "anti-adversary").pgd is None
 
@@ -86,7 +91,7 @@ def test_more_images_count_before_a_later_date():
     assert line([*again, *early], "hedge").pgd.provenance.date[:4] == "2027"
 
 
-def suite(folder, defences, name="full", verdict="UPPER BOUND ONLY"):
+def suite(folder, defences, name="full", verdict="CHECKS WARNED"):
     for defence in defences:
         for row in figures(defence):
             what = "worst" if row.attack.name == "pgd" else "clean"
@@ -100,7 +105,10 @@ def suite(folder, defences, name="full", verdict="UPPER BOUND ONLY"):
 def test_the_worst_case_is_that_of_the_purifiers_own_run(tmp_path):
     suite(tmp_path / "purifiers" / f"{MODEL}-hedge", ["hedge", "none"])
     shown = line([], "hedge", tmp_path)
-    assert (shown.worst.correct, shown.cells()[4:7]) == (250, ("25.0 [22.4, 27.8]", "UPPER BOUND ONLY", "1,000"))
+    assert (shown.worst.correct, shown.cells()[4:7]) == (
+        250,
+        (tool.ABSENT, "25.0 [22.4, 27.8], n = 1,000", "CHECKS WARNED"),
+    )
     assert line([], "none", tmp_path).worst is None
     suite(tmp_path / "adaptive" / MODEL, ["hedge", "none"])  # a purifier's run says nothing of the model bare
     assert line([], "none", tmp_path).worst is None
@@ -110,16 +118,18 @@ def test_the_worst_case_is_that_of_the_purifiers_own_run(tmp_path):
 
 def test_a_part_of_the_suite_is_named_and_every_run_has_its_reasons_and_command(tmp_path):
     assert tool.suites(tmp_path) == "None is measured yet."
-    suite(tmp_path / "purifiers" / f"{MODEL}-hedge", ["hedge", "none"], name="bpda")
-    assert line([], "hedge", tmp_path).cells()[4] == "25.0 [22.4, 27.8], bpda alone"
+    suite(tmp_path / "purifiers" / f"{MODEL}-hedge", ["hedge", "none"], name="straight-through")
+    assert line([], "hedge", tmp_path).cells()[5] == "25.0 [22.4, 27.8], n = 1,000, straight-through alone"
     (told,) = tool.suites(tmp_path).splitlines()
-    assert told.startswith(f"- `{MODEL}`, Hedge: UPPER BOUND ONLY: check 9, restarts: more break. ")
-    assert told.endswith(f"`soap evaluate {MODEL} --suite bpda`")
+    assert told.startswith(f"- `{MODEL}`, Hedge: CHECKS WARNED: check 9, restarts: more break. ")
+    assert told.endswith(f"`soap evaluate {MODEL} --suite straight-through`")
 
 
 def test_a_figure_that_a_check_voids_is_not_printed(tmp_path):
-    suite(tmp_path / "purifiers" / f"{MODEL}-hedge", ["hedge"], name="bpda", verdict=NOTHING)
-    assert line([], "hedge", tmp_path).cells()[4:6] == ("no number, bpda alone", NOTHING)
+    suite(tmp_path / "purifiers" / f"{MODEL}-hedge", ["hedge"], name="straight-through", verdict=INVALID)
+    assert line([], "hedge", tmp_path).cells()[5:7] == (f"{tool.ABSENT}, straight-through alone", INVALID)
+    (told,) = tool.suites(tmp_path).splitlines()
+    assert "INVALID: No accuracy under attack is shown, because a check failed (check 9, restarts: more break)" in told
 
 
 def test_committed_figures_are_shown():

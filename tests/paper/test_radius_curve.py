@@ -14,8 +14,8 @@ from soap import SOAP, FileError, InputError
 from soap.attacks import PGD
 from soap.data import Dataset
 from soap.evaluation.provenance import fingerprint
-from soap.paper import figure_data
-from soap.paper.radius_curve import RadiusCurve, measure_radius_curve
+from soap.paper import figure_records
+from soap.paper.figure_records import RadiusCurve, measure_radius_curve
 
 ATTACK = PGD(eps=0.25, step_size=0.1, steps=4)
 
@@ -38,7 +38,7 @@ def test_against_a_plain_loop(task):
     model, data = tiny_model(task), images()
     before, pixels = state_of(model), data.x.clone()
     calls: list[tuple[str, int, int]] = []
-    got = measure_radius_curve(model, data, ATTACK, batch=4, watch=lambda *call: calls.append(call))
+    got = measure_radius_curve(model, data, ATTACK, batch_size=4, watch=lambda *call: calls.append(call))
     assert state_of(model) == before
     assert torch.equal(data.x, pixels)
     x_adv = ATTACK(model, data.x, data.y)
@@ -86,11 +86,11 @@ def test_radii_and_losses_go_together():
 
 
 def test_it_comes_back_from_its_file_whole(tmp_path):
-    path = tmp_path / "new" / figure_data.file_name(RadiusCurve, "m")
-    figure_data.save(path, curve())
-    assert figure_data.read(path, RadiusCurve) == curve()
+    path = figure_records.record_path(tmp_path / "new", "curve", "m")
+    figure_records.save(path, curve())
+    assert figure_records.read(path, RadiusCurve) == curve()
     first = path.read_bytes()
-    figure_data.save(path, curve())
+    figure_records.save(path, curve())
     assert path.read_bytes() == first  # the same content is the same file
     with np.load(path, allow_pickle=False) as archive:
         about = json.loads(archive["about"].tobytes())
@@ -117,10 +117,12 @@ def damaged(path, how):
         case "no JSON":
             np.savez(path, about=np.frombuffer(b"{", np.uint8))
         case "other kind":
-            figure_data.save(path, Other(**{field.name: getattr(curve(), field.name) for field in fields(RadiusCurve)}))
+            figure_records.save(
+                path, Other(**{field.name: getattr(curve(), field.name) for field in fields(RadiusCurve)})
+            )
         case "a field too few":
             facts = {"model": "m"}
-            about = {"schema": figure_data.SCHEMA, "kind": "RadiusCurve", "facts": facts}
+            about = {"schema": figure_records.SCHEMA, "kind": "RadiusCurve", "facts": facts}
             np.savez(path, about=np.frombuffer(json.dumps(about).encode(), np.uint8))
 
 
@@ -130,17 +132,17 @@ def damaged(path, how):
 )
 def test_a_damaged_file_is_named(tmp_path, how):
     path = tmp_path / "curve.npz"
-    figure_data.save(path, curve())
+    figure_records.save(path, curve())
     damaged(path, how)
     with pytest.raises(FileError, match=r"curve\.npz: cannot be read as RadiusCurve .* makes it again"):
-        figure_data.read(path, RadiusCurve)
+        figure_records.read(path, RadiusCurve)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileError, match=r"none\.npz: no such file"):
-        figure_data.read(tmp_path / "none.npz", RadiusCurve)
+        figure_records.read(tmp_path / "none.npz", RadiusCurve)
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match="batch is 0"):
-        measure_radius_curve(tiny_model(), images(), ATTACK, batch=0)
+    with pytest.raises(InputError, match="batch_size is 0"):
+        measure_radius_curve(tiny_model(), images(), ATTACK, batch_size=0)

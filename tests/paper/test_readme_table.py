@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from soap.evaluation.verdict import NOTHING
-from soap.paper.pages.adaptive import committed_runs
-from soap.paper.pages.readme import bundled_rows, evaluated_models_table
+from soap.evaluation.verdict import INVALID, RobustnessVerdict
+from soap.paper.pages.suite_runs import ABSENT, bundled_rows, committed_runs, evaluated_models_table
 from soap.paper.render import RESULTS
 
 RUNS, ROWS = committed_runs(RESULTS / "adaptive"), bundled_rows()
@@ -26,8 +25,8 @@ def test_every_run_has_a_line_with_its_numbers():
         assert clean.startswith(f"{100 * own['none'].accuracy:.1f} [")
         assert pgd.startswith(f"{100 * own['pgd'].accuracy:.1f} [")
         assert worst.startswith(f"**{100 * row.accuracy:.1f} [")
-        assert worst.endswith(f"n = {row.n:,}")
-        assert verdict == run.verdict
+        assert worst.endswith(f"n = {row.n:,}**")
+        assert verdict == run.verdict.name
 
 
 def test_gradients_of_one_model_have_lines_of_their_own():
@@ -36,5 +35,5 @@ def test_gradients_of_one_model_have_lines_of_their_own():
 
 
 def test_a_void_run_has_no_worst_case():
-    (cells,) = lines([replace(RUNS[0], verdict=NOTHING)])[2:]
-    assert cells[4:] == ["no number", NOTHING]
+    (cells,) = lines([replace(RUNS[0], verdict=RobustnessVerdict(name=INVALID, reasons=()))])[2:]
+    assert cells[4:] == [f"**{ABSENT}**", INVALID]

@@ -12,14 +12,6 @@ def test_page_is_up_to_date(path):
     assert render.rendered(path) == path.read_text(encoding="utf-8"), f"{path.name} is out of date: run make render"
 
 
-def test_html_page_of_results_is_written_to_the_named_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["render", "--html", str(tmp_path / "results.html")])
-    assert render.main() == 0
-    page = (tmp_path / "results.html").read_text(encoding="utf-8")
-    assert page.count("<caption>") == 9
-    assert len(page.encode()) < 400_000
-
-
 def test_check_names_pages_that_are_out_of_date_and_writes_nothing(tmp_path, monkeypatch, capsys):
     page = tmp_path / "README.md"
     page.write_text("old")

@@ -1,4 +1,4 @@
-"""Sweeps against the same figures computed by hand, their store across a stop, and their rows found again."""
+"""Sweeps against the same numbers computed by hand, their store across a stop, and their rows found again."""
 
 import dataclasses
 
@@ -11,21 +11,19 @@ from soap import SOAP, InputError
 from soap.attacks import FGSM, PGD, AuxiliaryAwarePGD
 from soap.auxiliary import all_turns
 from soap.data import Dataset
-from soap.evaluation import Clean, evaluate_transfer
-from soap.paper import row_queries
-from soap.paper.sweeps import (
-    BETAS,
-    auxiliary_aware,
-    fixed_radii,
-    label_leaking,
-    paper_pgd,
-    rotation_losses,
-    steps_heat_map,
-)
+from soap.evaluation import PAPER, Clean, evaluate_transfer
+from soap.paper import sweeps
+from soap.paper.sweeps import BETAS, SWEEPS
 from soap.report.row_text import eps_text
 from soap.results import Store
 
 ATTACK = PGD(eps=0.2, step_size=0.1, steps=3)
+ATTACKS = {"none": Clean(), "fgsm": FGSM(eps=0.3), "pgd": ATTACK}
+
+
+@pytest.fixture
+def few_betas(monkeypatch):
+    monkeypatch.setattr(sweeps, "BETAS", (-10.0, 0.0, 1.5))
 
 
 def images(n: int = 17, name: str = "noise") -> Dataset:
@@ -35,25 +33,30 @@ def images(n: int = 17, name: str = "noise") -> Dataset:
     return Dataset(name=name, split="test", x=x, y=y, classes=tuple("abcd"), sha256="e" * 64)
 
 
-def right(model, x, y) -> int:
+def correct(model, x, y) -> int:
     with torch.no_grad():
         return int((model(x).argmax(1) == y).sum())
 
 
+def measured(name, model, data, **options):
+    return SWEEPS[name].measure(model, data, ATTACKS, **options)
+
+
+@pytest.mark.usefixtures("few_betas")
 def test_auxiliary_aware_rows_are_those_computed_by_hand():
     model, data = tiny_model(), images()
     before = state_of(model)
-    rows = auxiliary_aware(model, data, (-10.0, 0.0, 1.5), attack=ATTACK, batch=6)
+    rows = measured("betas", model, data, batch_size=6)
     assert state_of(model) == before
     assert {row.protocol for row in rows} == {"auxiliary-aware"}
     assert [(row.attack.name, eps_text(row.defence)) for row in rows] == [
         (f"beta={beta}", choice) for beta in ("-10", "0", "1.5") for choice in ("none", "min-aux")
     ]
-    found = row_queries.by_beta(rows, model.name)
+    found = SWEEPS["betas"].find(rows, model.name)
     for beta in (-10.0, 0.0, 1.5):
         x_adv = AuxiliaryAwarePGD(eps=0.2, step_size=0.1, steps=3, beta=beta)(model, data.x, data.y)
-        assert found[beta, False].correct == right(model, x_adv, data.y)
-        assert found[beta, True].correct == right(model, SOAP(model)(x_adv).x, data.y)
+        assert found[beta, False].correct == correct(model, x_adv, data.y)
+        assert found[beta, True].correct == correct(model, SOAP(model)(x_adv).x, data.y)
     plain = evaluate_transfer(model, data, {"pgd": ATTACK}, [SOAP(model)])
     assert [found[0.0, False].correct, found[0.0, True].correct] == [row.correct for row in plain]
 
@@ -62,72 +65,64 @@ def test_the_papers_betas():
     assert tuple(sorted({sign * 10.0**k for sign in (-1, 1) for k in range(-2, 3)} | {0.0})) == BETAS
 
 
-def test_rows_of_the_store_are_not_measured_again(tmp_path, monkeypatch):
-    model, data, store = tiny_model(), images(), Store(tmp_path / "rows.jsonl")
-    first = auxiliary_aware(model, data, (0.0, 1.0), attack=ATTACK, store=store)
-    assert store.read() == first
-    again = auxiliary_aware(model, data, (0.0, 1.0, 10.0), attack=ATTACK, store=store)
-    assert again[:4] == first
-    assert store.read() == again
-    monkeypatch.setattr(AuxiliaryAwarePGD, "perturb", None)  # a call would fail
-    assert auxiliary_aware(model, data, (10.0, 0.0), attack=ATTACK, store=store) == [*again[4:], *again[:2]]
-    other = dataclasses.replace(data, sha256="f" * 64)
-    with pytest.raises(TypeError):
-        auxiliary_aware(model, other, (0.0,), attack=ATTACK, store=store)
-
-
+@pytest.mark.usefixtures("few_betas")
 @pytest.mark.parametrize("asked", [0, 1, 2, 3, 5, 7])
-def test_a_stop_keeps_what_is_done_and_the_next_run_goes_on(tmp_path, asked):
+def test_a_stop_keeps_what_is_done_and_the_next_run_resumes(tmp_path, monkeypatch, asked):
     model, data, store = tiny_model(), images(), Store(tmp_path / "rows.jsonl")
-    whole = auxiliary_aware(model, data, (0.0, 1.0), attack=ATTACK, batch=10)
+    whole = measured("betas", model, data, batch_size=10)
     calls = iter(range(1000))
-    part = auxiliary_aware(
-        model, data, (0.0, 1.0), attack=ATTACK, batch=10, store=store, stop=lambda: next(calls) >= asked
-    )
+    part = measured("betas", model, data, batch_size=10, store=store, stop=lambda: next(calls) >= asked)
     assert part == store.read()
     assert len(part) < len(whole)
-    done = auxiliary_aware(model, data, (0.0, 1.0), attack=ATTACK, batch=10, store=store)
+    done = measured("betas", model, data, batch_size=10, store=store)
     assert [(row.key, row.correct) for row in done] == [(row.key, row.correct) for row in whole]
     assert len(store.read()) == len(whole)
+    monkeypatch.setattr(AuxiliaryAwarePGD, "perturb", None)  # a call would fail
+    assert measured("betas", model, data, batch_size=10, store=store) == done
+    with pytest.raises(TypeError):
+        measured("betas", model, dataclasses.replace(data, sha256="f" * 64), batch_size=10, store=store)
 
 
+@pytest.mark.usefixtures("few_betas")
 def test_the_gradient_that_the_attacker_uses_is_in_the_key():
     keys = set()
     for gradient in ("paper", "stop"):
         model = tiny_model("consistency")
         model.auxiliary.gradient = gradient
-        keys |= {row.key for row in auxiliary_aware(model, images(5), (1.0,), attack=ATTACK)}
-    assert len(keys) == 4
+        keys |= {row.key for row in measured("betas", model, images(5))}
+    assert len(keys) == 12
 
 
-def test_the_heat_map_varies_gamma_and_steps_alone():
+def test_the_heat_map_varies_gamma_and_steps_alone(monkeypatch):
+    monkeypatch.setattr(sweeps, "GAMMAS", (0.5, 2.0))
+    monkeypatch.setattr(sweeps, "STEPS", (1, 4))
     model, data = tiny_model(), images()
-    rows = steps_heat_map(model, data, (0.5, 2.0), (1, 4), attack=ATTACK)
-    found = row_queries.by_steps(rows, model.name)
+    found = SWEEPS["steps"].find(measured("steps", model, data), model.name)
     assert set(found) == {(0.05, 1), (0.05, 4), (0.2, 1), (0.2, 4)}
     x_adv = ATTACK(model, data.x, data.y)
     for (gamma, steps), row in found.items():
-        assert row.correct == right(model, SOAP(model, step_size=gamma, steps=steps)(x_adv).x, data.y)
+        assert row.correct == correct(model, SOAP(model, step_size=gamma, steps=steps)(x_adv).x, data.y)
         assert tuple(row.defence.settings["grid"]) == GRID
 
 
 def test_fixed_radii_are_halves_of_gamma_up_to_the_farthest_reach():
     model, data = tiny_model(), images()
-    found = row_queries.by_radius(fixed_radii(model, data, attack=ATTACK), model.name)
-    assert [key for key in found if key is not None] == pytest.approx([0.05 * k for k in range(11)])
+    found = SWEEPS["radii"].find(measured("radii", model, data), model.name)
+    assert len(found) == SWEEPS["radii"].size
+    assert [key for key in found if key != "min-aux"] == pytest.approx([0.05 * k for k in range(11)])
     x_adv = ATTACK(model, data.x, data.y)
-    assert found[0.0].correct == right(model, x_adv, data.y)
-    assert found[None].correct == right(model, SOAP(model)(x_adv).x, data.y)
+    assert found[0.0].correct == correct(model, x_adv, data.y)
+    assert found["min-aux"].correct == correct(model, SOAP(model)(x_adv).x, data.y)
     for radius in (0.1, 0.25):
-        assert found[radius].correct == right(model, SOAP(model, eps=radius)(x_adv).x, data.y)
+        assert found[radius].correct == correct(model, SOAP(model, eps=radius)(x_adv).x, data.y)
 
 
 def test_rotation_is_purified_by_either_loss():
     model, data = tiny_model("rotation"), images()
     before = state_of(model)
-    rows = rotation_losses(model, data, attack=ATTACK)
+    rows = measured("rotation", model, data)
     assert state_of(model) == before
-    found = row_queries.by_rotation_loss(rows, model.name)
+    found = SWEEPS["rotation"].find(rows, model.name)
     assert set(found) == {(attack, loss) for attack in ("none", "pgd") for loss in ("squared error", "cross entropy")}
     x_adv = ATTACK(model, data.x, data.y)
     turns = torch.arange(4).repeat_interleave(len(data))
@@ -142,43 +137,39 @@ def test_rotation_is_purified_by_either_loss():
 
 def test_label_leaking_has_the_tables_own_rows():
     model, data = tiny_model(), images(name="mnist")
-    rows = label_leaking(model, data)
+    rows = SWEEPS["leaking"].measure(model, data, PAPER["mnist"])  # by the paper's attacks on MNIST
     assert [row.key for row in rows] == [
         row.key for row in evaluate_transfer(model, data, {"none": Clean(), "fgsm": FGSM(eps=0.3)}, [])
     ]
-    found = row_queries.by_attack(rows, model.name)
-    assert found["fgsm"].correct == right(model, FGSM(eps=0.3)(model, data.x, data.y), data.y)
+    found = SWEEPS["leaking"].find(rows, model.name)
+    assert found["fgsm"].correct == correct(model, FGSM(eps=0.3)(model, data.x, data.y), data.y)
 
 
-def test_the_paper_s_attack_is_the_default():
-    assert paper_pgd(images(name="cifar10")) == PGD(eps=8 / 255, step_size=2 / 255, steps=20)
-    with pytest.raises(InputError, match="data set of the paper 'noise'"):
-        steps_heat_map(tiny_model(), images())
+@pytest.mark.parametrize(
+    ("name", "task", "options", "message"),
+    [
+        ("betas", "reconstruction", {"batch_size": 0}, "batch_size is 0"),
+        ("rotation", "reconstruction", {}, "Reconstruction, expected Rotation"),
+        ("gradients", "rotation", {}, "Rotation, expected Consistency.*-lc"),
+    ],
+)
+def test_bad_input(name, task, options, message):
+    with pytest.raises(InputError, match=message):
+        SWEEPS[name].measure(tiny_model(task), images(), ATTACKS, **options)
 
 
-def test_bad_input():
-    with pytest.raises(InputError, match="batch is 0"):
-        auxiliary_aware(tiny_model(), images(), attack=ATTACK, batch=0)
-    with pytest.raises(InputError, match="beta is nan"):
-        auxiliary_aware(tiny_model(), images(), (float("nan"),), attack=ATTACK)
-
-
-def test_other_tasks_have_no_choice_of_rotation_loss():
-    with pytest.raises(InputError, match="Reconstruction, expected Rotation"):
-        rotation_losses(tiny_model(), images(), attack=ATTACK)
-
-
-def test_of_several_runs_the_fullest_then_largest_then_latest_is_found():
-    model, data = tiny_model(), images()
-    full = steps_heat_map(model, data, (0.5, 1.0), (1, 2), attack=ATTACK)
-    (own,) = [row for row in steps_heat_map(model, data, (1.0,), (5,), attack=ATTACK) if row.defence.purifies]
-    larger = dataclasses.replace(own, n=10_000, correct=9_999)
-    assert len(row_queries.by_steps([*full, larger], model.name)) == 4
+def test_of_several_runs_the_fullest_then_largest_then_latest_is_found(monkeypatch):
+    model, data, find = tiny_model(), images(), SWEEPS["steps"].find
+    monkeypatch.setattr(sweeps, "GAMMAS", (0.5, 1.0))
+    monkeypatch.setattr(sweeps, "STEPS", (1, 2))
+    full = measured("steps", model, data)
+    larger = dataclasses.replace(full[1], n=10_000, correct=9_999)
+    assert len(find([*full, larger], model.name)) == 4
     changed = [dataclasses.replace(row, n=100, correct=100) for row in full]
-    assert {row.n for row in row_queries.by_steps([*changed, *full], model.name).values()} == {100}
+    assert {row.n for row in find([*changed, *full], model.name).values()} == {100}
     later = dataclasses.replace(full[0].provenance, weights_sha256="0" * 64, date="2999-01-01T00:00:00+00:00")
     newest = [dataclasses.replace(row, provenance=later) for row in full]
-    assert {row.provenance for row in row_queries.by_steps([*newest, *full], model.name).values()} == {later}
-    assert row_queries.by_steps(full, "other") == {}
-    for find in (row_queries.by_beta, row_queries.by_rotation_loss, row_queries.by_attack):
-        assert find(full, model.name).keys() <= {("pgd", "squared error")}
+    assert {row.provenance for row in find([*newest, *full], model.name).values()} == {later}
+    assert find(full, "other") == {}
+    for name in ("betas", "gradients", "leaking"):
+        assert SWEEPS[name].find(full, model.name) == {}

@@ -1,12 +1,8 @@
 """The paper's claims on the pages: those that did not hold first, each with its rule and both verdicts."""
 
-import re
-from html.parser import HTMLParser
-
-import pytest
-
-from soap.paper.claims.checks import Claim, ClaimPart, ClaimVerdict
-from soap.paper.claims.judging import (
+from soap.paper.claims import Claim, ClaimPart, ClaimVerdict
+from soap.paper.comparison import SIGNS
+from soap.paper.judging import (
     MARKS,
     TITLE,
     VERDICT_WORDS,
@@ -15,8 +11,7 @@ from soap.paper.claims.judging import (
     grouped_by_verdict,
     signs_text,
 )
-from soap.paper.comparison import SIGNS
-from soap.paper.pages.results import results_html, results_markdown
+from soap.paper.pages.results import results_markdown
 from soap.paper.tables import TABLES
 
 
@@ -70,43 +65,3 @@ def test_markdown_lists_what_did_not_hold_first():
     assert line in page
     assert f"† {SIGNS['†']}." in page
     assert "### ✓" not in results_markdown(TEXT_TABLES, JUDGED[1:], command="c")
-
-
-class Tags(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.counts = [], {}
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.counts[tag] = self.counts.get(tag, 0) + 1
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-@pytest.mark.parametrize("claims", [JUDGED, JUDGED[:1], JUDGED[1:2], []], ids=len)
-def test_html_is_whole_for_any_verdicts(claims):
-    page = results_html(TEXT_TABLES, claims, command="c")
-    tags = Tags(page).counts
-    regions = len(re.findall(r'<div class="scroll" role="region"[^>]*tabindex="0">', page))
-    assert regions == tags["table"] == 1 + len(TEXT_TABLES) + len({one.ours.held for one in claims})
-    for held, own in grouped_by_verdict(claims).items():
-        assert f"{MARKS[held]} <b>{len(own)}</b> {VERDICT_WORDS[held]}" in page
-    for table in re.findall(r'<table class="claims">.*?</table>', page, re.DOTALL):
-        lines = [re.findall(r"<t[dh]\b", line) for line in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
-        assert {len(line) for line in lines} == {3}
-
-
-def test_html_escapes_links_and_folds_what_is_open():
-    whole = [*TABLES.values()][4:7]
-    page = results_html(whole, JUDGED, command="c")
-    assert "It fails as |beta| &lt;grows&gt;." in page
-    assert "<p><b>Against it:</b> 2 &lt; 3.</p><p><b>For it:</b> 4.</p>" in page
-    assert "did not hold: 5 &amp; 6" in page
-    assert '<a href="#table-1">Table 1</a>, Figure 5</span>' in page
-    assert page.index("Did not hold: 1</h3>") < page.index("Held: 1</h3>") < page.index("<details>")
-    assert "It is open." in page[page.index("<details>") : page.index("</details>")]

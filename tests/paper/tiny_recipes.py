@@ -1,17 +1,17 @@
 """Recipes small enough to train in a test, cells of them, and rows that fill cells."""
 
-from dataclasses import replace
 from pathlib import Path
 
+import paper_rows
 import pytest
 import torch
-from migrate_rows import training_of
 
 from soap import recipes
 from soap.paper.job_runner import JobRunner, run_jobs
-from soap.paper.row_queries import CellQuery
+from soap.paper.jobs import plan_jobs
+from soap.paper.tables import CellQuery
 from soap.recipes import generative
-from soap.results import Ledger, Provenance, Row
+from soap.results import CombinedStore, Row
 
 DENOISER = """
 name = "tiny-dr"
@@ -92,24 +92,16 @@ def nowhere(recipe: str, seed: int) -> Path | None:
     return None
 
 
-def row_for(cell: CellQuery, *, training: str = "2 epochs, seed 0, fp32", weights: str = "a" * 64, **changed) -> Row:
+def row_for(cell: CellQuery, **changed) -> Row:
     """A row that fills the cell."""
-    provenance = Provenance(
-        weights_sha256=weights, data_sha256="b" * 64, images=f"0..{cell.n - 1} of test", seed=0, batch=10,
-        version="1", commit=None, torch="2", python="3", device="cpu", date="2026-01-01",
-        training=training_of(training),
-    )  # fmt: skip
-    row = Row(
-        protocol=cell.protocol, model=cell.recipe, data=recipes.read(cell.recipe).data,
-        attack=cell.settings, defence=cell.defence, n=cell.n, correct=1, seconds=1.0,
-        provenance=provenance, measures={"success": 0.5},
-    )  # fmt: skip
-    return replace(row, **changed)
+    return paper_rows.row_for(cell, 1, **{"measures": {"success": 0.5}, **changed})
 
 
 def go(folder, wanted, *, rows=(), results=None, **options):
     """Fill the cells on the CPU; rows and weights go to `folder`."""
-    plan = {name: options.pop(name) for name in ("epochs", "seeds", "limit", "watch") if name in options}
-    store = Ledger(results or folder / "rows.jsonl", list(rows))
-    given = {"runs": folder / "runs", "device": torch.device("cpu"), "batch": 10, **options}
-    return run_jobs(wanted, JobRunner(store=store, **given), **plan)
+    plan = {name: options.pop(name) for name in ("epochs", "seeds", "limit") if name in options}
+    watch = {name: options.pop(name) for name in ("watch",) if name in options}
+    store = CombinedStore(results or folder / "rows.jsonl", list(rows))
+    given = {"runs": folder / "runs", "figures": folder, "device": torch.device("cpu"), "batch_size": 10, **options}
+    runner = JobRunner(store=store, **given)
+    return run_jobs(plan_jobs(wanted, store.read(), weights=runner.weights, **plan), runner, **watch)

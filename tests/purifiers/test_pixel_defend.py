@@ -218,7 +218,7 @@ def test_defence_passes_gradients_straight_through() -> None:
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
-    ("x", "told"),
+    ("x", "message"),
     [
         (torch.zeros(2, 3, 4, 4), r"this model takes \[batch, 1, 4, 4\]"),
         (torch.zeros(2, 1, 4, 5), r"this model takes \[batch, 1, 4, 4\]"),
@@ -229,22 +229,22 @@ def test_defence_passes_gradients_straight_through() -> None:
         (torch.zeros(1, 1, 4, 4, dtype=torch.float64), "the model's parameters are torch.float32"),
     ],
 )
-def test_bad_images(x: Tensor, told: str) -> None:
+def test_bad_images(x: Tensor, message: str) -> None:
     purify = PixelDefend(PixelCNN(inputs=(1, 4, 4), channels=2, blocks=1, mixtures=1))
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         purify(x)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"eps": -0.1}, "eps is -0.1"),
         ({"eps": math.nan}, "eps is nan"),
     ],
 )
-def test_bad_options(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         PixelDefend(PixelCNN(inputs=(1, 4, 4), channels=2, blocks=1, mixtures=1), **options)
 
 

@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 from PIL import Image
 from report_samples import sample_showcase
 
-from soap.report.demo_figures import draw_digits, draw_radii, draw_steps
+from soap.report.demo_page import draw_digits, draw_radii, draw_steps
 from soap.report.drawing import DARK, LIGHT, png, show_zero, svg
 
 
 @pytest.mark.parametrize(("blocks", "panels"), [(("inputs",), 12), (("decoded",), 12), (("inputs", "decoded"), 24)])
 def test_a_panel_for_every_picture(blocks, panels):
     show = sample_showcase(4)
-    figure = draw_digits(show, LIGHT, blocks=blocks)
+    figure = draw_digits(show, blocks=blocks)
     assert len(figure.axes) == panels
     wanted = torch.cat([getattr(show, block).flatten(0, 1) for block in blocks])
     for axes, picture in zip(figure.axes, wanted, strict=True):
@@ -31,12 +31,12 @@ def test_a_panel_for_every_picture(blocks, panels):
 
 def test_colour_pictures_are_drawn_in_colour():
     show = sample_showcase(3, channels=3)
-    image = draw_digits(show, LIGHT, blocks=("inputs",)).axes[0].images[0]
+    image = draw_digits(show, blocks=("inputs",)).axes[0].images[0]
     assert np.array_equal(image.get_array(), show.inputs[0, 0].permute(1, 2, 0).numpy())
 
 
 def test_answers_are_marked_by_symbol_and_colour_under_inputs_alone():
-    figure = draw_digits(sample_showcase(3), LIGHT)
+    figure = draw_digits(sample_showcase(3))
     inputs, decoded = figure.axes[:9], figure.axes[9:]
     assert [axes.get_xlabel() for axes in inputs] == ["0 ✓", "1 ✓", "2 ✓", "1 ✗", "2 ✗", "0 ✗", "0 ✓", "1 ✓", "0 ✗"]
     assert {(axes.get_xlabel()[-1], axes.xaxis.label.get_color()) for axes in inputs} == {
@@ -47,7 +47,7 @@ def test_answers_are_marked_by_symbol_and_colour_under_inputs_alone():
 
 
 def test_nothing_leaves_the_page_or_covers_its_neighbour():
-    figure = draw_digits(sample_showcase(10), LIGHT, attack="attacked by PGD")
+    figure = draw_digits(sample_showcase(10), attack="attacked by PGD")
     figure.savefig(io.BytesIO(), format="png")  # gives letters their size
     boxes = [axes.get_window_extent() for axes in figure.axes]
     boxes += [axes.xaxis.label.get_window_extent() for axes in figure.axes if axes.get_xlabel()]
@@ -65,7 +65,7 @@ def test_nothing_leaves_the_page_or_covers_its_neighbour():
 
 def test_the_curves_are_the_losses():
     show = sample_showcase()
-    steps, radii = draw_steps(show, LIGHT).axes[0], draw_radii(show, LIGHT).axes[0]
+    steps, radii = draw_steps(show).axes[0], draw_radii(show).axes[0]
     for axes, x, y in ((steps, range(3), show.loss_by_step), (radii, show.radii, show.loss_by_radius)):
         lines = {line.get_color(): line for line in axes.lines}
         assert np.allclose(lines[LIGHT.purified].get_xydata(), np.stack([x, y], 1))
@@ -94,7 +94,7 @@ def test_letters_stand_out_from_the_paper(palette):
 
 
 def test_svg_is_whole_and_asks_for_nothing():
-    tree = ET.fromstring(svg(draw_digits(sample_showcase(2), DARK)))
+    tree = ET.fromstring(svg(draw_digits(sample_showcase(2))))
     links = [value for node in tree.iter() for key, value in node.attrib.items() if key.endswith(("href", "src"))]
     assert sum(link.startswith("data:image/png") for link in links) == 12
     assert all(link.startswith(("data:", "#")) for link in links)
@@ -102,7 +102,7 @@ def test_svg_is_whole_and_asks_for_nothing():
 
 
 def test_png_is_the_same_file_each_time():
-    one, two = (png(draw_digits(sample_showcase(2), LIGHT), 50) for _ in range(2))
+    one, two = (png(draw_digits(sample_showcase(2)), 50) for _ in range(2))
     assert one == two
     assert Image.open(io.BytesIO(one)).format == "PNG"
 

@@ -9,9 +9,7 @@ from report_samples import CORRECT, sample_rows, sample_showcase
 
 from soap.errors import InputError
 from soap.report import UPPER_BOUND, percent
-from soap.report.demo_figures import draw_digits, draw_radii, draw_steps
-from soap.report.demo_page import render_demo
-from soap.report.drawing import LIGHT
+from soap.report.demo_page import draw_digits, draw_radii, draw_steps, render_demo
 from soap.report.html import picture
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -134,10 +132,10 @@ def test_the_figures_of_the_text_are_the_showcase_s(walk):
 def test_the_pictures_are_the_showcase_s(walk):
     show = sample_showcase(4)
     drawn = (
-        draw_digits(show, LIGHT, attack="attacked by PGD", blocks=("inputs",)),
-        draw_digits(show, LIGHT, attack="attacked by PGD", blocks=("decoded",)),
-        draw_steps(show, LIGHT),
-        draw_radii(show, LIGHT),
+        draw_digits(show, attack="attacked by PGD", blocks=("inputs",)),
+        draw_digits(show, attack="attacked by PGD", blocks=("decoded",)),
+        draw_steps(show),
+        draw_radii(show),
     )
     assert [a["src"] for tag, a in walk.elements if tag == "img"] == [picture(figure, "").src for figure in drawn]
 

@@ -13,7 +13,7 @@ from PIL import Image
 from report_samples import sample_showcase
 from run_samples import sample_images, sample_run
 
-from soap.report import demo_figures, run_figures
+from soap.report import demo_page, drawing, run_figures
 from soap.report.drawing import DARK, LIGHT, Palette, svg
 from soap.report.html import picture
 from soap.report.run_page import render_run
@@ -32,15 +32,22 @@ def draw(run):
     """Every figure of the demo's page and of a run's, by its name and a palette."""
     show, folder = sample_showcase(4), run.folder
     by_name = {
-        "digits": lambda palette: demo_figures.draw_digits(show, palette),
-        "steps": lambda palette: demo_figures.draw_steps(show, palette),
-        "radii": lambda palette: demo_figures.draw_radii(show, palette),
-        "bars": lambda palette: run_figures.draw_bars(run, palette),
-        "run radii": lambda palette: run_figures.draw_radii(run_figures.accuracy_by_radius(folder), palette),
-        "run losses": lambda palette: run_figures.draw_losses(run_figures.loss_by_step(folder), palette),
+        "digits": lambda: demo_page.draw_digits(show),
+        "steps": lambda: demo_page.draw_steps(show),
+        "radii": lambda: demo_page.draw_radii(show),
+        "bars": lambda: run_figures.draw_bars(run),
+        "run radii": lambda: run_figures.draw_radii(run_figures.accuracy_by_radius(folder)),
+        "run losses": lambda: run_figures.draw_losses(run_figures.loss_by_step(folder)),
     }
     assert list(by_name) == NAMES
-    return lambda name, palette: by_name[name](palette)
+
+    def drawn(name, palette):
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (drawing, demo_page, run_figures):
+                patch.setattr(module, "LIGHT", palette)
+            return by_name[name]()
+
+    return drawn
 
 
 def markup(address: str) -> str:

@@ -26,12 +26,12 @@ def test_the_first_of_each_class_and_nothing_else():
     assert first_of_each_class(torch.tensor([1, 1])) == (0,)
 
 
-@pytest.mark.parametrize("batch", [1, 4, 500])
-def test_against_a_plain_loop(sample, batch):
+@pytest.mark.parametrize("batch_size", [1, 4, 500])
+def test_against_a_plain_loop(sample, batch_size):
     model, data, x_adv = sample
     purifier = SOAP(model)
     seen: list[tuple[str, int, int]] = []
-    show = make_showcase(model, data, x_adv, purifier, batch=batch, watch=lambda *call: seen.append(call))
+    show = make_showcase(model, data, x_adv, purifier, batch_size=batch_size, watch=lambda *call: seen.append(call))
     loss = lambda x: model.auxiliary.loss(model, x).detach()  # noqa: E731
     purified = [purifier(x[None]) for x in x_adv]
 
@@ -61,7 +61,7 @@ def test_everything_is_left_as_it_was(sample):
     _, data, x_adv = sample
     model = tiny_model().train()
     before, inputs = state_of(model), (data.x.clone(), x_adv.clone())
-    make_showcase(model, data, x_adv, SOAP(model), batch=4)
+    make_showcase(model, data, x_adv, SOAP(model), batch_size=4)
     assert state_of(model) == before
     assert torch.equal(data.x, inputs[0])
     assert torch.equal(x_adv, inputs[1])
@@ -74,7 +74,7 @@ def test_bad_input(sample, unchecked_shapes):
         make_showcase(rotation, data, x_adv, SOAP(rotation))
     with pytest.raises(InputError, match="expected equal shapes"):
         make_showcase(model, data, x_adv[:5], SOAP(model))
-    with pytest.raises(InputError, match="batch is 0"):
-        make_showcase(model, data, x_adv, SOAP(model), batch=0)
+    with pytest.raises(InputError, match="batch_size is 0"):
+        make_showcase(model, data, x_adv, SOAP(model), batch_size=0)
     with pytest.raises(InputError, match="NaN"):
         make_showcase(model, data, x_adv * torch.nan, SOAP(model))

@@ -14,13 +14,13 @@ from run_samples import LOSSES, RADII, sample_images, sample_run
 from test_report_page import Walk
 
 from soap.errors import FileError
+from soap.evaluation.checks import FAIL
 from soap.evaluation.summary import broken_images
-from soap.evaluation.verdict import NOTHING, RobustnessVerdict
-from soap.report.drawing import LIGHT
+from soap.evaluation.verdict import INVALID, RobustnessVerdict
 from soap.report.html import picture
 from soap.report.run_figures import accuracy_by_radius, draw_bars, draw_losses, draw_radii, gallery, loss_by_step
 from soap.report.run_page import MEANING, render_run
-from soap.report.run_words import alone, gain, knowing_words, right, subject
+from soap.report.run_words import alone, classifier_words, knowing_words, right, subject
 from soap.results import wilson
 from soap.specs import DefenceSpec
 
@@ -75,12 +75,13 @@ def test_every_figure_of_the_table_is_the_summary_s(report, walk):
     lines = (report.summary.clean, *report.summary.protocols, report.summary.worst)
     assert [line.correct for line in lines] == [20, 12, 5, 5]
     for line in lines:
-        assert f"{line.protocol} {right(line)} {alone(line)} {gain(line)} {line.seconds:.1f}" in walk.text
+        assert f"{line.protocol} {right(line)} {alone(line)} {line.seconds:.1f}" in walk.text
     assert "unrolled (not in this suite)" in walk.text
+    assert classifier_words(report.summary) in walk.text
 
 
 def test_every_check_is_there_with_its_words(report, walk):
-    assert len(report.findings) == 19
+    assert len(report.findings) == 22
     for one in report.findings:
         assert f"{one.number}. {one.name}: {one.measured}" in walk.text
         assert " ".join(one.meaning.split()) in walk.text
@@ -88,7 +89,7 @@ def test_every_check_is_there_with_its_words(report, walk):
 
 def test_the_pictures_are_those_of_the_run(report, walk):
     radii, losses = accuracy_by_radius(report.folder), loss_by_step(report.folder)
-    figures = draw_bars(report, LIGHT), draw_radii(radii, LIGHT), draw_losses(losses, LIGHT)
+    figures = draw_bars(report), draw_radii(radii), draw_losses(losses)
     drawn = [a["src"] for tag, a in walk.elements if tag == "img" and "svg" in a["src"]]
     assert drawn == [picture(figure, "").src for figure in figures]
     spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
@@ -106,7 +107,7 @@ def test_the_gallery_shows_what_broke_it(report, data, walk):
     found = broken_images(report.folder, report.summary, data, 12)
     assert [one.row for one in found] == [*range(5, 17)]
     assert {one.row: one.attempt for one in found} == {
-        row: "bpda, apgd ce" if row < 12 else "transfer, apgd ce" for row in range(5, 17)
+        row: "straight-through, apgd ce" if row < 12 else "transfer, apgd ce" for row in range(5, 17)
     }
     pictures = [a["src"] for tag, a in walk.elements if tag == "img" and "png" in a["src"]]
     for k, one in enumerate(found):
@@ -149,20 +150,47 @@ def test_a_network_alone_has_no_classifier_beside_it(data, tmp_path):
     assert "classifier alone" not in walk.text
 
 
-def test_a_void_run_shows_no_worst_case(report, data):
-    void = replace(report, verdict=RobustnessVerdict(name=NOTHING, reasons=("check 16",)))
-    walk = Walk(render_run(void, data, command=""))
+def test_a_void_run_shows_no_accuracy_under_attack(report, data):
+    failed = replace(report.findings[-1], state=FAIL, measured="3 of 20")
+    findings = [*report.findings[:-1], failed]
+    void = replace(report, verdict=RobustnessVerdict(name=INVALID, reasons=("check 16",)), findings=findings)
+    page = render_run(void, data, command="")
+    walk = Walk(page)
     assert walk.faults == []
-    assert "No number" in walk.text
-    assert f"worst {right(report.summary.worst)} {alone(report.summary.worst)}" not in walk.text
-    assert "No worst case is given, because a check failed" in walk.text
+    assert "No accuracy is shown" in walk.text
+    assert void.verdict.note in walk.text
+    for line in (*report.summary.protocols, report.summary.worst):
+        assert right(line) not in page
+        assert f"{line.protocol} - - {line.seconds:.1f}" in walk.text
+    assert f"clean {right(report.summary.clean)}" in walk.text
+    for finding in report.findings[:-1]:
+        assert f"{finding.number}. {finding.name}: -" in walk.text
+    assert f"{failed.number}. {failed.name}: 3 of 20" in walk.text
     spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
-    assert "transfer" in spoken
+    assert "in per cent: clean 100.0" in spoken
+    assert "transfer" not in spoken
     assert "worst" not in spoken
-    labels = [text.get_text() for text in draw_bars(void, LIGHT).axes[0].get_yticklabels()]
-    assert labels == ["clean", *(line.protocol for line in report.summary.protocols)]
+    labels = [text.get_text() for text in draw_bars(void).axes[0].get_yticklabels()]
+    assert labels == ["clean"]
+    assert "Along the attack" not in walk.text  # the curves have accuracies under attack
+    assert "15 images" not in walk.text
+    assert "These images were correctly classified when clean and were broken: the first 12" in walk.text
+
+
+def test_a_void_run_does_not_show_that_nothing_was_broken(data, tmp_path):
+    report = sample_run(tmp_path / "run", data, standing={"transfer": 20})
+    void = replace(report, verdict=RobustnessVerdict(name=INVALID, reasons=("check 16",)))
+    assert "No image is shown." in Walk(render_run(void, data, command="")).text
+
+
+def test_the_words_of_the_demo(report):
+    void = replace(report, verdict=RobustnessVerdict(name=INVALID, reasons=("check 16",)))
+    assert "not knowing it 60.0 %" in knowing_words(report)[1]
     assert "knowing it 25.0 %" in knowing_words(report)[1].replace("not knowing it", "")
-    assert "25.0 %" not in " ".join(knowing_words(void))
+    assert knowing_words(void) == [
+        "An attacker who knows the purifier (quick suite): no accuracy of 20 images: INVALID (check 16).",
+        "On the same 20 images: clean 100.0 % [83.9, 100.0].",
+    ]
 
 
 def test_the_title_names_what_was_attacked(report, data, tmp_path):

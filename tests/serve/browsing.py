@@ -48,11 +48,11 @@ class Visit:
     def open(self, models: str = "The network sees") -> None:
         """Go to the page and wait until it has looked at its first example."""
         self.page.goto(self.address)
-        self.said(models)
+        self.wait_for_status(models)
 
-    def said(self, words: str) -> None:
+    def wait_for_status(self, words: str) -> None:
         """Wait for the sentence on what the network sees."""
-        self.page.locator("#said", has_text=words).wait_for()
+        self.page.locator("#status", has_text=words).wait_for()
 
     def trouble(self, words: str) -> None:
         """Wait for an error; the browser's own note of a refused request is no complaint."""
@@ -81,7 +81,7 @@ class Visit:
 
 @contextmanager
 def visited(browser: Any, address: str, **options: Any) -> Iterator[Visit]:
-    """A visit that ends well only if nothing was complained of and nobody else was asked for anything."""
+    """A visit to the page; fails at the end if the browser logged an error or requested another address."""
     context = browser.new_context(**{"reduced_motion": "reduce", **options})
     context.set_default_timeout(PATIENCE)
     visit = Visit(page=context.new_page(), address=address)

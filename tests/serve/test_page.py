@@ -38,15 +38,15 @@ def drop(visit, name, kind, body, more=0):
     )
 
 
-def test_a_drawn_digit_is_attacked_and_purified_and_its_label_returns(visit):
+def test_drawn_digit_is_attacked_and_purification_restores_its_label(visit):
     visit.open()
     visit.draw(*FOUR)
-    visit.said("The network sees 4")
+    visit.wait_for_status("The network sees 4")
     visit.press("Attack")
-    visit.said("Attacked: the network saw 4, now it sees")
+    visit.wait_for_status("Attacked: the network saw 4, now it sees")
     assert visit.seen("input") == "4" != visit.seen("attacked")
     visit.press("Purify")
-    visit.said("Purified: the network sees 4 again")
+    visit.wait_for_status("Purified: the network sees 4 again")
     assert visit.seen("purified") == "4"
     page = visit.page
     for stage in ("input", "attacked", "purified"):
@@ -59,7 +59,7 @@ def test_a_drawn_digit_is_attacked_and_purified_and_its_label_returns(visit):
     assert page.locator("#chart polyline").count() == 2
 
 
-def test_an_attack_pressed_at_once_is_on_the_drawing_of_just_now(visit):
+def test_attack_pressed_at_once_uses_the_latest_drawing(visit):
     visit.open()
     held = []
     visit.page.route("**/v1/predict*", lambda route: held.append(route))
@@ -69,10 +69,10 @@ def test_an_attack_pressed_at_once_is_on_the_drawing_of_just_now(visit):
     visit.press("Attack")
     visit.press("Purify")
     held[-1].continue_()
-    visit.said("Purified: the network sees 4 again")
+    visit.wait_for_status("Purified: the network sees 4 again")
 
 
-def test_a_finger_draws_too_and_the_pad_is_cleared(browser, live):
+def test_touch_draws_and_the_pad_can_be_cleared(browser, live):
     blank = """pad => pad.getContext("2d").getImageData(0, 0, 280, 280).data
         .every((level, i) => level === 0 || i % 4 === 3)"""
     with visited(browser, live, has_touch=True, viewport={"width": 360, "height": 700}) as visit:
@@ -85,23 +85,23 @@ def test_a_finger_draws_too_and_the_pad_is_cleared(browser, live):
         assert pad.evaluate(blank)
 
 
-def test_steps_are_shown_one_after_another_unless_motion_is_unwanted(browser, live):
+def test_steps_are_animated_unless_reduced_motion_is_requested(browser, live):
     count = """() => { window.shown = new Set();
-        new MutationObserver(() => window.shown.add(document.getElementById("step-said").textContent))
-            .observe(document.getElementById("step-said"), { childList: true }); }"""
+        new MutationObserver(() => window.shown.add(document.getElementById("step-text").textContent))
+            .observe(document.getElementById("step-text"), { childList: true }); }"""
     for motion, wanted in (("no-preference", 41), ("reduce", 1)):
         with visited(browser, live, reduced_motion=motion) as visit:
             visit.open()
             visit.page.evaluate(count)
             visit.press("Attack")
-            visit.said("Attacked")
+            visit.wait_for_status("Attacked")
             assert visit.page.evaluate("() => window.shown.size") == wanted
 
 
-def test_the_steps_can_be_gone_through(visit):
+def test_steps_can_be_selected_one_by_one(visit):
     visit.open()
     visit.press("Attack")
-    visit.said("Attacked")
+    visit.wait_for_status("Attacked")
     step = visit.page.get_by_label("Step", exact=True)
     end = visit.seen("attacked")
     step.press("Home")
@@ -111,10 +111,10 @@ def test_the_steps_can_be_gone_through(visit):
     assert visit.seen("attacked") == end
 
 
-def test_a_dropped_photograph_of_ink_on_paper_is_swapped_and_seen(visit, digits):
+def test_dropped_photograph_of_ink_on_paper_is_inverted_and_classified(visit, digits):
     visit.open()
     drop(visit, "three.jpg", "image/jpeg", on_paper(digits.x[3]))
-    visit.said("The network sees 3")
+    visit.wait_for_status("The network sees 3")
     swap, shown = visit.page.get_by_label("swap dark and light"), visit.page.locator("#stage-input .frame img")
     assert swap.is_checked()
     swapped = shown.get_attribute("src")
@@ -124,15 +124,15 @@ def test_a_dropped_photograph_of_ink_on_paper_is_swapped_and_seen(visit, digits)
     visit.page.wait_for_function("before => document.querySelector('#stage-input img').src === before", arg=swapped)
 
 
-def test_a_chosen_file_is_seen_as_the_service_sees_it(visit, digits):
+def test_chosen_file_is_classified_as_by_the_service(visit, digits):
     visit.open()
     body = png(digits.x[2])
     visit.page.set_input_files("#file", {"name": "two.png", "mimeType": "image/png", "buffer": body})
-    visit.said("The network sees 2")
+    visit.wait_for_status("The network sees 2")
     assert not visit.page.get_by_label("swap dark and light").is_checked()
 
 
-def test_every_entry_of_the_gallery_does_what_it_says(visit):
+def test_every_gallery_entry_gives_the_result_it_describes(visit):
     visit.open()
     cards = visit.page.locator(".card")
     assert cards.count() >= 4
@@ -146,29 +146,29 @@ def test_every_entry_of_the_gallery_does_what_it_says(visit):
             visit.page.locator("body:not([aria-busy])").wait_for()
 
 
-def test_a_model_without_a_purifier_cannot_purify(visit):
+def test_model_without_a_purifier_has_no_purify_button(visit):
     visit.open()
     assert visit.page.get_by_role("button", name="Purify", exact=True).is_enabled()
     visit.page.get_by_label("Model").select_option(MODELS[1])
     visit.page.get_by_text("this model cannot purify").wait_for()
     assert visit.page.get_by_role("button", name="Purify", exact=True).is_disabled()
     visit.press("Attack")
-    visit.said("Attacked: the network saw 7")
+    visit.wait_for_status("Attacked: the network saw 7")
     assert visit.page.locator("#chart polyline").count() == 0
-    assert "no auxiliary task" in visit.page.locator("#chart-said").inner_text()
+    assert "no auxiliary task" in visit.page.locator("#chart-hint").inner_text()
 
 
-def test_the_worst_case_of_the_chosen_model_is_told(visit):
+def test_worst_case_of_the_chosen_model_is_shown(visit):
     visit.open()
-    told = visit.page.locator("#limits-said")
-    assert "An attacker who knows the purifier gets past it" in told.inner_text()
+    told = visit.page.locator("#limits-text")
+    assert "do not know the purifier" in told.inner_text()
     assert "soap evaluate mnist-fcn-dr --suite full" in told.inner_text()
     assert visit.page.locator("#worst").inner_text() == "0.0 %"
     visit.page.get_by_label("Model").select_option(MODELS[1])
     assert "nothing is claimed" in told.inner_text()
 
 
-def test_errors_are_told_in_plain_words_and_the_page_goes_on(visit):
+def test_errors_are_shown_and_the_page_stays_usable(visit):
     visit.open()
     visit.page.get_by_label("Strength, as a number").fill("7")
     visit.press("Attack")
@@ -181,11 +181,11 @@ def test_errors_are_told_in_plain_words_and_the_page_goes_on(visit):
     visit.trouble("too large: 8 MiB at most")
     visit.page.get_by_label("Strength, as a number").fill("0.3")
     visit.press("Attack")
-    visit.said("Attacked")
+    visit.wait_for_status("Attacked")
     assert visit.page.locator("#trouble").inner_text() == ""
 
 
-def test_a_busy_service_says_wait_and_a_lost_one_says_so(visit):
+def test_busy_and_unreachable_services_have_their_own_messages(visit):
     visit.open()
     busy = json.dumps({"error": {"kind": "busy", "message": "16 attacks are under way already; try again in 1 s."}})
     visit.page.route("**/v1/attack*", lambda route: route.fulfill(status=503, headers={"Retry-After": "3"}, body=busy))
@@ -193,7 +193,7 @@ def test_a_busy_service_says_wait_and_a_lost_one_says_so(visit):
     visit.trouble("The service is busy. Wait 3 s, then try again.")
     visit.page.route("**/v1/purify*", lambda route: route.abort())
     visit.press("Purify")
-    visit.page.locator("#trouble", has_text="The service does not answer. Is it still running?").wait_for()
+    visit.page.locator("#trouble", has_text="The service does not respond. Is it still running?").wait_for()
     visit.complaints = [each for each in visit.complaints if "Failed to load resource" not in each]
 
 
@@ -203,14 +203,14 @@ def test_page_asks_for_the_token_if_one_is_required(browser, tmp_path):
         visited(browser, service.address) as visit,
     ):
         visit.page.goto(service.address)
-        field = visit.page.get_by_label("This service wants a token")
+        field = visit.page.get_by_label("This service requires a token")
         visit.trouble("The token is missing or wrong.")
         field.fill("wrong")
         field.press("Enter")
         visit.trouble("The token is missing or wrong.")
         field.fill(TOKEN)
         visit.press("Use it")
-        visit.said("The network sees 7")
+        visit.wait_for_status("The network sees 7")
         assert not field.is_visible()
         visit.press("Attack")
-        visit.said("Attacked")
+        visit.wait_for_status("Attacked")

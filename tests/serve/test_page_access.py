@@ -12,9 +12,10 @@ NAMED = {
     "button", "textbox", "combobox", "slider", "spinbutton", "checkbox", "link", "image", "DisclosureTriangle", "status"
 }  # fmt: skip
 READ = (
-    "body", "header p", "a", "#said", ".hint", "#stage-input .seen", "#stage-attacked .seen", "#stage-purified .seen",
-    ".bars li", ".bars .top", "label", ".panel .label", "#do-attack", "#do-purify", "select", "#clear", ".card .told",
-    ".card .hint", "figcaption", ".note", "footer p", "#step-said", "summary", "th", "td", "#replay",
+    "body", "header p", "a", "#status", ".hint", "#stage-input .seen", "#stage-attacked .seen", "#stage-purified .seen",
+    ".bars li", ".bars .top", "label", ".panel .label", "#do-attack", "#do-purify", "select", "#clear",
+    ".card .description", ".card .hint", "figcaption", ".note", "footer p", "#step-text",
+    "summary", "th", "td", "#replay",
 )  # fmt: skip
 
 
@@ -22,9 +23,9 @@ def purified(visit):
     """Attack and purify the first example."""
     visit.open()
     visit.press("Attack")
-    visit.said("Attacked")
+    visit.wait_for_status("Attacked")
     visit.press("Purify")
-    visit.said("Radius")
+    visit.wait_for_status("Radius")
 
 
 def tab_to(visit, selector):
@@ -39,13 +40,13 @@ def tab_to(visit, selector):
     pytest.fail(f"Tab does not lead to {selector}")
 
 
-def test_all_can_be_done_by_keyboard(visit):
+def test_every_action_works_by_keyboard(visit):
     visit.open()
     keyboard = visit.page.keyboard
     tab_to(visit, ".skip")
     tab_to(visit, "#digits li:nth-child(5) button")
     keyboard.press("Enter")
-    visit.said("The network sees 4")
+    visit.wait_for_status("The network sees 4")
     tab_to(visit, "#file")
     tab_to(visit, "#model")
     tab_to(visit, "#strength")
@@ -53,21 +54,21 @@ def test_all_can_be_done_by_keyboard(visit):
     assert visit.page.locator("#strength-number").input_value() == "0.29"
     tab_to(visit, "#do-attack")
     keyboard.press("Enter")
-    visit.said("Attacked: the network saw 4")
+    visit.wait_for_status("Attacked: the network saw 4")
     tab_to(visit, "#do-purify")
     keyboard.press("Space")
-    visit.said("Radius")
+    visit.wait_for_status("Radius")
     tab_to(visit, "#replay")
     tab_to(visit, "#step")
     keyboard.press("Home")
-    assert visit.page.locator("#step-said").inner_text().startswith("Attack, step 0 of 40: 4")
+    assert visit.page.locator("#step-text").inner_text().startswith("Attack, step 0 of 40: 4")
     tab_to(visit, "summary")
     tab_to(visit, ".card")
     keyboard.press("Enter")
-    visit.said("The network sees 3")
+    visit.wait_for_status("The network sees 3")
 
 
-def test_everything_that_can_be_used_or_seen_has_a_name(visit):
+def test_every_control_and_image_has_an_accessible_name(visit):
     purified(visit)
     session = visit.page.context.new_cdp_session(visit.page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
@@ -81,7 +82,7 @@ def test_everything_that_can_be_used_or_seen_has_a_name(visit):
     assert any(re.match(r"Attack: from 7 to \d in 40 steps, auxiliary loss from", name) for name in names)
 
 
-def test_what_happens_is_told_to_those_who_listen(visit):
+def test_screen_readers_are_notified_of_results(visit):
     visit.open()
     page = visit.page
     assert page.get_by_role("status").first.inner_text().startswith("The network sees 7")
@@ -104,13 +105,13 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_the_measure_of_contrast():
+def test_contrast_ratio_formula():
     assert contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)") == pytest.approx(21)
     assert contrast("rgb(119, 119, 119)", "rgb(255, 255, 255)") == pytest.approx(4.48, abs=0.01)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_letters_stand_out_from_what_is_behind_them(browser, live, scheme):
+def test_text_has_enough_contrast(browser, live, scheme):
     colours = """selectors => selectors.map(selector => {
         const letters = document.querySelector(selector);
         let behind = letters;
@@ -124,7 +125,7 @@ def test_letters_stand_out_from_what_is_behind_them(browser, live, scheme):
         assert {name: pair for name, pair in found.items() if contrast(*pair) < 4.5} == {}
         cell = "() => getComputedStyle(document.querySelector('{}')).fill"
         letters, *behind = (
-            visit.page.evaluate(cell.format(part)) for part in (".seen-here", ".cell.right", ".cell.wrong")
+            visit.page.evaluate(cell.format(part)) for part in (".seen-here", ".cell.correct", ".cell.wrong")
         )
         assert min(contrast(letters, colour) for colour in behind) >= 4.5
 
@@ -138,7 +139,7 @@ def test_letters_stand_out_from_what_is_behind_them(browser, live, scheme):
     ],
     ids=["phone", "twice as large", "desk"],
 )
-def test_nothing_is_wider_than_the_screen(browser, live, options):
+def test_page_has_no_horizontal_scroll(browser, live, options):
     with visited(browser, live, **options) as visit:
         purified(visit)
         assert visit.page.evaluate("() => document.scrollingElement.scrollWidth") == options["viewport"]["width"]
@@ -147,7 +148,7 @@ def test_nothing_is_wider_than_the_screen(browser, live, options):
         assert visit.page.evaluate(small) == []
 
 
-def test_a_drawing_is_fitted_and_centred_as_mnist_digits_are(visit):
+def test_drawing_is_scaled_and_centred_like_mnist_digits(visit):
     visit.open()
     levels = visit.page.evaluate(
         """async () => {

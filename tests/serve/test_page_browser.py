@@ -18,7 +18,7 @@ pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 from soap.data import pictures
 from soap.evaluation import fingerprint
-from soap.serve.web_page import STATIC
+from soap.serve.app import STATIC
 
 vendored = pytest.mark.skipif(
     not (STATIC / "vendor" / "manifest.json").is_file(),
@@ -39,7 +39,7 @@ def static(tmp_path):
 @contextlib.contextmanager
 def visit_copy(browser, static):
     """The page of a service whose static files are in another folder."""
-    patch = f"from pathlib import Path; from soap.serve import web_page; web_page.STATIC = Path({str(static)!r})"
+    patch = f"from pathlib import Path; from soap.serve import app; app.STATIC = Path({str(static)!r})"
     with (
         service_process(static.parent / "log", models=MODELS, patch=patch) as service,
         visited(browser, service.address) as visit,
@@ -74,28 +74,28 @@ def switch_on(visit):
     """By keyboard, until all is loaded."""
     visit.page.get_by_label(SWITCH).focus()
     visit.page.keyboard.press("Space")
-    visit.said("looked at and purified in this browser")
+    visit.wait_for_status("classified and purified in this browser")
 
 
 @vendored
-def test_the_label_returns_as_it_does_by_the_service_which_is_not_asked(visit):
+def test_purification_in_the_browser_equals_the_service_and_sends_no_request(visit):
     visit.open()
     visit.press("Attack")
-    visit.said("Attacked: the network saw 7")
+    visit.wait_for_status("Attacked: the network saw 7")
     before = visit.seen("attacked")
     switch_on(visit)
     del visit.asked[:]
     visit.press("Purify")
-    visit.said("Purified: the network sees 7 again")
+    visit.wait_for_status("Purified: the network sees 7 again")
     assert visit.seen("purified") == "7" != before
     assert work(visit) == []
-    said, here, pair = visit.page.locator("#said").inner_text(), steps(visit), shown(visit)
+    said, here, pair = visit.page.locator("#status").inner_text(), steps(visit), shown(visit)
     visit.page.get_by_label(SWITCH).uncheck()
-    visit.said("looked at and purified by the service")
+    visit.wait_for_status("classified and purified by the service")
     visit.press("Purify")
-    visit.said("Radius")
+    visit.wait_for_status("Radius")
     assert work(visit) == ["purify"]
-    assert visit.page.locator("#said").inner_text() == said
+    assert visit.page.locator("#status").inner_text() == said
     there = steps(visit)
     assert [row[:4] for row in here] == [row[:4] for row in there]
     assert [float(row[4]) for row in here] == pytest.approx([float(row[4]) for row in there], rel=0.01)
@@ -105,41 +105,41 @@ def test_the_label_returns_as_it_does_by_the_service_which_is_not_asked(visit):
 
 
 @vendored
-def test_examples_drawings_and_files_are_seen_without_the_service(visit, digits):
+def test_examples_drawings_and_files_are_classified_without_the_service(visit, digits):
     visit.open()
     switch_on(visit)
     del visit.asked[:]
     visit.page.get_by_role("button", name="Example: 4").click()
-    visit.said("The network sees 4")
+    visit.wait_for_status("The network sees 4")
     visit.draw([(0.5, 0.15), (0.5, 0.85)])
-    visit.said("The network sees 1")
+    visit.wait_for_status("The network sees 1")
     body = io.BytesIO()
     Image.fromarray(255 - (digits.x[3, 0] * 255).byte().numpy()).resize((224, 224)).save(body, format="JPEG")
     visit.page.set_input_files("#file", {"name": "three.jpg", "mimeType": "image/jpeg", "buffer": body.getvalue()})
-    visit.said("The network sees 3")
+    visit.wait_for_status("The network sees 3")
     assert visit.page.get_by_label("swap dark and light").is_checked()
     visit.page.set_input_files("#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"})
     visit.page.locator("#trouble", has_text="not a picture that this browser can read").wait_for()
     visit.page.get_by_label("Purification radius").select_option("0.2")
     visit.press("Purify")
-    visit.said("Radius 0.2")
+    visit.wait_for_status("Radius 0.2")
     assert work(visit) == []
     visit.press("Attack")
-    visit.said("Attacked")
+    visit.wait_for_status("Attacked")
     assert work(visit) == ["attack"]
 
 
 @vendored
-def test_a_model_of_the_service_alone_gets_no_picture_unasked(visit):
+def test_model_only_on_the_service_gets_no_picture_before_a_button_is_pressed(visit):
     visit.open()
     switch_on(visit)
     del visit.asked[:]
     visit.page.get_by_label("Model").select_option(MODELS[1])
-    visit.said("This model runs in the service alone: what you choose now is sent there.")
+    visit.wait_for_status("This model runs in the service alone: what you choose now is sent there.")
     switch = visit.page.get_by_label(SWITCH)
     assert not switch.is_visible()
     visit.page.get_by_label("Model").select_option(MODELS[0])
-    visit.said("The network sees 7")
+    visit.wait_for_status("The network sees 7")
     assert switch.is_visible()
     assert not switch.is_checked()
 
@@ -153,8 +153,8 @@ def test_page_without_the_files_has_no_switch_and_does_not_request_them(browser,
 
 def test_files_that_cannot_be_loaded_are_reported_and_the_picture_stays(browser, static, model):
     (static / "vendor").mkdir()
-    told = {MODELS[0]: {"weights_sha256": fingerprint(model), "bytes": 19_000_000}}
-    (static / "vendor" / "manifest.json").write_text(json.dumps({"models": told}))
+    listed = {MODELS[0]: {"weights_sha256": fingerprint(model), "bytes": 19_000_000}}
+    (static / "vendor" / "manifest.json").write_text(json.dumps({"models": listed}))
     with visit_copy(browser, static) as visit:
         visit.open()
         switch = visit.page.get_by_role("checkbox", name=SWITCH)
@@ -167,11 +167,56 @@ def test_files_that_cannot_be_loaded_are_reported_and_the_picture_stays(browser,
         (static / "vendor" / "ort.wasm.min.mjs").write_text("export const env = { wasm: {} };")
         del visit.asked[:]
         visit.press("Purify")
-        visit.trouble("does not give static/vendor/ort-wasm-simd-threaded.wasm (status 404). Make it again")
+        visit.trouble("static/vendor/ort-wasm-simd-threaded.wasm cannot be loaded (status 404). Run `make browser`")
         assert work(visit) == []
         switch.uncheck()
         visit.press("Purify")
-        visit.said("Radius")
+        visit.wait_for_status("Radius")
+
+
+STUB_RUNTIME = """
+export const env = { wasm: {} };
+export class Tensor { constructor(type, data, dims) { Object.assign(this, { type, data, dims }); } }
+const images = ({ dims: [count] }) => Array.from({ length: count }, (_, i) => i);
+const parts = {
+  classifier: ({ x }) => Float32Array.from(images(x).flatMap(() => [0, 0, 0, 1, 0, 0, 0, 0, 0, 0])),
+  loss: ({ x }) => Float32Array.from(images(x), (i) => x.data.slice(784 * i, 784 * (i + 1)).reduce((a, b) => a + b)),
+  step: ({ x, x0, step_size, eps }) => x.data.map((value, k) =>
+    Math.max(0, value - step_size.data[0], x0.data[k] - eps.data[Math.floor(k / 784)])),
+};
+export const InferenceSession = { create: async (bytes) => {
+  const part = parts[new TextDecoder().decode(bytes)];
+  return { outputNames: ["out"], run: async (inputs) => ({ out: { data: part(inputs) } }) };
+} };
+"""
+"""onnxruntime-web with one class, the sum of the pixels as the loss, and a step that darkens every pixel."""
+
+
+def test_purification_with_a_stub_runtime_chooses_the_radius_of_the_lowest_loss(browser, static, model):
+    folder = static / "vendor" / MODELS[0]
+    folder.mkdir(parents=True)
+    listed = {MODELS[0]: {"weights_sha256": fingerprint(model), "bytes": 1000}}
+    (static / "vendor" / "manifest.json").write_text(json.dumps({"models": listed}))
+    (static / "vendor" / "ort.wasm.min.mjs").write_text(STUB_RUNTIME)
+    (static / "vendor" / "ort-wasm-simd-threaded.wasm").write_bytes(b"0")
+    for part in ("classifier", "loss", "step"):
+        (folder / f"{part}.onnx").write_text(part)
+    own = model.purification
+    reach = own.steps * own.step_size
+    radius = next((eps for eps in own.grid if eps >= reach * (1 - 1e-6)), own.grid[-1])
+    with visit_copy(browser, static) as visit:
+        visit.open()
+        switch_on(visit)
+        del visit.asked[:]
+        visit.press("Purify")
+        visit.wait_for_status(f"Radius {radius:.3g}.")
+        assert visit.seen("purified") == "3"
+        rows = steps(visit)
+        losses = [float(row[4]) for row in rows]
+        assert len(rows) == own.steps + 1
+        assert losses == sorted(losses, reverse=True)
+        assert losses[0] > losses[-1]
+        assert work(visit) == []
 
 
 def files():

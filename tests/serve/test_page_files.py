@@ -11,11 +11,12 @@ from PIL import Image
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
-import make_gallery
+import render_pages
 
+from soap.recipes.trained_model import open_model
 from soap.serve import Limits
-from soap.serve.operations import AttackClassifier, Predict, Purify, load_served_model, run_operation
-from soap.serve.web_page import CONTENT_TYPES, STATIC
+from soap.serve.app import CONTENT_TYPES, STATIC
+from soap.serve.trajectories import AttackClassifier, Predict, Purify, run_operation
 
 FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
 FILES = [name for name in FILES if not name.startswith("vendor/")]  # third-party files, not in every clone
@@ -23,17 +24,17 @@ GALLERY = json.loads((STATIC / "gallery" / "gallery.json").read_text(encoding="u
 
 
 def test_root_is_the_page(client):
-    answer = client.get("/")
-    assert answer.content == (STATIC / "index.html").read_bytes()
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    response = client.get("/")
+    assert response.content == (STATIC / "index.html").read_bytes()
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
 
 
 def test_content_types_do_not_depend_on_the_system(client):
     for name in FILES:
-        answer = client.get(f"/static/{name}")
-        assert answer.content == (STATIC / name).read_bytes()
-        assert answer.headers["content-type"].partition(";")[0] == CONTENT_TYPES[Path(name).suffix]
-        assert answer.headers["cache-control"] == "no-cache"
+        response = client.get(f"/static/{name}")
+        assert response.content == (STATIC / name).read_bytes()
+        assert response.headers["content-type"].partition(";")[0] == CONTENT_TYPES[Path(name).suffix]
+        assert response.headers["cache-control"] == "no-cache"
 
 
 def test_unchanged_file_is_status_304(client):
@@ -71,7 +72,7 @@ def test_every_element_used_by_a_script_is_on_the_page():
 
 
 def test_page_knows_the_body_limit():
-    assert "const MOST = 8 * 1024 * 1024;" in (STATIC / "api.js").read_text(encoding="utf-8")
+    assert "const MAX_BODY_BYTES = 8 * 1024 * 1024;" in (STATIC / "api.js").read_text(encoding="utf-8")
     assert Limits().body == 8 * 1024 * 1024
 
 
@@ -95,13 +96,13 @@ def seen(served, operation, x, label):
     return trajectory.points[-1], int(trajectory.probabilities[-1].argmax())
 
 
-@pytest.mark.parametrize("entry", GALLERY["entries"], ids=lambda entry: entry["said"])
+@pytest.mark.parametrize("entry", GALLERY["entries"], ids=lambda entry: entry["description"])
 def test_gallery_entry_equals_the_result_of_the_service(entry):
-    served, x, label = load_served_model(entry["model"], device="cpu"), image(entry["input"]["file"]), entry["label"]
+    served, x, label = open_model(entry["model"]), image(entry["input"]["file"]), entry["label"]
     x, found = seen(served, Predict(), x, label)
     assert (found, served.classes[found]) == (entry["input"]["class"], entry["input"]["name"])
     if entry["attacked"]:
-        method = served.attack(entry["attack"], eps=entry["eps"])
+        method = served.attack(entry["attack"], settings={"eps": entry["eps"]})
         x, found = seen(served, AttackClassifier(attack=method), x, label)
         assert found == entry["attacked"]["class"]
         assert (x - image(entry["attacked"]["file"])).abs().max() < 1.01 / 255
@@ -113,7 +114,7 @@ def test_gallery_entry_equals_the_result_of_the_service(entry):
 
 
 def test_worst_cases_equal_the_committed_runs():
-    told = json.loads((STATIC / "adaptive.json").read_text(encoding="utf-8"))
-    assert told == make_gallery.worst_cases()
-    assert told["mnist-fcn-dr"]["worst"] == 0
-    assert "cifar10-resnet18-lc-stop" not in told
+    found = json.loads((STATIC / "adaptive.json").read_text(encoding="utf-8"))
+    assert found == render_pages.worst_cases()
+    assert found["mnist-fcn-dr"]["worst"] == 0
+    assert "cifar10-resnet18-lc-stop" not in found

@@ -17,7 +17,7 @@ from soap.serve import create_app
 @pytest.fixture
 def vendor(tmp_path, monkeypatch):
     """An empty folder for these files."""
-    monkeypatch.setattr("soap.serve.web_page.STATIC", tmp_path)
+    monkeypatch.setattr("soap.serve.app.STATIC", tmp_path)
     (tmp_path / "vendor").mkdir()
     return tmp_path / "vendor"
 
@@ -29,8 +29,8 @@ def offered():
 
 
 def manifest(vendor, **models):
-    told = {name: {"weights_sha256": weights, "bytes": 123} for name, weights in models.items()}
-    (vendor / "manifest.json").write_text(json.dumps({"models": told}))
+    listed = {name: {"weights_sha256": weights, "bytes": 123} for name, weights in models.items()}
+    (vendor / "manifest.json").write_text(json.dumps({"models": listed}))
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_content_types_and_range_requests(vendor, name, kind):
     assert whole.content == path.read_bytes()
     assert (piece.status_code, piece.content) == (206, path.read_bytes()[2:5])
     assert piece.headers["content-range"] == f"bytes 2-4/{len(whole.content)}"
-    for answer in (whole, piece):
-        assert answer.headers["content-type"] == kind
-        assert answer.headers["cache-control"] == "no-cache"
-        assert answer.headers["x-content-type-options"] == "nosniff"
+    for response in (whole, piece):
+        assert response.headers["content-type"] == kind
+        assert response.headers["cache-control"] == "no-cache"
+        assert response.headers["x-content-type-options"] == "nosniff"
 
 
 def test_no_model_runs_in_the_browser_without_files(vendor):

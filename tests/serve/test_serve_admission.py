@@ -6,7 +6,6 @@ import json
 import logging
 import threading
 import time
-from functools import partial
 
 import pytest
 from small_service import BASE_URL, MODELS, png
@@ -14,13 +13,14 @@ from small_service import BASE_URL, MODELS, png
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 from fastapi.testclient import TestClient
+from starlette.exceptions import HTTPException
 
 import soap
 from soap.serve import Limits, create_app
-from soap.serve.admission import WORK_PATHS, Admission, is_loopback
+from soap.serve.admission import JOB_KEY, WORK_PATHS, Admission, is_loopback
 from soap.serve.batching import BatchWorker
-from soap.serve.http_errors import RequestError
 from soap.serve.monitoring import SECURITY_HEADERS, JsonFormatter
+from soap.serve.responses import error_response
 
 TOKEN = "a-token-of-some-length"
 PNG = {"Content-Type": "image/png"}
@@ -82,22 +82,22 @@ def test_loopback_host_headers_are_accepted(client, host):
 
 
 def test_every_response_has_security_headers_and_none_allows_other_origins(client, digits):
-    answers = [
+    responses = [
         client.get("/healthz"),
         client.get("/nowhere"),
         client.get("/healthz", headers={"Host": "evil.example"}),
         client.post("/v1/predict", content=png(digits.x[0]), headers={**PNG, "Origin": "https://evil.example"}),
         client.options("/v1/predict", headers={"Origin": "https://e.example", "Access-Control-Request-Method": "POST"}),
     ]
-    assert [answer.status_code for answer in answers] == [200, 404, 421, 200, 405]
-    for answer in answers:
-        assert {name: answer.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
-        policy = dict(rule.split(" ", 1) for rule in answer.headers["Content-Security-Policy"].split("; "))
+    assert [response.status_code for response in responses] == [200, 404, 421, 200, 405]
+    for response in responses:
+        assert {name: response.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+        policy = dict(rule.split(" ", 1) for rule in response.headers["Content-Security-Policy"].split("; "))
         assert policy["default-src"] == "'self'"
         assert policy["script-src"] == "'self' 'wasm-unsafe-eval'"
         assert "unsafe-inline" not in str(policy)
         assert not {"worker-src", "connect-src", "style-src", "font-src"} & set(policy)  # default-src applies
-        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+        assert not [name for name in response.headers if name.lower().startswith("access-control")]
 
 
 def test_docs_page_names_every_route_and_loads_nothing_external(client):
@@ -111,7 +111,7 @@ def test_docs_page_names_every_route_and_loads_nothing_external(client):
 
 
 def test_page_and_static_files_are_served_if_present(client, tmp_path, monkeypatch):
-    monkeypatch.setattr("soap.serve.web_page.STATIC", tmp_path)
+    monkeypatch.setattr("soap.serve.app.STATIC", tmp_path)
     with TestClient(create_app(SMALL), base_url=BASE_URL) as fresh:
         missing = fresh.get("/")
         assert missing.status_code == 404
@@ -144,7 +144,7 @@ def admission(model):
     """Makes the middleware around an application, for a model whose worker is not started."""
 
     def make(app, models=("model",), token=None, **limits):
-        workers = {name: BatchWorker(model, Limits(**limits), lambda *_: None) for name in models}
+        workers = {name: BatchWorker(model, Limits(**limits)) for name in models}
         return Admission(app, host="127.0.0.1", token=token, limits=Limits(**limits), workers=workers)
 
     return make
@@ -177,9 +177,9 @@ def part(content, more=True):
 
 
 async def respond(scope, receive, send):
-    message = await receive()
-    assert not message["more_body"]  # the whole body in one message
-    await send({"type": "http.response.start", "status": 200})
+    """Status 200 with the body that the job got; an unknown model has no job."""
+    received = scope[JOB_KEY].body if JOB_KEY in scope else None
+    await send({"type": "http.response.start", "status": 200, "received": received})
 
 
 async def never_respond(scope, receive, send):
@@ -188,40 +188,40 @@ async def never_respond(scope, receive, send):
 
 def test_slow_body_is_status_408(admission):
     app = admission(respond, timeout_s=0.2)
-    with pytest.raises(RequestError, match="did not arrive") as refusal:
+    with pytest.raises(HTTPException, match="did not arrive") as refusal:
         call(app, [part(b"x")] * 50, pause=0.05)
-    assert refusal.value.status == 408
+    assert refusal.value.status_code == 408
     assert app.body_bytes == 0
 
 
 def test_request_past_its_deadline_is_status_503(admission):
-    with pytest.raises(RequestError, match="longer than") as refusal:
+    with pytest.raises(HTTPException, match="longer than") as refusal:
         call(admission(never_respond, timeout_s=0.1), [part(b"", more=False)])
-    assert refusal.value.status == 503
+    assert refusal.value.status_code == 503
 
 
 def test_client_that_leaves_while_it_sends_is_status_400_and_not_a_failure(admission):
-    with pytest.raises(RequestError, match="incomplete") as refusal:
+    with pytest.raises(HTTPException, match="incomplete") as refusal:
         call(admission(respond), [part(b"x"), {"type": "http.disconnect"}])
-    assert refusal.value.status == 400
+    assert refusal.value.status_code == 400
 
 
 def test_total_bytes_of_all_bodies_are_limited(admission):
     app = admission(respond, total_body=10)
     app.body_bytes = 8  # of other requests
-    with pytest.raises(RequestError, match="large requests") as refusal:
+    with pytest.raises(HTTPException, match="large requests") as refusal:
         call(app, [part(b"xxx")])
-    assert refusal.value.status == 503
+    assert refusal.value.status_code == 503
     assert app.body_bytes == 8
-    assert call(app, [part(b"x"), part(b"x", more=False)])[0]["status"] == 200
+    assert call(app, [part(b"x"), part(b"y", more=False)])[0]["received"] == b"xy"
 
 
 def test_attacks_in_progress_are_limited(admission):
     app = admission(respond, attacks=1)
     app.attacks = 1  # another request
-    with pytest.raises(RequestError, match="attacks") as refusal:
+    with pytest.raises(HTTPException, match="attacks") as refusal:
         call(app, [part(b"", more=False)], path="/v1/attack")
-    assert refusal.value.headers["Retry-After"] == "1"
+    assert error_response(refusal.value).headers["Retry-After"] == "1"
     assert call(app, [part(b"", more=False)])[0]["status"] == 200
     app.attacks = 0
     assert call(app, [part(b"", more=False)], path="/v1/attack")[0]["status"] == 200
@@ -233,8 +233,9 @@ def test_full_queue_refuses_before_routing_and_only_for_its_own_model(admission)
     app.workers["first"].admit(time.monotonic() + 60)
     whole = [part(b"", more=False)]
     for query in (b"", b"model=first", b"model=second&model=first"):
-        with pytest.raises(RequestError, match="full"):
-            call(app, whole, query=query)
+        start, body = call(app, whole, query=query)
+        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1")
+        assert json.loads(body["body"])["error"]["message"].endswith("is full; try again in 1 s.")
     for query in (b"model=second", b"model=unknown", b"model="):  # the route reports an unknown model
         assert call(app, whole, query=query)[0]["status"] == 200
 
@@ -242,22 +243,23 @@ def test_full_queue_refuses_before_routing_and_only_for_its_own_model(admission)
 def test_request_without_the_token_does_not_reach_the_queue(admission):
     app = admission(respond, token=TOKEN)
     app.workers = {}  # an attempt to enter the queue would fail
-    with pytest.raises(RequestError) as refusal:
+    with pytest.raises(HTTPException) as refusal:
         call(app, [part(b"", more=False)])
-    assert refusal.value.status == 401
+    assert refusal.value.status_code == 401
 
 
 def test_freed_memory_is_trimmed_regularly(monkeypatch):
     trimmed, app = threading.Semaphore(0), create_app(SMALL)
-    in_thread = app.state.service.in_thread
+    codecs = app.state.service._codecs
+    submit = codecs.submit
 
-    async def noted(function):
-        if isinstance(function, partial) and getattr(function.func, "__name__", "") == "malloc_trim":
+    def noted(function, *arguments):
+        if getattr(function, "__name__", "") == "malloc_trim":
             trimmed.release()
-        return await in_thread(function)
+        return submit(function, *arguments)
 
     monkeypatch.setattr("soap.serve.inference.TRIM_INTERVAL_S", 0.05)
-    monkeypatch.setattr(app.state.service, "in_thread", noted)
+    monkeypatch.setattr(codecs, "submit", noted)
     with TestClient(app, base_url=BASE_URL):
         assert trimmed.acquire(timeout=10)
         assert trimmed.acquire(timeout=10)
@@ -307,9 +309,9 @@ def test_metrics_count_requests_and_batches(digits):
 
 @pytest.mark.parametrize(("path", "near"), [("purify?eps=0.05", "eps_pfy"), ("predict?modell=x", "model")])
 def test_unknown_query_parameter_is_refused(client, path, near):
-    answer = client.post(f"/v1/{path}", content=b"", headers={"Content-Type": "image/png"})
-    assert answer.status_code == 422
-    message = answer.json()["error"]["message"]
+    response = client.post(f"/v1/{path}", content=b"", headers={"Content-Type": "image/png"})
+    assert response.status_code == 422
+    message = response.json()["error"]["message"]
     assert message.startswith("unknown parameter ")
     assert near in message
 

@@ -144,7 +144,7 @@ def test_hostile_json_is_refused(client, name):
     refused(client.post("/v1/predict", content=body, headers={"Content-Type": "application/json"}), status)
 
 
-def test_every_route_refuses_and_the_service_goes_on(client):
+def test_every_route_refuses_and_the_service_continues(client):
     for route in ROUTES:
         for body in (b"GIF89a", GOOD[:50]):
             refused(client.post(f"/v1/{route}", content=body, headers={"Content-Type": "image/png"}), (415, 422))
@@ -158,12 +158,12 @@ def test_other_content_types_are_refused(client, kind):
 
 
 def test_format_is_recognised_by_content_not_by_content_type(client):
-    answers = [
+    contents = [
         client.post("/v1/predict", content=body, headers={"Content-Type": kind}).json()
         for body, kind in ((PHOTO, "image/jpeg"), (PHOTO, "image/png"), (PHOTO, "IMAGE/PNG; charset=x"))
     ]
-    assert "probabilities" in answers[0]
-    assert answers[0] == answers[1] == answers[2]
+    assert "probabilities" in contents[0]
+    assert contents[0] == contents[1] == contents[2]
 
 
 def test_data_after_a_picture_is_ignored(client):
@@ -175,19 +175,19 @@ def test_data_after_a_picture_is_ignored(client):
 
 
 BAD_QUERIES = {
-    "predict?model=nobody": "unknown model",
-    "predict?model=../../etc/passwd": "unknown model",
+    "predict?model=no-such-model": "'mnist-fcn-dr'",
+    "predict?model=../../etc/passwd": "'mnist-fcn-dr'",
     "predict?invert=perhaps": "invert",
     "purify?model=mnist-fcn-no-def": "without an auxiliary task",
     "purify?eps_pfy=oracle": "min-aux",
     "purify?eps_pfy=min-aux-batch": "min-aux",
-    "purify?eps_pfy=nan": "radius in [0, 1]",
-    "purify?eps_pfy=1.5": "radius in [0, 1]",
-    "purify?eps_pfy=-0.1": "radius in [0, 1]",
+    "purify?eps_pfy=nan": "or equal to",
+    "purify?eps_pfy=1.5": "less than or equal to 1",
+    "purify?eps_pfy=-0.1": "greater than or equal to 0",
     "purify?steps=0": "steps",
     "purify?steps=101": "steps",
     "purify?steps=1e9": "steps",
-    "attack?attack=cw": "unknown attack",
+    "attack?attack=cw": "'fgsm', 'pgd' or 'df'",
     "attack?eps=2": "eps",
     "attack?eps=nan": "eps",
     "attack?steps=1000000": "steps",

@@ -1,6 +1,6 @@
 """A real service in its own processes: many clients, slow clients, full queues, killed workers and shutdown.
 
-These tests also hold what docs/service.md says about granian: what it closes, what it answers itself, and what it
+These tests also check what docs/service.md states about granian: what it closes, what it refuses itself, and what it
 leaves to a reverse proxy.
 """
 
@@ -121,8 +121,8 @@ def test_slow_bodies_take_no_place_in_the_queue(digits, tmp_path):
             assert fetch(service.address, "/v1/predict", picture).status == 200
 
 
-def test_full_queue_is_503_and_clients_that_leave_make_room(digits, tmp_path):
-    body, limits = png(digits.x[0]), {"queue": 1, "batch": 1, "gather_s": 0.0, "timeout_s": 30.0}
+def test_full_queue_is_503_and_a_client_that_disconnects_frees_its_place(digits, tmp_path):
+    body, limits = png(digits.x[0]), {"queue": 1, "batch_size": 1, "gather_s": 0.0, "timeout_s": 30.0}
     with service_process(tmp_path / "log", models=MODELS[:1], limits=limits, patch=SLOW_PREDICTIONS) as service:
 
         def gauge(name):
@@ -159,8 +159,8 @@ def test_killed_worker_is_replaced_at_the_same_address(tmp_path):
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(30) == 0
         wait_until(lambda: is_gone(last))
-    (line,) = [line for line in service.log_lines() if line.get("event")]
-    assert "Unexpected exit" in line["message"]
+    (message,) = service.server_messages()
+    assert "Unexpected exit" in message
 
 
 def test_worker_that_dies_again_at_once_ends_the_service(tmp_path):
@@ -182,7 +182,7 @@ def test_worker_stops_when_its_supervisor_is_killed(tmp_path):
             httpx.get(f"{service.address}/healthz")
 
 
-def test_a_spawned_worker_serves_too(tmp_path):
+def test_spawned_worker_serves(tmp_path):
     """As on a GPU, whose state a forked process cannot use."""
     script = tmp_path / "spawn.py"
     script.write_text(
@@ -204,7 +204,7 @@ def test_a_spawned_worker_serves_too(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_requests_in_progress_are_answered_at_shutdown(digits, tmp_path, stop):
+def test_requests_in_progress_get_their_response_at_shutdown(digits, tmp_path, stop):
     body, accepted = png(digits.x[0]), []
     with service_process(tmp_path / "log", models=MODELS[:1]) as service, contextlib.ExitStack() as stack:
         for route in ("predict", "purify", "attack") * 3:
@@ -221,7 +221,8 @@ def test_requests_in_progress_are_answered_at_shutdown(digits, tmp_path, stop):
         for connection in accepted:
             assert read_to_end(connection).startswith(b"HTTP/1.1 200")
         assert service.process.wait(30) == 0
-    assert [line["status"] for line in service.log_lines()] == [200] * 9
+    assert service.access_statuses() == [200] * 9
+    assert service.server_messages() == []
 
 
 def test_damaged_weights_are_one_line_and_exit_code_1(tmp_path):
@@ -271,7 +272,7 @@ def test_granian_refuses_malformed_requests_with_an_empty_response(live, name):
 
 
 def test_transfer_encoding_wins_over_content_length_and_the_connection_is_closed(live):
-    """So a request hidden behind the shorter length is not answered."""
+    """So a request hidden behind the shorter length gets no response."""
     hidden = b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with connect(live) as connection:
         connection.sendall(head("predict", 5, "Transfer-Encoding: chunked") + hidden)

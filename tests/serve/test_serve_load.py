@@ -12,7 +12,7 @@ from small_service import png
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 import load_service as load
-import render_service as render
+import render_pages
 
 from soap.serve import Limits
 
@@ -24,21 +24,17 @@ def row():
     figures = {"requests": 1000, "errors": 0, "requests_per_second": 123.4, "p50_ms": 12.3, "p99_ms": 45.6}
     return {
         "schema": load.SCHEMA,
+        "server": load.SERVER,
         "model": "mnist-cnn-dr",
         "operation": "purify",
         "clients": 32,
         "seconds": 60.0,
-        "batch": 32,
+        "batch_size": 32,
         "ways": {"batched": figures, "single": {**figures, "requests_per_second": 41.1}},
         "ratio": 3.0,
         "provenance": {"processor": "some CPU", "threads": 2, "commit": "a" * 40, "date": "2026-01-02T03:04:05",
                        "torch": "2.13.0", "python": "3.11.7", "command": "python tools/load_service.py"},
     }  # fmt: skip
-
-
-def test_page_agrees_with_the_committed_rows():
-    page = render.PAGE.read_text(encoding="utf-8")
-    assert render.rendered(page, render.committed_rows()) == page
 
 
 def test_later_row_of_the_same_measurement_is_rendered(row, tmp_path):
@@ -47,18 +43,29 @@ def test_later_row_of_the_same_measurement_is_rendered(row, tmp_path):
     later["ways"]["batched"]["errors"] = 7
     other = {**row, "clients": 8}
     path.write_text("".join(json.dumps(each) + "\n" for each in (row, later, other)))
-    rows = render.committed_rows(path)
+    rows = render_pages.service_rows(path)
     assert rows == [later, other]
-    lines = [line for line in render.table(rows).splitlines() if line.startswith("| `mnist")]
+    lines = [line for line in render_pages.service_table(rows).splitlines() if line.startswith("| granian |")]
     assert len(lines) == 4
-    assert lines[0] == "| `mnist-cnn-dr` | purify | 32 | 60 | up to 32 | 1,000 | 7 | 123 | 12 | 46 | **3.0 x** |"
+    assert (
+        lines[0] == "| granian | `mnist-cnn-dr` | purify | 32 | 60 | up to 32 | 1,000 | 7 | 123 | 12 | 46 | **3.0 x** |"
+    )
     assert "| one at a time | 1,000 | 0 | 41 |" in lines[1]
-    assert render.table([]) == render.NONE
-    assert render.committed_rows(tmp_path / "none.jsonl") == []
+    assert render_pages.service_table([]) == render_pages.NO_SERVICE
+    assert render_pages.service_rows(tmp_path / "none.jsonl") == []
+
+
+def test_rows_of_the_earlier_server_are_marked(row):
+    assert render_pages.EARLIER_NOTE not in render_pages.service_table([row])
+    older = {key: value for key, value in row.items() if key != "server"}
+    text = render_pages.service_table([older])
+    assert text.startswith(render_pages.EARLIER_NOTE)
+    assert "| uvicorn | `mnist-cnn-dr` | purify |" in text
+    assert render_pages.EARLIER_NOTE in render_pages.rendered("service.md")  # its 32 clients were not measured again
 
 
 def test_limits_on_the_page_are_the_defaults():
-    page, limits = render.PAGE.read_text(encoding="utf-8"), Limits()
+    page, limits = (render_pages.DOCS / "service.md").read_text(encoding="utf-8"), Limits()
     stated = {
         "8 MiB, counted": limits.body == 8 * 2**20,
         "JSON 1 MiB": limits.json == 2**20,
@@ -70,13 +77,13 @@ def test_limits_on_the_page_are_the_defaults():
         f"open connections | {limits.connections} |": True,
         "64 MiB": limits.total_body == 64 * 2**20,
         f"up to {1000 * limits.gather_s:g} ms": True,
-        f"at most {limits.batch} at a time": True,
+        f"at most {limits.batch_size} at a time": True,
     }
     assert [words for words, true in stated.items() if not (true and words in page)] == []
 
 
 def test_every_route_is_on_the_page(client):
-    page = render.PAGE.read_text(encoding="utf-8")
+    page = (render_pages.DOCS / "service.md").read_text(encoding="utf-8")
     for path, methods in client.get("/openapi.json").json()["paths"].items():
         for method, route in methods.items():
             (line,) = [line for line in page.splitlines() if re.search(rf"`{method.upper()} {path}`", line)]

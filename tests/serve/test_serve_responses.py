@@ -14,7 +14,7 @@ pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 from soap.attacks import FGSM, PGD
 from soap.evaluation import PAPER
 from soap.purifiers import SOAP
-from soap.serve.operations import pgd_points
+from soap.serve.trajectories import pgd_points
 
 PNG = {"Content-Type": "image/png"}
 
@@ -38,7 +38,7 @@ def test_predict_returns_the_probabilities_of_the_model(client, model, digits):
         assert response["class"] == int(wanted.argmax())
         assert response["name"] == str(response["class"])
         assert response["probabilities"] == pytest.approx(wanted.tolist(), abs=2e-6)
-        assert response["aux_loss"] == pytest.approx(loss, rel=1e-4)
+        assert response["aux_loss"] == response["score"] == pytest.approx(loss, rel=1e-4)
         assert response["input"] is None
 
 
@@ -62,6 +62,7 @@ def test_model_without_auxiliary_task_returns_null_losses(client, digits):
     response = client.post(path, content=png(digits.x[0]), headers=PNG).json()
     assert response["model"] == MODELS[1]
     assert response["aux_loss_before"] is None
+    assert response["score"] is None
     assert [step["aux_loss"] for step in response["steps"]] == [None, None]
 
 
@@ -76,7 +77,7 @@ def test_purify_returns_the_iterates_of_the_purifier(client, model, digits, eps)
         assert response["eps"] == pytest.approx(wanted.eps.item())
         assert response["class"] == int(labels(model, wanted.x))
         assert response["before"]["class"] == int(labels(model, one))
-        assert response["aux_loss_before"] == pytest.approx(wanted.loss_before.item(), rel=1e-4)
+        assert response["score"] == response["aux_loss_before"] == pytest.approx(wanted.loss_before.item(), rel=1e-4)
         assert response["aux_loss_after"] == pytest.approx(wanted.loss_after.item(), rel=1e-4)
         assert len(response["steps"]) == len(path) == 6
         for step, point, label in zip(response["steps"], path, labels(model, path).tolist(), strict=True):

@@ -182,7 +182,7 @@ def test_npm_that_hangs_times_out(npm, target, monkeypatch):
     assert unchanged(target)
 
 
-def test_failed_export_changes_nothing(npm_delivers, target, monkeypatch):
+def test_failed_export_keeps_the_old_files(npm_delivers, target, monkeypatch):
     npm_delivers()
     monkeypatch.setattr(tool, "MODELS", ("no-such-model",))
     with pytest.raises(InputError, match="no-such-model"):

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import soap
-from soap.serve.operations import Purify, run_operation
+from soap.serve.trajectories import Purify, run_operation
 
 MODEL = "mnist-cnn-dr"
 DIGITS = 16

@@ -70,7 +70,7 @@ def test_hostile_pictures_are_refused_in_bounded_memory(service, digits):
     )
 
 
-def test_malformed_requests_smuggle_nothing(service, digits):
+def test_malformed_requests_smuggle_no_request(service, digits):
     trials, failures = 0, []
     for _ in range(amount(1, 20)):
         for number, (name, sent) in enumerate(MALFORMED.items()):
@@ -93,7 +93,7 @@ def test_malformed_requests_smuggle_nothing(service, digits):
     assert ordinary_client_problem(service, digits, 1) is None
 
 
-def test_pipelined_requests_are_answered_in_order(service, digits):
+def test_pipelined_responses_are_in_order(service, digits):
     trials, failures = 0, []
     for turn in range(amount(1, 20)):
         order = [(turn + 3 * place) % len(digits) for place in range(12)]
@@ -110,7 +110,7 @@ def test_pipelined_requests_are_answered_in_order(service, digits):
             problem = response_problem(response)
             problem = problem or (response.status == 200 and digits[number].problem("predict", response.content))
             failures += [problem] if problem else []
-    count("pipelined requests, some with trailers: answered in order, each correct", trials, failures)
+    count("pipelined requests, some with trailers: responses in order, each correct", trials, failures)
 
 
 def send_slowly(connection, parts, pause, stop):

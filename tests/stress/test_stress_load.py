@@ -138,7 +138,7 @@ def test_killed_worker_is_replaced_and_no_result_is_wrong(service, digits):
 
 
 def test_sigterm_under_load(digits, tmp_path):
-    """Requests that the service has begun to read are answered.
+    """Requests that the service has begun to read get their response.
 
     granian closes a connection whose request it has not begun to read: those are counted, and are not failures.
     """
@@ -185,7 +185,7 @@ def test_sigterm_under_load(digits, tmp_path):
             failures += one.log_leaks(MARKER)
     assert statuses[200] > 0
     count(
-        "SIGTERM under load: every request that was being read is answered, exit code 0",
+        "SIGTERM under load: a response to every request that was being read, exit code 0",
         trials,
         failures,
         {

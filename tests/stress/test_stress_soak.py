@@ -92,7 +92,7 @@ def test_soak(service, digits):
     allowed = amount(64, 20) * MB  # a few seconds cannot separate a drift from the warm-up
     failures += [] if moved < allowed else [f"{moved / MB:.1f} MB drift"]
     measured = {"minutes": length / 60, "MB drift": moved / MB, "MB, peak": max(memory) / MB}
-    count("soak: every request answered, no memory growth", sum(kinds.values()), failures, measured)
+    count("soak: a response to every request, no memory growth", sum(kinds.values()), failures, measured)
 
 
 def test_log_holds_no_client_input(service, digits):

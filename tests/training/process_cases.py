@@ -26,8 +26,9 @@ from soap._runtime import distributed
 from soap.attacks import PGD, DeepFool
 from soap.auxiliary import Consistency, JointModel, Rotation
 from soap.data import Dataset
+from soap.defence import Defence
 from soap.errors import SoapError
-from soap.evaluation.transfer import evaluate_transfer
+from soap.evaluation import evaluate_transfer
 from soap.models import Network
 from soap.results import Store
 from soap.specs import spec_of
@@ -36,8 +37,8 @@ from soap.training.joint_step import JointStep
 
 STEPS = 50
 BAD_STEP = 4
-PLAIN = Schedule(epochs=10, lr=0.01, batch=20)
-AUGMENTED = Schedule(epochs=10, lr=0.05, batch=20, augment=("crop", "flip"), holdout=5)
+PLAIN = Schedule(epochs=10, lr=0.01, batch_size=20)
+AUGMENTED = Schedule(epochs=10, lr=0.05, batch_size=20, augment=("crop", "flip"), holdout=5)
 ATTACKS = {
     "random pgd": PGD(eps=0.1, step_size=0.02, steps=5, start="random"),
     "df": DeepFool(radius=0.5, candidates=4),
@@ -99,7 +100,7 @@ def batch_norm(out: Path) -> dict[str, Any]:
     """Return the batch-norm statistics after one step."""
     parts = tiny_model(seed=3)
     network = Network(encoder=parts.encoder, classifier=parts.classifier, inputs=(1, 8, 8), features=(16,), classes=4)
-    train(JointModel(network), noise(20), Schedule(epochs=1, lr=0.01, batch=20), out=out)
+    train(JointModel(network), noise(20), Schedule(epochs=1, lr=0.01, batch_size=20), out=out)
     norm = network.encoder[1]
     return {"mean": norm.running_mean.tolist(), "var": norm.running_var.tolist(), "seen": int(norm.num_batches_tracked)}
 
@@ -117,7 +118,7 @@ class Interruption:
 
 def stopped_and_resumed(out: Path) -> dict[str, Any]:
     """Train with dropout and batch norm: stopped by one process and resumed, and uninterrupted."""
-    schedule = Schedule(epochs=4, lr=0.05, batch=8, augment=("flip",))
+    schedule = Schedule(epochs=4, lr=0.05, batch_size=8, augment=("flip",))
     first = train(tiny_model(), noise(34), schedule, out=out / "shared", stop=Interruption(7))
     wrong = tiny_model(seed=9 + distributed.processes().rank)  # the checkpoint replaces these weights
     train(wrong, noise(34), schedule, out=out / "shared", resume=True)
@@ -161,7 +162,7 @@ class Mean:
 
 def refused_runs(out: Path) -> dict[str, str]:
     """Return the errors of runs that must fail."""
-    uneven, plan = Schedule(epochs=1, lr=0.05, batch=7), Schedule(epochs=4, lr=0.05, batch=8)
+    uneven, plan = Schedule(epochs=1, lr=0.05, batch_size=7), Schedule(epochs=4, lr=0.05, batch_size=8)
     cases: dict[str, Callable[[], object]] = {
         "nan": lambda: train(plain_model(None), noise(20), plan, out=out / "nan", attack=Poison()),
         "another world": lambda: resume_another(out.parent / "single"),
@@ -182,12 +183,12 @@ def refused_runs(out: Path) -> dict[str, str]:
 
 def resume_another(place: Path) -> None:
     """Resume the run of `begin_alone`."""
-    train(tiny_model(), noise(20), Schedule(epochs=4, lr=0.05, batch=8), out=place, resume=True)
+    train(tiny_model(), noise(20), Schedule(epochs=4, lr=0.05, batch_size=8), out=place, resume=True)
 
 
 def begin_alone(place: Path) -> None:
     """Run one process and stop after a step."""
-    train(tiny_model(), noise(20), Schedule(epochs=4, lr=0.05, batch=8), out=place, stop=lambda: True)
+    train(tiny_model(), noise(20), Schedule(epochs=4, lr=0.05, batch_size=8), out=place, stop=lambda: True)
 
 
 def evaluations(out: Path) -> dict[str, Any]:
@@ -199,15 +200,38 @@ def evaluations(out: Path) -> dict[str, Any]:
         data, store = noise(n), Store(out / f"{n}.jsonl")
         shown: set[tuple[int, int]] = set()
         rows = evaluate_transfer(
-            model, data, ATTACKS, purifiers, store=store, batch=5, save_adversarial=out / f"images-{n}",
+            model, data, ATTACKS, purifiers, store=store, batch_size=5, save_adversarial=out / f"images-{n}",
             watch=lambda what, done, total, shown=shown: shown.add((done, total)),
         )  # fmt: skip
         untouchable = {name: Untouchable(attack) for name, attack in ATTACKS.items()}
-        again = evaluate_transfer(model, data, untouchable, purifiers, store=store, batch=5)
+        again = evaluate_transfer(model, data, untouchable, purifiers, store=store, batch_size=5)
         measured, kept = ([timeless(row) for row in some] for some in (rows, again))
         found[str(n)] = {"rows": measured, "kept": measured == kept, "shown": max(shown)}
-    stopped = evaluate_transfer(model, noise(23), ATTACKS, purifiers, batch=5, stop=Interruption(2))
+    stopped = evaluate_transfer(model, noise(23), ATTACKS, purifiers, batch_size=5, stop=Interruption(2))
     return {**found, "stopped": len(stopped)}
+
+
+def suite_runs(folder: Path) -> dict[str, Any]:
+    """Return results of suite runs in folders that all processes share: stopped by one and resumed, and a shard."""
+    model, data = tiny_model(), noise(11)
+    data.y.copy_(model(data.x).argmax(1))
+    defence = Defence(model, soap.SOAP(model, 0.1))
+    sizes: dict[str, Any] = {"suite": "quick", "eps": 0.02, "steps": 2, "batch_size": 4}  # three batches
+    stopped = soap.evaluate(defence, data, out=folder / "whole", stop=Interruption(3), **sizes)
+    whole = soap.evaluate(defence, data, out=folder / "whole", note={"command": "this"}, **sizes)
+    part = soap.evaluate(defence, data, shard=(1, 2), out=folder / "part", **sizes)
+    try:
+        soap.evaluate(defence, data, out=folder / "whole", seed=1, **sizes)
+        error = "nothing"
+    except SoapError as problem:
+        error = str(problem)
+    rows = [timeless(row) for row in whole.rows]
+    return {
+        "stopped": stopped is None,
+        "rows": rows,
+        "images": list(part.images),
+        "error": "holds another run" in error,
+    }
 
 
 class Untouchable(soap.attacks.Attack):
@@ -260,6 +284,7 @@ def everything(folder: Path) -> dict[str, Any]:
     seen["resumed"] = stopped_and_resumed(folder)
     seen["errors"] = refused_runs(own)
     seen["evaluated"] = evaluations(own)
+    seen["suite"] = suite_runs(folder / "suite")
     seen["files"] = sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
     return seen
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from tiny import noise_images, tiny_model
+from test_training import images, weights
+from tiny import tiny_model
 from torch import nn
 
 import soap
@@ -11,10 +12,9 @@ from soap import InputError
 from soap._runtime.isolation import preserved_random_state
 from soap.auxiliary import restore, wrap
 from soap.data.dataset import make_dataset
-from soap.training import Schedule, train
-from soap.training.fitting import as_dataset, fit
+from soap.training import Schedule, as_dataset, fit, train
 
-SHORT = {"epochs": 2, "lr": 0.05, "batch": 8}
+SHORT = {"epochs": 2, "lr": 0.05, "batch_size": 8}
 
 
 def network() -> nn.Module:
@@ -26,14 +26,8 @@ def network() -> nn.Module:
 
 
 def data(n: int = 34) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return random images; the class is the brightest quarter."""
-    x = noise_images(n, seed=5)
-    quarters = torch.stack([q.mean((1, 2, 3)) for half in x.chunk(2, 2) for q in half.chunk(2, 3)], 1)
-    return x, quarters.argmax(1)
-
-
-def weights(model: nn.Module) -> dict[str, bytes]:
-    return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+    made = images(n)
+    return made.x, made.y
 
 
 def test_fit_equals_train_with_the_same_schedule(tmp_path):
@@ -67,7 +61,7 @@ def test_fit_trains_the_wrapped_module_and_restore_loads_it(tmp_path, task):
     x, y = data(200)
     mine = network()
     model = wrap(mine, task, shape=(1, 8, 8), alpha=1.0)
-    done = fit(model, x, y, out=tmp_path, epochs=12, lr=0.05, batch=16)
+    done = fit(model, x, y, out=tmp_path, epochs=12, lr=0.05, batch_size=16)
     assert done.history[-1]["classification"] < done.history[0]["classification"]
     assert torch.equal(mine(x), model(x))  # the same module
     again = restore(tmp_path / "last.safetensors", network())

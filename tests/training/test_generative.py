@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from test_training import StopAfter
 from tiny import noise_images
 from torch import nn
 
@@ -17,7 +18,7 @@ from soap.data import Dataset
 from soap.models import Generator
 from soap.training import GenerativeProgress, GenerativeSchedule, Objective, WganGp, checkpoint, train_generative
 
-SCHEDULE = GenerativeSchedule(epochs=3, lr=1e-3, batch=16, warmup_steps=2, average=0.9, augment=("flip",))
+SCHEDULE = GenerativeSchedule(epochs=3, lr=1e-3, batch_size=16, warmup_steps=2, average=0.9, augment=("flip",))
 
 
 def images(n: int = 35) -> Dataset:
@@ -58,17 +59,6 @@ class MeanImage:
 
     def product(self) -> nn.Module:
         return self.networks["model"].eval()
-
-
-class StopAfter:
-    """Stop condition that is true after so many steps, like Ctrl-C."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left <= 0
 
 
 def weights(objective: Objective) -> dict[str, bytes]:
@@ -250,7 +240,7 @@ def test_training_runs_and_resumes_on_the_gpu(precision, tmp_path):
 BAD = [
     ({"epochs": 0}, "epochs is 0"),
     ({"lr": 0.0}, "lr is 0.0"),
-    ({"batch": 0}, "batch is 0"),
+    ({"batch_size": 0}, "batch_size is 0"),
     ({"augment": ("flop",)}, "augment is 'flop'"),
     ({"betas": (0.5, 1.0)}, "beta is 1.0"),
     ({"betas": (0.5,)}, r"betas is \(0.5,\)"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import TIMEOUT_S, launched
+from run_content import content
 
 from soap._files.tensor_files import load_tensors
 from soap.cli import main
@@ -58,7 +59,18 @@ def test_failure_of_one_process_ends_all(tmp_path):
 
 def test_accelerate_launch_evaluates_and_one_process_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SOAP_COMMIT", "test")
-    asked = ("evaluate", "mnist-fcn-dr", "--data", "mnist-mini", "--limit", "23", "--batch", "10", "--attack", "fgsm")
+    asked = (
+        "evaluate",
+        "mnist-fcn-dr",
+        "--data",
+        "mnist-mini",
+        "--limit",
+        "23",
+        "--batch-size",
+        "10",
+        "--attack",
+        "fgsm",
+    )
     common = ("--json", "--device", "cpu")
     with launched("accelerate", "-m", "soap", *asked, *common, folder=tmp_path) as process:
         out, errors = process.communicate(timeout=TIMEOUT_S)
@@ -72,3 +84,32 @@ def test_accelerate_launch_evaluates_and_one_process_prints(tmp_path, monkeypatc
         [row[name] for name in figures] for row in wanted["rows"]
     ]
     assert len((tmp_path / "runs" / "results.jsonl").read_text().splitlines()) == len(found["rows"]) == 2
+
+
+def test_accelerate_launch_runs_a_suite_as_one_process_does(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SOAP_COMMIT", "test")
+    asked = (
+        "evaluate",
+        "mnist-fcn-dr",
+        "--data",
+        "mnist-mini",
+        "--limit",
+        "9",
+        "--batch-size",
+        "4",
+        "--suite",
+        "noise",
+    )
+    common = ("--eps", "0.1", "--json", "--device", "cpu", "--out")
+    with launched("accelerate", "-m", "soap", *asked, *common, "two", folder=tmp_path) as process:
+        out, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, errors
+    found = json.loads(out)  # one object, printed by one process
+    assert errors.count("The run is in two") == 1, errors
+    assert main([*asked, *common, str(tmp_path / "one")]) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    assert [row["correct"] for row in found["rows"]] == [row["correct"] for row in wanted["rows"]]
+    files = [content(tmp_path / name) for name in ("two", "one")]
+    for each in files:
+        del each["facts/asked.json"]  # the command has another --out
+    assert files[0] == files[1]

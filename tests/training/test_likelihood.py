@@ -10,7 +10,7 @@ import torch
 from soap.models.pixelcnn import PixelCNN
 from soap.shapes import Tensor
 from soap.training import GenerativeSchedule
-from soap.training.likelihood import Likelihood
+from soap.training.objectives import Likelihood
 
 
 def schedule(**changes: Any) -> GenerativeSchedule:

@@ -14,8 +14,8 @@ from soap._runtime import seeding
 from soap.auxiliary import JointModel
 from soap.models import Network
 from soap.training import checkpoint, train
+from soap.training.joint import NONFINITE_FILE
 from soap.training.joint_step import JointStep, NonFiniteError
-from soap.training.loop import NONFINITE_FILE
 
 BAD_STEP = 6
 
@@ -52,7 +52,7 @@ def images_of(step: int) -> list[int]:
 
 
 def go(model, out, device="cpu", **options):
-    data, schedule = images(), soap.training.Schedule(epochs=3, lr=0.05, batch=8)
+    data, schedule = images(), soap.training.Schedule(epochs=3, lr=0.05, batch_size=8)
     poison = Poison(data.x[images_of(BAD_STEP)[0]].to(device), math.nan)
     return train(model, data, schedule, out=out, attack=poison, device=torch.device(device), **options)
 
@@ -83,7 +83,7 @@ def test_written_file_reproduces_the_loss(tmp_path):
     state, data, again = json.loads(metadata["state"]), images(), plain_model()
     again.load_state_dict(tensors, strict=False)
     poison = Poison(data.x[state["images"][0]], math.nan)
-    schedule = soap.training.Schedule(epochs=3, lr=0.05, batch=8)
+    schedule = soap.training.Schedule(epochs=3, lr=0.05, batch_size=8)
     step = JointStep(again.train(), data.x, data.y, schedule, attack=poison, precision="fp32", compiled=False)
     with pytest.raises(NonFiniteError):
         step(torch.tensor(state["images"]), seed=state["seed"], rate=0.05)

@@ -1,14 +1,19 @@
-"""Learning-rate schedules."""
+"""Learning-rate schedules and augmentation."""
 
 import dataclasses
 import math
 
 import pytest
+import torch
+from tiny import noise_images, tiny_model
 
 import soap
+from soap._runtime import distributed
+from soap._runtime.distributed import Processes
 from soap.training import Schedule
+from soap.training.joint_step import JointStep
 
-SCHEDULE = Schedule(epochs=3, lr=0.05, batch=8)
+SCHEDULE = Schedule(epochs=3, lr=0.05, batch_size=8)
 
 
 def test_rate_warms_up_and_drops_at_milestones():
@@ -35,10 +40,29 @@ def test_cosine_rate_falls_along_a_half_cosine():
         Schedule(epochs=1, lr=0.1, decay="linear")
 
 
+def test_each_of_two_processes_gets_its_part_of_the_batch_that_one_process_augments(monkeypatch):
+    seen = []
+
+    class Watch:
+        def perturb(self, model, x, y):
+            seen.append(x)
+            return x
+
+    schedule = Schedule(epochs=1, lr=0.01, batch_size=8, augment=("affine", "shift"))
+    x, y = noise_images(8, seed=1), torch.arange(8) % 4
+    monkeypatch.setattr(Processes, "average", lambda self, tensors: None)
+    for group in (Processes(), Processes(rank=0, world_size=2), Processes(rank=1, world_size=2)):
+        monkeypatch.setattr(distributed, "processes", lambda group=group: group)
+        JointStep(tiny_model().train(), x, y, schedule, attack=Watch())(torch.arange(8), seed=5, rate=0.01)
+    whole, first, second = seen
+    assert torch.equal(whole, torch.cat([first, second]))
+    assert not torch.equal(whole, x)
+
+
 BAD = [
     ({"epochs": 0}, "epochs is 0"),
     ({"lr": 0.0}, "lr is 0.0"),
-    ({"batch": 0}, "batch is 0"),
+    ({"batch_size": 0}, "batch_size is 0"),
     ({"augment": ("flop",)}, "augment is 'flop'"),
     ({"milestones": (50.0,)}, "milestone is 50.0"),
     ({"momentum": -1.0}, "momentum is -1.0"),

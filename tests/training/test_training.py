@@ -17,7 +17,7 @@ from soap.data import Dataset
 from soap.models import Network
 from soap.training import Progress, Schedule, checkpoint, train
 
-SCHEDULE = Schedule(epochs=3, lr=0.05, batch=8, milestones=(0.5,), warmup_epochs=0.5, augment=("flip",))
+SCHEDULE = Schedule(epochs=3, lr=0.05, batch_size=8, milestones=(0.5,), warmup_epochs=0.5, augment=("flip",))
 
 
 def images(n: int = 34) -> Dataset:
@@ -216,6 +216,25 @@ def test_channels_last_network_resumes(device, tmp_path):
     assert go(again, resume=True).finished
 
 
+def test_checkpoints_of_older_versions_call_the_batch_size_batch(tmp_path):
+    train(
+        tiny_model(),
+        images(),
+        SCHEDULE,
+        out=tmp_path,
+        stop=StopAfter(2),
+        metadata={"recipe": "[training]\nbatch_size = 8"},
+    )
+    tensors, metadata = tensor_files.load_tensors(tmp_path / checkpoint.NAME)
+    state = metadata["state"].replace("batch_size", "batch")
+    assert state != metadata["state"]
+    tensor_files.save_tensors(tmp_path / checkpoint.NAME, tensors, {"state": state})
+    done = train(
+        tiny_model(), images(), SCHEDULE, out=tmp_path, resume=True, metadata={"recipe": "[training]\nbatch_size = 8"}
+    )
+    assert done.finished
+
+
 def test_checkpoint_of_another_run_is_refused(tmp_path):
     train(tiny_model(), images(), SCHEDULE, out=tmp_path, stop=StopAfter(2))
     other = dataclasses.replace(SCHEDULE, lr=0.1)
@@ -237,7 +256,7 @@ def test_missing_and_corrupt_checkpoints_are_file_errors(tmp_path):
 
 def test_diverging_training_raises_with_advice(tmp_path):
     with pytest.raises(soap.SoapError, match="Lower lr or raise warmup_epochs"):
-        train(tiny_model(), images(), Schedule(epochs=3, lr=1e30, batch=8), out=tmp_path)
+        train(tiny_model(), images(), Schedule(epochs=3, lr=1e30, batch_size=8), out=tmp_path)
 
 
 def test_folder_that_is_a_file_is_a_file_error_and_the_file_stays(tmp_path):

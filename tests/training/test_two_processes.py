@@ -9,6 +9,7 @@ import pytest
 import torch
 from launching import TIMEOUT_S, launched
 from process_cases import BAD_STEP, COUNTS, STEPS, begin_alone, everything, noise, resume_another
+from run_content import content
 from tiny import tiny_model
 
 from soap._runtime.seeding import seed_for
@@ -131,6 +132,20 @@ def test_rows_equal_those_of_one_process(folder, alone, two, n):
         theirs = np.load(path)
         assert ours["x"].tobytes() == theirs["x"].tobytes()
         assert ours["y"].tobytes() == theirs["y"].tobytes()
+
+
+def test_a_suite_run_equals_that_of_one_process(folder, alone, two):
+    """Files, too: attacked images, facts of the checks, rows, verdict and seal."""
+    assert alone["suite"]["stopped"]
+    assert {"clean", "noise", "transfer", "worst"} < {row["attack"]["name"] for row in alone["suite"]["rows"]}
+    assert alone["suite"]["images"] == [4, 5, 6, 7, 8, 9, 10]
+    for found in two:
+        assert found["suite"] == alone["suite"]
+    assert content(folder / "two" / "suite") == content(folder / "one" / "suite")
+
+
+def test_a_suite_in_the_folder_of_another_run_raises_in_all_processes(alone, two):
+    assert [found["suite"]["error"] for found in (alone, *two)] == [True, True, True]
 
 
 def test_evaluation_stopped_by_one_process_ends_in_all(two):

@@ -13,7 +13,7 @@ from soap.models import Generator
 from soap.training import GenerativeSchedule, WganGp
 from soap.training.wgan import gradient_penalty
 
-SCHEDULE = GenerativeSchedule(epochs=1, lr=2e-3, batch=40, betas=(0.5, 0.9), average=0.9)
+SCHEDULE = GenerativeSchedule(epochs=1, lr=2e-3, batch_size=40, betas=(0.5, 0.9), average=0.9)
 SHAPE = (1, 8, 8)
 
 
@@ -119,7 +119,7 @@ def test_average_includes_batch_norm_statistics():
 
 
 def test_learning_rate_rises_over_the_warm_up_and_falls_to_zero():
-    schedule = GenerativeSchedule(epochs=1, lr=0.01, batch=40, warmup_steps=4)
+    schedule = GenerativeSchedule(epochs=1, lr=0.01, batch_size=40, warmup_steps=4)
     objective = WganGp(tiny_generator(), schedule)
     rates = []
     for progress in (0.0, 0.2, 0.4, 0.6, 0.8):
@@ -135,7 +135,7 @@ BAD = [
     (lambda: WganGp(tiny_generator(), SCHEDULE, penalty=0.0), "penalty is 0.0"),
     (
         lambda: WganGp(tiny_generator(), SCHEDULE, critic_steps=41),
-        r"batch is 40; expected at least critic_steps \(41\)",
+        r"batch_size is 40; expected at least critic_steps \(41\)",
     ),
     (lambda: WganGp(tiny_generator(), SCHEDULE).step(batch(0, 4), torch.Generator(), 0.0), "got 4 images in a step"),
 ]

@@ -1,30 +1,13 @@
-"""The 19 checks of a suite run; docs/checks/ has a page for each.
+"""The 22 checks of a suite run; docs/checks/ has a page for each.
 
 Measurements are made on the model once the attempts are done and are stored as facts. Checks judge the files alone.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from soap.evaluation.checks import (
-    attacker_knowledge,
-    bare_classifier,
-    best_iterate,
-    converged,
-    deterministic,
-    gradient_correct,
-    gradient_present,
-    legal_perturbations,
-    logits,
-    optimisation,
-    planted_weakness,
-    provenance_complete,
-    radii,
-    repeatable,
-    sample_size,
-    single_step,
-    unbounded,
-)
 from soap.evaluation.checks.check import FAIL, NOT_RUN, PASS, STATES, WARN, Check, Evidence, Finding, Measurement
 from soap.evaluation.checks.context import MAX_IMAGES, measurement_context
 from soap.evaluation.plan import PlannedRun
@@ -37,14 +20,10 @@ __all__ = [
     "Measurement", "judge_checks", "measurements_of", "run_measurements",
 ]  # fmt: skip
 
-MODULES = (
-    legal_perturbations, logits, deterministic, optimisation, gradient_present, gradient_correct, best_iterate,
-    converged, unbounded, radii, single_step, attacker_knowledge, bare_classifier, planted_weakness, sample_size,
-    repeatable, provenance_complete,
-)  # fmt: skip
-
-CHECKS: dict[int, Check] = {check.number: check for module in MODULES for check in module.CHECKS}
-"""All checks by number, in ascending order."""
+_MODULES = [importlib.import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
+_CHECKS: list[Check] = [check for module in _MODULES for check in getattr(module, "CHECKS", ())]
+CHECKS = {check.number: check for check in sorted(_CHECKS, key=lambda check: check.number)}
+"""All checks by number: those of every module of this package, in ascending order."""
 
 MEASUREMENTS: tuple[Measurement[Any], ...] = tuple(one for check in CHECKS.values() for one in check.measurements)
 """All measurements, in the order in which they are made."""

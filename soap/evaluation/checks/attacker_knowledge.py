@@ -1,40 +1,56 @@
-"""Checks 13 and 14: attackers who know more are not weaker."""
+"""Checks 13, 14, 20 and 22: attackers who know more are not weaker, and the strongest gradient rule was used."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-from soap.evaluation.checks.check import FAIL, PASS, WARN, Check, Evidence, Judgement, NotMeasuredError, percent
-from soap.evaluation.plan import ADAPTIVE, THROUGH_PURIFIER
+from soap.evaluation.checks.check import (
+    FAIL,
+    PASS,
+    WARN,
+    Check,
+    Evidence,
+    Judgement,
+    Measurement,
+    NotMeasuredError,
+    percent,
+)
+from soap.evaluation.checks.context import MeasurementContext
+from soap.evaluation.plan import strongest_rule
+from soap.evaluation.protocols import CLASSIFIER, EXACT, EXTRA, QUERIES_ONLY, RULES, SURROGATE, THROUGH_PURIFIER
 from soap.evaluation.summary import ProtocolResult
 
-BLACK_BOX = ("black-box", "noise")
-MIXED = ("autoattack",)
-"""Neither white-box nor black-box: its last part, Square, uses queries alone."""
+NOT_WHITE_BOX = ("noise", "autoattack", *QUERIES_ONLY, CLASSIFIER, EXTRA)
+"""Attacks without gradients; AutoAttack, whose last part uses queries alone; and attacks of unknown kind."""
 
-MASKING_TOLERANCE = 0.002
-"""By how much (a share) the attacker who knows more may be weaker."""
+GRADIENT_PROTOCOLS = ("transfer", "auxiliary-aware", *(rule for rule in RULES if rule != SURROGATE))
+"""Protocols that follow gradients of the defence itself."""
+
+MASKING_TOLERANCE, RANDOM_TOLERANCE = 0.002, 0.02
+"""By how much (a share) the attacker who knows more may be weaker; of a random defence, whose accuracies vary."""
 
 
 def judge_white_box(evidence: Evidence) -> Judgement:
     """All protocols with gradients together against queries, or against random points where there are no queries."""
     lines = evidence.summary.protocols
-    black = next((line for name in BLACK_BOX for line in lines if line.protocol == name), None)
-    white = [line for line in lines if line.protocol not in (*BLACK_BOX, *MIXED)]
-    if black is None or not white:
+    black = [line for line in lines if line.protocol in ("substitute", "square")]
+    black = black or [line for line in lines if line.protocol == "noise"]
+    white = [line for line in lines if line.protocol not in NOT_WHITE_BOX]
+    if not black or not white:
         raise NotMeasuredError("It needs a protocol with gradients and one without; run the full suite.")
-    share = _survived(white)
-    measured = f"{percent(share)} white-box, {percent(black.accuracy)} {black.protocol}"
-    if share > black.accuracy + MASKING_TOLERANCE:
+    share, blind = joint_accuracy(white), joint_accuracy(black)
+    measured = f"{percent(share)} white-box, {percent(blind)} {' and '.join(line.protocol for line in black)}"
+    if share > blind + tolerance(evidence):
         return FAIL, measured, "Attacks without gradients break more than those with gradients: gradient masking."
-    rest = "" if black.protocol == BLACK_BOX[0] else " (compared with random points alone)"
+    rest = " (compared with random points alone)" if black[0].protocol == "noise" else ""
     return PASS, measured, f"Gradients help the attacker{rest}."
 
 
 def judge_adaptive(evidence: Evidence) -> Judgement:
     """The adaptive protocols together against transfer.
 
-    `bpda-start` is close to transfer, so it prevents a FAIL but does not suffice for a PASS.
+    `start` is close to transfer, so it prevents a FAIL but does not suffice for a PASS.
     """
     summary = evidence.summary
     if not evidence.plan["purifies"]:
@@ -43,22 +59,86 @@ def judge_adaptive(evidence: Evidence) -> Judgement:
     transfer = summary.protocol("transfer")
     if not through or transfer is None:
         raise NotMeasuredError("It needs the protocol transfer and one that goes through the purifier.")
-    share, alone = _survived(line for line in summary.protocols if line.protocol in ADAPTIVE), _survived(through)
+    share, alone = joint_accuracy(line for line in summary.protocols if line.protocol in RULES), joint_accuracy(through)
     measured = f"{percent(share)} adaptive, {percent(transfer.accuracy)} transfer"
-    if share > transfer.accuracy + MASKING_TOLERANCE:
+    if share > transfer.accuracy + tolerance(evidence):
         return FAIL, measured, "Attacks that know the purifier break less than transfer: gradient masking."
-    if alone > transfer.accuracy:
+    if alone > transfer.accuracy + (RANDOM_TOLERANCE if evidence.plan["random"] else 0):
         measured += f", {percent(alone)} through the purifier"
         return WARN, measured, "Attacks through the purifier break less than transfer: gradient masking there."
     return PASS, measured, "Knowledge of the purifier helps the attacker."
 
 
-def _survived(lines: Iterable[ProtocolResult]) -> float:
-    """Share of images that survive all of them."""
-    return float(np.logical_and.reduce([line.defended for line in lines]).mean())
+def judge_labels(evidence: Evidence) -> Judgement:
+    """FAIL where labels alone break more than gradients, WARN where the imitation does."""
+    summary = evidence.summary
+    gradients = [line for line in summary.protocols if line.protocol in GRADIENT_PROTOCOLS]
+    labels, imitation = summary.protocol("decision"), summary.protocol(SURROGATE)
+    if not gradients or (labels is None and imitation is None):
+        raise NotMeasuredError("It needs a protocol with gradients, and decision or surrogate; run the full suite.")
+    share, allowed = joint_accuracy(gradients), tolerance(evidence)
+    others = [line for line in (labels, imitation) if line is not None]
+    measured = f"{percent(share)} by gradients, "
+    measured += ", ".join(f"{percent(line.accuracy)} by {line.protocol}" for line in others)
+    if labels is not None and share > labels.accuracy + allowed:
+        return FAIL, measured, "Labels alone break more than gradients: gradient masking."
+    if imitation is not None and share > imitation.accuracy + allowed:
+        meaning = "An imitation of the purifier gives better gradients than the rules: they miss something."
+        return WARN, measured, meaning
+    return PASS, measured, "Gradients break at least as much as labels alone or an imitation of the purifier."
+
+
+def joint_accuracy(lines: Iterable[ProtocolResult]) -> float:
+    """Accuracy after the worst of several protocols for each image."""
+    return float(np.minimum.reduce([line.values for line in lines]).mean())
+
+
+def tolerance(evidence: Evidence) -> float:
+    """By how much (a share) the attacker who knows more may be weaker."""
+    return RANDOM_TOLERANCE if evidence.plan["random"] else MASKING_TOLERANCE
+
+
+IMAGES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplicableRule:
+    """strongest: the strongest gradient rule that applies, found by trying; reason: why the exact one does, or not."""
+
+    strongest: str
+    exact: bool
+    purifies: bool
+    reason: str
+
+
+def measure_rule(context: MeasurementContext) -> ApplicableRule:
+    """Try the exact gradient of the whole defence."""
+    defence = context.defence
+    probe = defence.probe(context.x[:IMAGES])
+    rule = strongest_rule(defence, probe)
+    return ApplicableRule(strongest=rule, exact=probe.exact, purifies=defence.purifies, reason=probe.reason)
+
+
+APPLICABLE_RULE = Measurement("strongest-rule", ApplicableRule, measure_rule)
+
+
+def judge_rule(evidence: Evidence) -> Judgement:
+    """FAIL where a differentiable purifier was not attacked through its own gradient."""
+    found = evidence.record(APPLICABLE_RULE)
+    if not found.purifies:
+        return PASS, "no purifier", "There is no purifier: attacks differentiate the network itself."
+    used = [line.protocol for line in evidence.summary.protocols if line.protocol == found.strongest]
+    measured = f"{found.strongest}; {found.reason}"
+    if used:
+        return PASS, measured, "The strongest gradient rule that applies to the purifier was used."
+    if found.strongest == EXACT:
+        return FAIL, measured, "The purifier is differentiable, and no attack used its gradient: run exact."
+    return WARN, measured, f"A stronger gradient rule applies to the purifier: run {found.strongest}."
 
 
 CHECKS = (
     Check(13, "white-box beats black-box", judge_white_box),
     Check(14, "adaptive beats transfer", judge_adaptive),
+    Check(20, "strongest gradient rule used", judge_rule, (APPLICABLE_RULE,)),
+    Check(22, "gradients beat labels and imitation", judge_labels),
 )

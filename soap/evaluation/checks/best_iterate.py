@@ -9,18 +9,10 @@ from soap._runtime import seeding
 from soap.attacks import APGD
 from soap.attacks.apgd import Trace
 from soap.evaluation.attempts import seeded
-from soap.evaluation.checks import deterministic
-from soap.evaluation.checks.check import (
-    HALF_A_POINT,
-    PASS,
-    WARN,
-    Check,
-    Evidence,
-    Judgement,
-    Measurement,
-    NotMeasuredError,
-)
+from soap.evaluation.checks import outputs
+from soap.evaluation.checks.check import PASS, WARN, Check, Evidence, Judgement, Measurement
 from soap.evaluation.checks.context import ImpossibleError, MeasurementContext, Nearest, attempt_text
+from soap.evaluation.protocols import HALF_A_POINT
 from soap.gradient_rules import Criterion, logits_and_gradient, with_finite_logits
 from soap.shapes import Int, Tensor
 
@@ -112,8 +104,8 @@ def _observed_attack(context: MeasurementContext) -> tuple[RememberingModel, Ten
     """The model after the attack, the attacked images, and APGD's trace; one run for both measurements."""
     if "observed attack" not in context.memory:
         x, y = context.few(IMAGES)
-        model = RememberingModel(with_finite_logits(context.model, x), Nearest(x=x, norm=context.threat.norm), y)
-        attack = seeded(context.strongest.attack, seeding.seed_for(context.seed, 7))
+        model = RememberingModel(with_finite_logits(context.model, x), Nearest(x=x, norm=context.run.threat.norm), y)
+        attack = seeded(context.strongest.attack, seeding.seed_for(context.run.seed, 7))
         trace = attack.trace(model, x, y) if isinstance(attack, APGD) else None
         found = attack(model, x, y) if trace is None else trace.x
         context.memory["observed attack"] = model, found, trace
@@ -128,8 +120,9 @@ LOSS_CURVE = Measurement("loss-curve", LossTrace, measure_loss_curve)
 def judge(evidence: Evidence) -> Judgement:
     """WARN where more than half a point of the images is lost."""
     found = evidence.record(MEASUREMENT)
-    if not evidence.record(deterministic.MEASUREMENT).deterministic:
-        raise NotMeasuredError("The defence is random (check 3): a point that broke it once need not break it again.")
+    if not evidence.record(outputs.DETERMINISM).deterministic:
+        meaning = "The defence is random: a point that broke it once need not break it again, so fresh draws judge it."
+        return PASS, "random defence", meaning
     measured = f"{found.lost} of {found.broken_on_the_way} images broken on the way were returned unbroken"
     if found.doubtful:
         measured += f"; {found.doubtful} broke in one batch and not in another"

@@ -1,7 +1,7 @@
 """What all checks share: findings, the evidence they judge, and measurements stored as facts of a run.
 
-A check is one file. Where a run's batches are not enough, the file defines a typed record, the function that measures
-it, and a `Measurement`; its `judge` function turns the evidence into a judgement.
+A file holds one check, or checks of the same subject. Where a run's batches are not enough, it defines a typed record,
+the function that measures it, and a `Measurement`; a `judge` function turns the evidence into a judgement.
 """
 
 import re
@@ -15,9 +15,6 @@ from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.summary import Summary
 
 PASS, WARN, FAIL, NOT_RUN = STATES = ("PASS", "WARN", "FAIL", "NOT RUN")
-
-HALF_A_POINT = 0.005
-"""Change of accuracy that a check tolerates."""
 
 Judgement = tuple[str, str, str]
 """State, measured and meaning of a `Finding`."""
@@ -41,11 +38,14 @@ class Finding:
 
 
 class NotMeasuredError(Exception):
-    """A measurement is missing: not in the suite, not reached before a stop, or not applicable to the defence."""
+    """A measurement is missing: not in the suite, not reached before a stop, or not applicable to the defence.
 
+    failed: whether the measurement raised an error.
+    """
 
-class MeasurementFailedError(Exception):
-    """A measurement raised an error."""
+    def __init__(self, meaning: str, *, failed: bool = False) -> None:
+        super().__init__(meaning)
+        self.failed = failed
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ class Evidence:
         return self.summary.plan
 
     def record(self, measurement: Measurement[Record]) -> Record:
-        """The record of a measurement; raises an error of this file where it is missing or failed."""
+        """The record of a measurement; NotMeasuredError where it is missing or failed."""
         found = self.folder.read_fact(measurement.fact)
         if found is None:
             raise NotMeasuredError(f"The measurement {measurement.fact!r} is missing: run the full suite to its end.")
         if "problem" in found and found["impossible"]:
             raise NotMeasuredError(f"The measurement {measurement.fact!r} does not apply: {found['problem']}.")
         if "problem" in found:
-            raise MeasurementFailedError(found["problem"])
+            raise NotMeasuredError(f"The measurement raised an error: {found['problem']}", failed=True)
         return measurement.read(found)
 
 
@@ -121,10 +121,8 @@ class Check:
         try:
             state, measured, meaning = self.judge(evidence)
         except NotMeasuredError as missing:
-            state, measured, meaning = NOT_RUN, "not measured", str(missing)
-        except MeasurementFailedError as problem:
-            state, measured = WARN, "could not be measured"
-            meaning = f"The measurement raised an error: {problem}"
+            state, measured = (WARN, "could not be measured") if missing.failed else (NOT_RUN, "not measured")
+            meaning = str(missing)
         return Finding(number=self.number, name=self.name, state=state, measured=measured, meaning=meaning)
 
 

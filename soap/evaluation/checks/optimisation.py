@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from soap._runtime.isolation import isolated
 from soap.evaluation.checks.check import PASS, WARN, Check, Evidence, Judgement, Measurement
 from soap.evaluation.checks.context import MeasurementContext
-from soap.evaluation.plan import THROUGH_PURIFIER
+from soap.evaluation.protocols import THROUGH_PURIFIER
 
 IMAGES = 16
 
@@ -100,7 +100,9 @@ def judge(evidence: Evidence) -> Judgement:
     if done:
         return PASS, measured, f"The defence optimises at inference; {', '.join(done)} attacked through it."
     first = "" if found.purifier else "give classifier and purifier to soap.Defence, and "
-    meaning = f"The defence optimises at inference, and no attack went through it: {first}run bpda at least."
+    meaning = (
+        f"The defence optimises at inference, and no attack went through it: {first}run straight-through at least."
+    )
     return WARN, measured, meaning
 
 

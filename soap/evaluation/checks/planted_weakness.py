@@ -28,6 +28,7 @@ from soap.evaluation.checks.context import (
     attack_text,
     varied_if_possible,
 )
+from soap.evaluation.protocols import SURROGATE
 from soap.shapes import Float, Tensor
 
 INSIDE_POINTS, SURFACE_POINTS = 8, 16
@@ -55,6 +56,8 @@ class PlantedWeakness:
 
 def measure(context: MeasurementContext) -> PlantedWeakness:
     """Attack the planted copy; each attack gets the images that survived the earlier ones."""
+    if context.run.random:
+        raise ImpossibleError("a random defence has no fixed decision in which a weakness could be planted")
     x, ranked = context.x, (context.strongest, *context.ranked[1:])
     plant = _plant(context)
     defence = _planted_defence(context.defence, plant)
@@ -69,9 +72,10 @@ def measure(context: MeasurementContext) -> PlantedWeakness:
         if len(surviving):
             attack = varied_if_possible(attempt.attack, loss="margin")  # the other losses need more than two classes
             made.append(attack_text(attack, attempt))
-            points = context.attacked(attack, attempt.seen(defence), x[surviving], zero[surviving], salt=len(made))
+            seen = attempt.seen(defence, context.run.imitation if attempt.rule == SURROGATE else None)
+            points = context.attacked(attack, seen, x[surviving], zero[surviving], salt=len(made))
             surviving = surviving[~_crossed(context, plant, points, surviving)]
-    blind = Noise(eps=context.threat.eps, norm=context.threat.norm, draws=SURFACE_POINTS)
+    blind = Noise(eps=context.run.threat.eps, norm=context.run.threat.norm, draws=SURFACE_POINTS)
     by_chance = context.attacked(blind, defence.seen_by(DEFENDED) or defence, x[rows], zero[rows], salt=17)
     return PlantedWeakness(
         images=len(x),
@@ -109,7 +113,7 @@ class PlantedClassifier(nn.Module):
 
 def _plant(context: MeasurementContext) -> Plant:
     x, ball = context.x, context.ball
-    generator = torch.Generator(x.device).manual_seed(context.seed)
+    generator = torch.Generator(x.device).manual_seed(context.run.seed)
     centre = _logits(context, x)
     inside = [_logits(context, (x + ball.random_start(x, generator)).clamp(0, 1)) for _ in range(INSIDE_POINTS)]
     within = torch.stack(inside) - centre
@@ -127,7 +131,7 @@ def _plant(context: MeasurementContext) -> Plant:
         for best, new in ((lead, 1 - rest), (weights, tried), (threshold, limit), (points, point)):
             best[better] = new[better]
         works |= better
-    nearest = Nearest(x=x, norm=context.threat.norm)
+    nearest = Nearest(x=x, norm=context.run.threat.norm)
     return Plant(nearest=nearest, weights=weights, threshold=threshold, point=points, works=works)
 
 
@@ -140,7 +144,7 @@ def _planted_defence(defence: Defence, plant: Plant) -> Defence:
 def _logits(context: MeasurementContext, x: Tensor) -> Tensor:
     """Finite logits of the original defence."""
     with isolated(context.defence), torch.no_grad():
-        parts: list[Tensor] = [context.defence(part).float() for part in torch.split(x, context.batch)]
+        parts: list[Tensor] = [context.defence(part).float() for part in torch.split(x, context.run.batch_size)]
     return torch.cat(parts).nan_to_num()
 
 

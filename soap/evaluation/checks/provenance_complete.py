@@ -6,7 +6,7 @@ from soap.evaluation.checks.check import FAIL, PASS, WARN, Check, Evidence, Judg
 from soap.evaluation.run_folder import CONTINUED
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-REQUIRED = ("images", "seed", "batch", "version", "torch", "python", "device", "date")
+REQUIRED = ("images", "seed", "batch_size", "version", "torch", "python", "device", "date")
 
 
 def judge(evidence: Evidence) -> Judgement:

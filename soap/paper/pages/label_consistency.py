@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from soap.paper.comparison import number_text
-from soap.paper.gradient_variants import ATTACKS
-from soap.paper.row_queries import by_gradient
-from soap.paper.tables import read
+from soap.paper.sweeps import GRADIENT_ATTACKS, SWEEPS
+from soap.paper.tables import NUMBER_TABLES
 from soap.report import UPPER_BOUND, markdown_table, with_section
 from soap.results import Row
 from soap.specs import UNDEFENDED
@@ -39,7 +38,7 @@ def evidence(rows: Sequence[Row], authors: AuthorsLines) -> str:
     table = [_printed()]
     for name, line in authors.items():
         table.append([line["label"], *_ours(ours, name), *_authors(line)])
-    absent = [name for name in authors if any((attack, name) not in ours for attack in ATTACKS)]
+    absent = [name for name in authors if any((attack, name) not in ours for attack in GRADIENT_ATTACKS)]
     parts = [markdown_table(HEAD, table), _origin(ours), f"**{UPPER_BOUND}** {_adaptive(authors)}"]
     if absent:
         named = ", ".join(f"`{name}`" for name in absent)
@@ -54,7 +53,7 @@ def rendered(document: str, rows: Sequence[Row], authors: AuthorsLines) -> str:
 
 def _one_run(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
     """Rows by attack and variant; rows of the bare network have the same weights and images as the others."""
-    found = by_gradient(rows, MODEL)
+    found = SWEEPS["gradients"].find(rows, MODEL)
     shared = {(row.attack, _subject(row)) for row in found.values()}
     bare = [row for row in rows if not row.defence.purifies and (row.attack, _subject(row)) in shared]
     return found | {(row.attack.name, UNDEFENDED): row for row in bare}
@@ -66,8 +65,8 @@ def _subject(row: Row) -> tuple[object, ...]:
 
 
 def _ours(rows: Mapping[tuple[str, str], Row], name: str) -> list[str]:
-    own = [rows.get((attack, name)) for attack in ATTACKS]
-    attacked, n = own[ATTACKS.index("pgd")], next((row.n for row in own if row is not None), None)
+    own = [rows.get((attack, name)) for attack in GRADIENT_ATTACKS]
+    attacked, n = own[GRADIENT_ATTACKS.index("pgd")], next((row.n for row in own if row is not None), None)
     loss = None if attacked is None else attacked.measures.get("mean_loss_after")
     shares = [None if row is None else 100 * row.accuracy for row in own]
     return [*map(number_text, shares), number_text(None) if loss is None else f"{loss:.3f}", _count(n)]
@@ -80,8 +79,8 @@ def _authors(line: Mapping[str, Any]) -> list[str]:
 
 def _printed() -> list[str]:
     """The paper's numbers for its gradient."""
-    table = read("table-2")
-    cells = [table.cells["lc-min-aux", "resnet18", attack] for attack in ATTACKS]
+    table = NUMBER_TABLES["table-2"]
+    cells = [table.cells["lc-min-aux", "resnet18", attack] for attack in GRADIENT_ATTACKS]
     images = _count(table.queries[0].n)
     printed = [*(number_text(cell.printed) for cell in cells), number_text(None), images]
     return ["*printed in the paper: SOAP-LC, min-aux*", *[number_text(None)] * len(printed), *printed]

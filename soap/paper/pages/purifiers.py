@@ -1,7 +1,7 @@
 """docs/purifiers.md: models behind each purifier, from committed rows and the runs in results/{adaptive,purifiers}."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,15 @@ from torch import nn
 
 from soap import recipes
 from soap.evaluation import PAPER
-from soap.paper.pages.adaptive import CommittedRun, read_run
-from soap.paper.row_queries import training_epochs, training_seed
-from soap.purifiers import AntiAdversary, Hedge
+from soap.evaluation.summary import WORST
+from soap.paper.pages.suite_runs import ABSENT, CommittedRun, read_run
+from soap.paper.rows import training_epochs, training_seed
 from soap.recipes import generative
-from soap.recipes.purifiers import BY_PRIOR, SOAP_NAME
+from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, FILTERS, SOAP_NAME, WRAPPERS
 from soap.report import markdown_table, with_section
-from soap.report.accuracy import percent
+from soap.report.row_text import percent
 from soap.results import Row
-from soap.specs import UNDEFENDED, DefenceSpec, attack_spec, defence_spec
+from soap.specs import UNDEFENDED, DefenceSpec, attack_spec, call_text, defence_spec
 
 PURIFIER_TITLES = {
     UNDEFENDED: "none",
@@ -27,22 +27,35 @@ PURIFIER_TITLES = {
     "hedge": "Hedge",
     "defense-gan": "Defense-GAN",
     "pixeldefend": "PixelDefend",
+    "autoencoder": "denoising autoencoder",
+    "diffusion": "DiffPure",
+    "energy": "energy descent",
+    "views": "view average",
+    "smoothing": "randomised smoothing",
+    "median": "median filter",
+    "bit-depth": "bit depth",
+    "jpeg": "JPEG",
 }
 PURIFIERS_BY_MODEL = {
     "cifar10-resnet18-pgd-at": (UNDEFENDED, "anti-adversary", "hedge", "pixeldefend"),
     "cifar10-resnet18-lc": (UNDEFENDED, SOAP_NAME, "anti-adversary", "hedge", "pixeldefend"),
     "cifar10-resnet18-no-def": (UNDEFENDED, "pixeldefend"),
-    "mnist-cnn-no-def": (UNDEFENDED, "defense-gan"),
+    "mnist-cnn-no-def": (
+        UNDEFENDED, "defense-gan", "autoencoder", "diffusion", "energy", "views", "smoothing", "median", "bit-depth",
+        "jpeg",
+    ),
     "mnist-fcn-no-def": (UNDEFENDED, "defense-gan"),
-}
+}  # fmt: skip
 """Purifiers that are evaluated for each model."""
+
+SETTINGS_FOR_DIGITS: dict[str, dict[str, Any]] = {"energy": {"eps": 0.3}, "bit-depth": {"bits": 1}}
+"""Settings of the evaluated purifiers that differ from their defaults."""
 
 ADAPTIVE_PURIFIERS = (UNDEFENDED, SOAP_NAME)
 """Purifiers whose runs are in results/adaptive, under the model's name; other runs are in results/purifiers."""
 
-ABSENT = "\N{EN DASH}"
 HEAD_OF_PRIORS = ("generative model", "parameters", "file", "training", "bits per dimension of test images")
-HEAD = ("model", "purifier", "clean", "PGD, transfer", "worst", "verdict", "images", "cost of an image")
+HEAD = ("model", "purifier", "clean", "PGD, transfer", "images", "worst", "verdict", "cost of an image")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,25 +71,24 @@ class PurifierLine:
     @property
     def worst(self) -> Row | None:
         """The worst case of the suite's run."""
-        return None if self.run is None else self.run.rows["worst"]
+        return None if self.run is None else self.run.rows[WORST]
 
     def cells(self) -> Sequence[str]:
-        """Table cells. A failed check voids the worst case. The cost is that of the purifier, under PGD."""
-        rows = [row for row in (self.pgd, self.worst) if row is not None]
+        """Table cells. The cost is that of the purifier, under PGD."""
         worst, verdict, cost = ABSENT, ABSENT, ABSENT
-        if self.run is not None:
-            row, verdict = self.run.rows["worst"], self.run.verdict
-            part = "" if row.attack.suite == "full" else f", {row.attack.suite} alone"
-            worst = (percent(row) if self.run.counts else "no number") + part
+        if self.run is not None and self.worst is not None:
+            suite, verdict = self.worst.attack.suite, self.run.verdict.name
+            worst = self.run.text(WORST)
+            worst += "" if suite == "full" else f", {suite} alone"
         if self.pgd is not None and self.purifier != UNDEFENDED:
             cost = f"{1000 * self.pgd.seconds / self.pgd.n:.2g} ms ({self.pgd.provenance.device})"
         return (
             f"`{self.model}`",
             PURIFIER_TITLES[self.purifier],
             *(ABSENT if row is None else percent(row) for row in (self.clean, self.pgd)),
+            ABSENT if self.pgd is None else f"{self.pgd.n:,}",
             worst,
             verdict,
-            " / ".join(dict.fromkeys(f"{row.n:,}" for row in rows)) or ABSENT,
             cost,
         )
 
@@ -87,18 +99,19 @@ def lines(rows: Sequence[Row], results: Path) -> Iterator[PurifierLine]:
         for purifier in purifiers:
             defence = label(model, purifier)
             clean, pgd = (_measured(rows, model, attack, defence) for attack in ("none", "pgd"))
-            run = _run_on(defence, run_folder(results, model, purifier))
+            run = _run_on(model, purifier, defence, results)
             yield PurifierLine(model=model, purifier=purifier, clean=clean, pgd=pgd, run=run)
 
 
 def label(model: str, purifier: str) -> DefenceSpec:
-    """The purifier with its default settings, as rows store it."""
+    """The purifier with its default settings, or those of `SETTINGS_FOR_DIGITS`, as rows store it."""
+    if purifier in (UNDEFENDED, SOAP_NAME):
+        return recipes.purifier_spec(recipes.read(model), "min-aux" if purifier == SOAP_NAME else UNDEFENDED)
     if purifier in BY_PRIOR:
         return generative.purifier_spec(generative.read(BY_PRIOR[purifier].prior))
-    by_classifier = {"anti-adversary": AntiAdversary, "hedge": Hedge}
-    if purifier in by_classifier:
-        return defence_spec(by_classifier[purifier](nn.Identity()))
-    return recipes.purifier_spec(recipes.read(model), "min-aux" if purifier == SOAP_NAME else UNDEFENDED)
+    makers: dict[str, Callable[..., Any]] = {**FILTERS, **WRAPPERS, **BY_CLASSIFIER}
+    network = () if purifier in FILTERS else (nn.Identity(),)
+    return defence_spec(makers[purifier](*network, **SETTINGS_FOR_DIGITS.get(purifier, {})))
 
 
 def _measured(rows: Sequence[Row], model: str, attack: str, defence: DefenceSpec) -> Row | None:
@@ -115,22 +128,27 @@ def runs_folder(results: Path, purifier: str) -> Path:
     return results / ("adaptive" if purifier in ADAPTIVE_PURIFIERS else "purifiers")
 
 
-def run_folder(results: Path, model: str, purifier: str) -> Path:
-    """Folder of the suite's run on a model with a purifier."""
-    return runs_folder(results, purifier) / (model if purifier in ADAPTIVE_PURIFIERS else f"{model}-{purifier}")
+def _run_on(model: str, purifier: str, defence: DefenceSpec, results: Path) -> CommittedRun | None:
+    """The suite's run on a model with a purifier; bare rows of a purifier's run do not count.
 
-
-def _run_on(defence: DefenceSpec, folder: Path) -> CommittedRun | None:
-    """The run in a folder, if it is one on this defence; bare rows of a purifier's run do not count."""
+    A classifier around the model is a model of its own, without a purifier.
+    """
+    folder = runs_folder(results, purifier) / (model if purifier in ADAPTIVE_PURIFIERS else f"{model}-{purifier}")
     run = read_run(folder) if (folder / "findings.json").is_file() else None
-    return run if run is not None and run.rows["worst"].defence == defence else None
+    if run is None:
+        return None
+    worst = run.rows[WORST]
+    same = worst.model == f"{model} in {call_text(defence)}" if purifier in WRAPPERS else worst.defence == defence
+    return run if same else None
 
 
 def table(made: Sequence[PurifierLine]) -> str:
     """The table and its legend."""
-    parts = [markdown_table(HEAD, (line.cells() for line in made))]
-    parts.append(f"Per cent right, with 95 % intervals; {ABSENT}: not measured, or there is no such thing.")
-    return "\n\n".join(parts)
+    legend = (
+        "Correctly classified, per cent, with 95 % intervals. *Images*: those of *clean* and *transfer*; n: those of "
+        f"*worst*. {ABSENT}: not measured, does not exist, or not shown because a check failed."
+    )
+    return f"{markdown_table(HEAD, (line.cells() for line in made))}\n\n{legend}"
 
 
 def suites(results: Path) -> str:
@@ -138,8 +156,8 @@ def suites(results: Path) -> str:
     parts = []
     for line in lines([], results):
         if line.run is not None and line.purifier not in ADAPTIVE_PURIFIERS:
-            why = "; ".join(line.run.reasons)
-            text = f"{line.run.verdict}{': ' if why else ''}{why}. {line.run.origin}: `{line.run.command}`"
+            run, why = line.run, line.run.verdict.note or "; ".join(line.run.verdict.reasons)
+            text = f"{run.verdict.name}{': ' if why else ''}{why.removesuffix('.')}. {run.origin}: `{run.command}`"
             parts.append(f"- `{line.model}`, {PURIFIER_TITLES[line.purifier]}: {text}")
     return "\n".join(parts) or "None is measured yet."
 

@@ -1,23 +1,12 @@
-"""docs/results.md and its HTML page: the paper's claims and tables with our numbers beside the printed ones."""
+"""docs/results.md: the paper's claims and tables with our numbers beside the printed ones."""
 
 from collections.abc import Sequence
 
 from soap.errors import InputError
-from soap.paper.claims import judging
-from soap.paper.claims.judging import JudgedClaim, evidence_from, judge_all
-from soap.paper.comparison import (
-    BINS,
-    SIGNS,
-    ComparedCell,
-    Comparison,
-    Entry,
-    compare_all,
-    display_name,
-    heading,
-    number_text,
-    points,
-)
+from soap.paper import judging
+from soap.paper.comparison import ComparedCell, Comparison, Entry, compare_all, heading, number_text, points
 from soap.paper.figure_data import FigureData
+from soap.paper.judging import JudgedClaim, judge_all
 from soap.paper.rows import committed_rows, committed_timings, results_folder
 from soap.paper.tables import TABLES, Heading
 from soap.report import UPPER_BOUND, markdown_table
@@ -39,32 +28,7 @@ def committed_results() -> tuple[list[Entry], list[JudgedClaim]]:
     rows = committed_rows()
     entries = compare_all(TABLES.values(), rows)
     data = FigureData(folder=folder / "figures", rows=rows, timings=committed_timings())
-    return entries, judge_all(evidence_from(entries, data))
-
-
-def results_html(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *, command: str) -> str:
-    """The HTML page as text, in one file without scripts. command: how it was made."""
-    from soap.report.drawing import DARK, LIGHT  # here, because importing matplotlib takes long
-    from soap.report.html import environment
-
-    page = environment("soap.paper")
-    page.filters |= {"number": number_text, "points": points}
-    page.tests["comparison"] = lambda entry: isinstance(entry, Comparison)
-    return page.get_template("results.html").render(
-        entries=entries,
-        judged=judged,
-        judging=judging,
-        command=command,
-        heading=heading,
-        display_name=display_name,
-        reading=READING,
-        upper_bound=UPPER_BOUND,
-        source=SOURCE,
-        bins=BINS,
-        signs=SIGNS,
-        light=LIGHT,
-        dark=DARK,
-    )
+    return entries, judge_all(entries, data)
 
 
 def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *, command: str) -> str:
@@ -77,20 +41,24 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *,
         f"**{UPPER_BOUND}**",
         *_claims(judged),
         "## The tables, and what is missing",
-        f"{READING} A cell reads: ours / paper (difference). `make docs` renders the same as one HTML "
-        "page with colours, and the interval and origin of every number.",
+        f"{READING} A cell reads: ours / paper (difference). `soap reproduce table-1 --json` has the interval and the "
+        "rows of every number.",
         markdown_table(["Table", "Cells done", "Missing cells by recipe"], lines),
     ]
-    for entry in entries:
-        parts += [f"## {heading(entry)}", entry.table.caption]
-        if isinstance(entry, Comparison):
-            for group in entry.groups:
-                parts += [f"### {group.label}", _group(entry, group)]
-            parts += [f"<sup>{number}</sup> {note}" for number, note in enumerate(entry.notes, 1)]
-            parts += entry.remarks
-        else:
-            parts += [markdown_table(entry.head, entry.rows), *entry.notes]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *map(table_markdown, entries)]) + "\n"
+
+
+def table_markdown(entry: Entry) -> str:
+    """A table with its caption and footnotes, one part for each group of columns."""
+    parts = [f"## {heading(entry)}", entry.table.caption]
+    if isinstance(entry, Comparison):
+        for group in entry.groups:
+            parts += [f"### {group.label}", markdown_table(*group_cells(entry, group))]
+        parts += [f"<sup>{number}</sup> {note}" for number, note in enumerate(entry.notes, 1)]
+        parts += entry.remarks
+    else:
+        parts += [markdown_table(entry.head, entry.rows), *entry.notes]
+    return "\n\n".join(parts)
 
 
 def _claims(judged: Sequence[JudgedClaim]) -> list[str]:
@@ -109,8 +77,8 @@ def _claims(judged: Sequence[JudgedClaim]) -> list[str]:
     return [*parts, f"{signs}."] if signs else parts
 
 
-def _group(entry: Comparison, group: Heading) -> str:
-    """The columns of one group as a table; a method with several rows has a heading line above them."""
+def group_cells(entry: Comparison, group: Heading) -> tuple[list[str], list[list[str]]]:
+    """Head and lines of one group of columns; a method with several rows has a heading line above them."""
     columns = entry.table.columns
     lines: list[list[str]] = []
     for row, first, cells in entry.lines(group):
@@ -118,7 +86,7 @@ def _group(entry: Comparison, group: Heading) -> str:
             lines.append([f"*{row.section}*", *[""] * len(columns)])
         texts = ("" if compared is None else _cell(compared) for compared in cells)
         lines.append([row.label.replace("*", "\\*"), *texts])
-    return markdown_table([entry.table.stub, *(column.label for column in columns)], lines)
+    return [entry.table.stub, *(column.label for column in columns)], lines
 
 
 def _cell(compared: ComparedCell) -> str:

@@ -1,81 +1,81 @@
-// The network in this browser: onnxruntime-web runs the exported parts, and the answers look like the service's.
+// Runs the exported network with onnxruntime-web; the results have the fields of the service's responses.
 
-import { Refusal } from "./api.js";
+import { PageError } from "./api.js";
 import { decode, encode, magnified } from "./levels.js";
 
 const FOLDER = "static/vendor";
-const PIECE = 2 ** 20; // bytes asked for at a time: a request may take only so long, however slow the line
+const RANGE_BYTES = 2 ** 20; // bytes of one request: on a slow line a larger one would exceed the request timeout
 const PARTS = ["classifier", "loss", "step"];
-const TIE = 1e-5; // losses this close (relative) are ties: radii that never bind end at one point but for rounding
-const networks = new Map(); // promises, by the model's name
-let runtime = null; // a promise
+const LOSS_TOLERANCE = 1e-5; // relative; radii that never bind end at the same point up to rounding
+const networks = new Map(); // promise by model name
+let runtime = null; // a promise of onnxruntime-web
 
-/** What the network sees in a picture (a Blob). tell(done, total): bytes, while it is being loaded. */
-export async function predict(model, { invert }, picture, signal, tell) {
-  const network = await ready(model, tell);
+/** The prediction for a picture (a Blob). onProgress(done, total): bytes loaded. */
+export async function predict(model, { invert }, picture, signal, onProgress) {
+  const network = await loadNetwork(model, onProgress);
   signal.throwIfAborted();
-  const [point] = await looked(network, model, [await decode(picture, model.input_shape, invert)]);
+  const [point] = await predictions(network, model, [await decode(picture, model.input_shape, invert)]);
   return { ...point, input: point.picture };
 }
 
-/** Algorithm 2 at every radius of the grid side by side, then the smallest radius of the least auxiliary loss. */
-export async function purify(model, { eps_pfy }, picture, signal, tell) {
-  const network = await ready(model, tell);
+/** Algorithm 2 at every radius of the grid in one batch, then the smallest radius with the lowest auxiliary loss. */
+export async function purify(model, { eps_pfy }, picture, signal, onProgress) {
+  const network = await loadNetwork(model, onProgress);
   const { grid, step_size, steps } = model.purification;
-  const radii = eps_pfy === "min-aux" ? distinct(grid, steps * step_size) : [Number(eps_pfy)];
+  const radii = eps_pfy === "min-aux" ? distinctRadii(grid, steps * step_size) : [Number(eps_pfy)];
   const x = await decode(picture, model.input_shape);
-  const x0 = joined(radii.map(() => x));
+  const x0 = concatenated(radii.map(() => x));
   const [gamma, eps] = [Float32Array.of(step_size), Float32Array.from(radii)];
-  const trail = [x0];
+  const iterates = [x0];
   for (let step = 0; step < steps; step++) {
     signal.throwIfAborted();
-    trail.push(await network.step({ x: trail.at(-1), x0, step_size: gamma, eps }));
+    iterates.push(await network.step({ x: iterates.at(-1), x0, step_size: gamma, eps }));
   }
-  const losses = await network.loss({ x: trail.at(-1) });
-  const least = Math.min(...losses);
-  const chosen = losses.findIndex((loss) => loss <= least + TIE * Math.abs(least));
-  const points = trail.map((images) => images.slice(chosen * x.length, (chosen + 1) * x.length));
-  const told = await looked(network, model, points);
+  const losses = await network.loss({ x: iterates.at(-1) });
+  const lowest = Math.min(...losses);
+  const chosen = losses.findIndex((loss) => loss <= lowest + LOSS_TOLERANCE * Math.abs(lowest));
+  const points = iterates.map((images) => images.slice(chosen * x.length, (chosen + 1) * x.length));
+  const predicted = await predictions(network, model, points);
   const { difference, magnification } = magnified(x, points.at(-1));
-  const shown = { difference: await encode(difference, model.input_shape), magnification };
-  return { ...told.at(-1), before: told[0], eps: radii[chosen], steps: told, ...shown };
+  const change = { difference: await encode(difference, model.input_shape), magnification };
+  return { ...predicted.at(-1), before: predicted[0], eps: radii[chosen], steps: predicted, ...change };
 }
 
-/** The parts of a model, loaded once; where that fails, the next who asks tries again. */
-export function ready(model, tell) {
+/** The parts of a model, loaded once; after a failure the next call tries again. */
+export function loadNetwork(model, onProgress) {
   if (!networks.has(model.name)) {
-    networks.set(model.name, load(model, tell));
+    networks.set(model.name, readNetwork(model, onProgress));
     networks.get(model.name).catch(() => networks.delete(model.name));
   }
   return networks.get(model.name);
 }
 
-async function load({ name, input_shape, browser_bytes }, tell) {
+async function readNetwork({ name, input_shape, browser_bytes }, onProgress) {
   let done = 0;
-  const count = (bytes) => tell((done += bytes), browser_bytes);
+  const count = (bytes) => onProgress((done += bytes), browser_bytes);
   count(0);
   try {
-    runtime ??= start(count);
+    runtime ??= loadRuntime(count);
     runtime.catch(() => (runtime = null));
     const network = {};
-    for (const part of PARTS) network[part] = await opened(await runtime, `${name}/${part}.onnx`, input_shape, count);
+    for (const part of PARTS) network[part] = await openPart(await runtime, `${name}/${part}.onnx`, input_shape, count);
     return network;
   } catch (error) {
-    if (error instanceof Refusal) throw error;
-    const advice = "Switch “Run in this browser” off to ask the service.";
-    throw new Refusal(0, `This browser cannot run the network (${error.message}). ${advice}`);
+    if (error instanceof PageError) throw error;
+    const advice = "Switch “Run in this browser” off to use the service.";
+    throw new PageError(0, `This browser cannot run the network (${error.message}). ${advice}`);
   }
 }
 
-async function start(count) {
+async function loadRuntime(count) {
   const ort = await import("./vendor/ort.wasm.min.mjs");
-  ort.env.wasm.numThreads = 1; // more would take a page that is isolated from all others
+  ort.env.wasm.numThreads = 1; // more threads need a cross-origin isolated page
   ort.env.wasm.wasmBinary = await read("ort-wasm-simd-threaded.wasm", count);
   return ort;
 }
 
-/** A function of a part's inputs by name; it gives its first output. */
-async function opened({ InferenceSession, Tensor }, file, image, count) {
+/** A function that runs a part on its inputs by name and returns its first output. */
+async function openPart({ InferenceSession, Tensor }, file, image, count) {
   const session = await InferenceSession.create(await read(file, count));
   return async (inputs) => {
     const tensor = ([key, values]) => [key, new Tensor("float32", values, shape(key, values, image))];
@@ -84,71 +84,71 @@ async function opened({ InferenceSession, Tensor }, file, image, count) {
   };
 }
 
-/** Of an input: one number, one a row, or images. */
+/** The shape of an input: a scalar, one value per image, or images. */
 function shape(key, values, image) {
   if (key === "step_size") return [];
   return key === "eps" ? [values.length] : [values.length / image.reduce((a, b) => a * b), ...image];
 }
 
-/** The bytes of a file, piece by piece. */
+/** The bytes of a file, read in ranges. */
 async function read(file, count) {
-  const pieces = [];
-  for (let got = 0, size = 1; got < size; ) {
-    const piece = await ranged(`${FOLDER}/${file}`, got);
-    pieces.push(piece.bytes);
-    size = piece.size;
-    got += piece.bytes.byteLength;
-    count(piece.bytes.byteLength);
+  const ranges = [];
+  for (let done = 0, size = 1; done < size; ) {
+    const range = await readRange(`${FOLDER}/${file}`, done);
+    ranges.push(range.bytes);
+    size = range.size;
+    done += range.bytes.byteLength;
+    count(range.bytes.byteLength);
   }
-  return new Uint8Array(await new Blob(pieces).arrayBuffer());
+  return new Uint8Array(await new Blob(ranges).arrayBuffer());
 }
 
-/** A piece of a file from a byte on, and the size of the whole. */
-async function ranged(address, from) {
-  let answer;
+/** At most RANGE_BYTES of a file from byte `from`, and the size of the whole file. */
+async function readRange(address, from) {
+  let response;
   try {
-    answer = await fetch(address, { headers: { Range: `bytes=${from}-${from + PIECE - 1}` } });
+    response = await fetch(address, { headers: { Range: `bytes=${from}-${from + RANGE_BYTES - 1}` } });
   } catch {
-    throw new Refusal(0, "The service does not answer. Is it still running?");
+    throw new PageError(0, "The service does not respond. Is it still running?");
   }
-  if (!answer.ok) {
-    const advice = "Make it again with make browser, or switch “Run in this browser” off.";
-    throw new Refusal(answer.status, `The service does not give ${address} (status ${answer.status}). ${advice}`);
+  if (!response.ok) {
+    const advice = "Run `make browser` again, or switch “Run in this browser” off.";
+    throw new PageError(response.status, `${address} cannot be loaded (status ${response.status}). ${advice}`);
   }
-  const bytes = await answer.arrayBuffer();
-  const size = answer.status === 206 ? Number(answer.headers.get("Content-Range").split("/")[1]) : bytes.byteLength;
-  return { bytes, size };
+  const bytes = await response.arrayBuffer();
+  const range = response.status === 206 ? response.headers.get("Content-Range") : `/${bytes.byteLength}`;
+  return { bytes, size: Number(range.split("/")[1]) };
 }
 
-/** Radii without those that end where a smaller one does, since no walk reaches so far. */
-function distinct(grid, reach) {
-  const far = grid.findIndex((radius) => radius >= reach * (1 - 1e-6));
-  return far < 0 ? grid : grid.slice(0, far + 1);
+/** The radii up to the first of at least `reach`, the largest change that all steps make; larger ones change nothing. */
+function distinctRadii(grid, reach) {
+  const unreached = grid.findIndex((radius) => radius >= reach * (1 - 1e-6));
+  return unreached < 0 ? grid : grid.slice(0, unreached + 1);
 }
 
-function joined(images) {
+function concatenated(images) {
   const all = new Float32Array(images.length * images[0].length);
   images.forEach((image, i) => all.set(image, i * image.length));
   return all;
 }
 
-/** What the network sees at each point, as the service tells it. */
-async function looked({ classifier, loss }, { classes, input_shape }, points) {
-  const x = joined(points);
+/** The prediction at each point, with the fields of a step in the service's response. */
+async function predictions({ classifier, loss }, { classes, input_shape }, points) {
+  const x = concatenated(points);
   const [logits, losses] = [await classifier({ x }), await loss({ x })];
   return Promise.all(points.map(async (point, step) => {
     const probabilities = softmax([...logits.slice(step * classes.length, (step + 1) * classes.length)]);
     const probability = Math.max(...probabilities);
-    const seen = probabilities.indexOf(probability);
+    const label = probabilities.indexOf(probability);
     const picture = await encode(point, input_shape);
-    return { step, class: seen, name: classes[seen], probability, probabilities, aux_loss: losses[step], picture };
+    return { step, class: label, name: classes[label], probability, probabilities, aux_loss: losses[step], picture };
   }));
 }
 
-/** To six digits, as the service has them. */
+/** Probabilities rounded to six digits, as the service rounds them. */
 function softmax(logits) {
-  const most = Math.max(...logits);
-  const parts = logits.map((logit) => Math.exp(logit - most));
+  const largest = Math.max(...logits);
+  const parts = logits.map((logit) => Math.exp(logit - largest));
   const sum = parts.reduce((a, b) => a + b);
   return parts.map((part) => Number((part / sum).toFixed(6)));
 }

@@ -1,10 +1,10 @@
-// A drawing as MNIST has its digits: 28 x 28, the ink fitted into 20 x 20, its centre of mass in the middle.
+// Centre a drawing like MNIST: the ink scaled into 20 x 20, its centre of mass in the middle of 28 x 28.
 
 export const SIZE = 28;
 const BOX = 20;
-const INK = 32; // levels of 255 that count as drawn
+const INK_LEVEL = 32; // of 255; darker pixels count as empty
 
-/** Grey levels [28 * 28] of grey levels [width * height]; null where nothing is drawn. */
+/** Grey levels [28 * 28] of grey levels [width * height]; null for an empty drawing. */
 export function centred(levels, width, height) {
   const ink = extent(levels, width, height);
   if (ink === null) return null;
@@ -29,7 +29,7 @@ function extent(levels, width, height) {
       mass += level;
       x += level * (column + 0.5);
       y += level * (row + 0.5);
-      if (level >= INK) {
+      if (level >= INK_LEVEL) {
         [left, right] = [Math.min(left, column), Math.max(right, column)];
         [top, bottom] = [Math.min(top, row), Math.max(bottom, row)];
       }
@@ -39,7 +39,7 @@ function extent(levels, width, height) {
   return { x: x / mass, y: y / mass, side: Math.max(right - left, bottom - top) + 1 };
 }
 
-/** Mean level of the square at (left, top); outside the drawing nothing is drawn. */
+/** Mean level of the square at (left, top); pixels outside the drawing are 0. */
 function mean(levels, width, height, left, top, side) {
   const samples = Math.max(1, Math.round(side));
   let sum = 0;

@@ -1,24 +1,24 @@
-// The auxiliary loss at each step as a line, and under it the class that is seen at each step.
+// The auxiliary loss at each step as a line, and below it the predicted class at each step.
 
-import { draw, figure } from "./elements.js";
+import { draw, significant } from "./elements.js";
 
 const HEIGHT = 210;
 const EDGE = { left: 60, right: 10, top: 24, bottom: 52 };
 const STRIP = 24;
 
 /** phases: [{ name, kind, points }], side by side. Returns { element, point(index) } where point moves the cursor. */
-export function chart(phases, width, right) {
+export function chart(phases, width, expected) {
   const losses = phases.flatMap(({ points }) => points.map((point) => point.aux_loss)).filter((loss) => loss !== null);
-  const most = Math.max(...losses, 0) || 1;
-  const y = (loss) => EDGE.top + (HEIGHT - EDGE.top - EDGE.bottom) * (1 - loss / (1.08 * most));
+  const largest = Math.max(...losses, 0) || 1;
+  const y = (loss) => EDGE.top + (HEIGHT - EDGE.top - EDGE.bottom) * (1 - loss / (1.08 * largest));
   const size = { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT };
-  const element = draw("svg", { ...size, role: "img", "aria-label": told(phases) });
-  if (losses.length) element.append(...axis(most, y, width));
-  const room = (width - EDGE.left - EDGE.right) / phases.length;
+  const element = draw("svg", { ...size, role: "img", "aria-label": description(phases) });
+  if (losses.length) element.append(...axis(largest, y, width));
+  const phaseWidth = (width - EDGE.left - EDGE.right) / phases.length;
   const places = [];
   phases.forEach((phase, i) => {
-    const from = EDGE.left + i * room + 8;
-    const x = (t) => from + ((room - 16) * t) / Math.max(1, phase.points.length - 1);
+    const from = EDGE.left + i * phaseWidth + 8;
+    const x = (t) => from + ((phaseWidth - 16) * t) / Math.max(1, phase.points.length - 1);
     const group = draw("g", { class: phase.kind });
     group.append(draw("text", { x: from, y: 14, class: "phase" }, phase.name));
     if (losses.length) {
@@ -29,7 +29,7 @@ export function chart(phases, width, right) {
         group.append(draw("circle", { cx: x(t), cy: y(phase.points[t].aux_loss), r: 3.2, class: "dot" }));
       }
     }
-    group.append(...strip(phase.points, x, from, from + room - 16, right));
+    group.append(...strip(phase.points, x, from, from + phaseWidth - 16, expected));
     group.append(...ends(phase.points.length - 1, x));
     element.append(group);
     places.push(...phase.points.map((_, t) => x(t)));
@@ -43,25 +43,25 @@ export function chart(phases, width, right) {
   return { element, point };
 }
 
-function axis(most, y, width) {
-  return [0, most / 2, most].flatMap((loss) => [
+function axis(largest, y, width) {
+  return [0, largest / 2, largest].flatMap((loss) => [
     draw("line", { x1: EDGE.left, x2: width - EDGE.right, y1: y(loss), y2: y(loss), class: "grid" }),
-    draw("text", { x: EDGE.left - 8, y: y(loss) + 4, class: "tick", "text-anchor": "end" }, figure(loss)),
+    draw("text", { x: EDGE.left - 8, y: y(loss) + 4, class: "tick", "text-anchor": "end" }, significant(loss)),
   ]);
 }
 
-/** Runs of steps at which the same class is seen, as cells with its name where there is room for it. */
-function strip(points, x, left, right, wanted) {
+/** Runs of steps with the same predicted class as cells, with its name if it fits. */
+function strip(points, x, left, right, expected) {
   const parts = [];
   const border = (t) => (x(t - 1) + x(t)) / 2;
   for (let start = 0, t = 1; t <= points.length; t++) {
     if (t < points.length && points[t].class === points[start].class) continue;
     const from = start === 0 ? left - 4 : border(start);
     const to = t === points.length ? right + 4 : border(t);
-    const { class: seen, name } = points[start];
+    const { class: label, name } = points[start];
     const top = HEIGHT - EDGE.bottom + 10;
     const cell = draw("rect", { x: from, y: top, width: Math.max(1, to - from - 1), height: STRIP, rx: 2 });
-    cell.setAttribute("class", seen === wanted ? "cell right" : "cell wrong");
+    cell.setAttribute("class", label === expected ? "cell correct" : "cell wrong");
     cell.append(draw("title", {}, name));
     parts.push(cell);
     if (to - from > 9 * name.length + 4) {
@@ -79,12 +79,12 @@ function ends(last, x) {
   ];
 }
 
-function told(phases) {
+function description(phases) {
   const parts = phases.map(({ name, points }) => {
     const [first, last] = [points[0], points.at(-1)];
-    const turned = `${name}: from ${first.name} to ${last.name} in ${points.length - 1} steps`;
-    if (first.aux_loss === null) return turned;
-    return `${turned}, auxiliary loss from ${figure(first.aux_loss)} to ${figure(last.aux_loss)}`;
+    const labels = `${name}: from ${first.name} to ${last.name} in ${points.length - 1} steps`;
+    if (first.aux_loss === null) return labels;
+    return `${labels}, auxiliary loss from ${significant(first.aux_loss)} to ${significant(last.aux_loss)}`;
   });
   return `${parts.join("; ")}. The table below has every step.`;
 }

@@ -1,14 +1,14 @@
-// The pad: draw with mouse, pen or finger; each stroke's end tells the page.
+// The pad: draw with mouse, pen or finger. `onStroke` is called at the end of each stroke.
 
 import { SIZE, centred } from "./centre.js";
 
-const PEN = 22; // of the pad's 280: about as thick as MNIST's strokes once the digit is fitted
+const PEN_WIDTH = 22; // pixels of the pad's 280: about as thick as the strokes of MNIST after scaling
 
 export class Pad {
-  constructor(canvas, stroked) {
+  constructor(canvas, onStroke) {
     this.canvas = canvas;
     this.ink = canvas.getContext("2d", { willReadFrequently: true });
-    this.stroked = stroked;
+    this.onStroke = onStroke;
     this.clear();
     canvas.addEventListener("pointerdown", (event) => this.#begin(event));
     canvas.addEventListener("pointermove", (event) => this.#draw(event));
@@ -19,10 +19,10 @@ export class Pad {
   clear() {
     this.ink.fillStyle = "#000";
     this.ink.fillRect(0, 0, this.canvas.width, this.canvas.height);
-    Object.assign(this.ink, { strokeStyle: "#fff", lineWidth: PEN, lineCap: "round", lineJoin: "round" });
+    Object.assign(this.ink, { strokeStyle: "#fff", lineWidth: PEN_WIDTH, lineCap: "round", lineJoin: "round" });
   }
 
-  /** What is drawn as a 28 x 28 PNG, or null. */
+  /** The drawing as a 28 x 28 PNG, or null if the pad is empty. */
   async digit() {
     const { width, height } = this.canvas;
     const { data } = this.ink.getImageData(0, 0, width, height);
@@ -52,11 +52,11 @@ export class Pad {
 
   #draw(event) {
     if (event.pointerId !== this.pointer) return;
-    const passed = event.getCoalescedEvents?.() ?? []; // a fast hand passes many places in one event
+    const passed = event.getCoalescedEvents?.() ?? []; // one event may cover several positions of a fast stroke
     for (const [x, y] of [...passed, event].map((each) => this.#place(each))) {
       this.ink.beginPath();
       this.ink.moveTo(...this.last);
-      this.ink.lineTo(x + 0.01, y); // a line of no length would leave no dot
+      this.ink.lineTo(x + 0.01, y); // a line of length 0 draws no dot
       this.ink.stroke();
       this.last = [x, y];
     }
@@ -65,6 +65,6 @@ export class Pad {
   #end(event) {
     if (event.pointerId !== this.pointer) return;
     this.pointer = undefined;
-    this.stroked();
+    this.onStroke();
   }
 }

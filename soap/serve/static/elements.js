@@ -1,4 +1,4 @@
-// Elements made from words: text is set as text, never as HTML.
+// HTML and SVG elements; text is set as text, never as HTML.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -18,13 +18,13 @@ export function draw(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** A share in per cent; what is not quite certain is not told as certain. */
+/** A share in per cent; a share below 1 is never shown as 100 %. */
 export function percent(share) {
   const text = (100 * share).toFixed(1);
   return text === "100.0" && share < 1 ? "> 99.9 %" : `${text} %`;
 }
 
-/** Three digits that count. */
-export const figure = (value) => String(Number(value.toPrecision(3)));
+/** A number with three significant digits. */
+export const significant = (value) => String(Number(value.toPrecision(3)));
 
 export const picture = (base64) => `data:image/png;base64,${base64}`;

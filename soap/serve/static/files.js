@@ -2,10 +2,10 @@
 
 import { byId } from "./elements.js";
 
-/** took(file) is called with each. */
-export function acceptFiles(took) {
+/** Call onFile(file) for each file. */
+export function acceptFiles(onFile) {
   const zone = byId("picture");
-  byId("file").addEventListener("change", ({ target }) => target.files[0] && took(target.files[0]));
+  byId("file").addEventListener("change", ({ target }) => target.files[0] && onFile(target.files[0]));
   document.addEventListener("dragover", (event) => {
     event.preventDefault();
     zone.classList.add("over");
@@ -14,11 +14,11 @@ export function acceptFiles(took) {
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     zone.classList.remove("over");
-    if (event.dataTransfer.files[0]) took(event.dataTransfer.files[0]);
+    if (event.dataTransfer.files[0]) onFile(event.dataTransfer.files[0]);
   });
 }
 
-/** Whether a picture's border is light: ink on paper. */
+/** Whether the border of a picture is light, like paper. */
 export async function isLight(picture) {
   const image = await createImageBitmap(picture);
   const { width, height } = image;

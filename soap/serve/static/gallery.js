@@ -1,4 +1,4 @@
-// Example digits, and the gallery of what worked and what failed.
+// Example digits, and the gallery of successes and failures.
 
 import { byId, make } from "./elements.js";
 
@@ -9,9 +9,9 @@ export async function readGallery() {
   return (await fetch(`${FOLDER}/gallery.json`)).json();
 }
 
-/** Show what the served models can do; returns a function that chooses the example to begin with.
+/** Show the examples of the served models; returns a function that chooses the first example.
 
-    choose(fetched, label, entry): fetched() gets the picture; entry is null for a plain digit. */
+    choose(fetchPicture, label, entry): entry is null for a digit that is not in the gallery. */
 export function fillGallery({ digits, entries }, served, choose) {
   const load = (file, label, entry) =>
     choose(async () => (await fetch(`${FOLDER}/${file}`)).blob(), label, entry);
@@ -26,7 +26,7 @@ export function fillGallery({ digits, entries }, served, choose) {
     const own = known.filter((entry) => entry.outcome === outcome);
     if (own.length === 0) return [];
     const cards = own.map((entry) => {
-      const card = make("button", { type: "button", className: `card ${outcome}` }, ...inside(entry));
+      const card = make("button", { type: "button", className: `card ${outcome}` }, ...cardContent(entry));
       card.addEventListener("click", () => load(entry.input.file, entry.label, entry));
       return make("li", {}, card);
     });
@@ -35,14 +35,14 @@ export function fillGallery({ digits, entries }, served, choose) {
   return () => load(digits[7].file, digits[7].label, null);
 }
 
-function inside({ model, input, attacked, purified, said }) {
+function cardContent({ model, input, attacked, purified, description }) {
   const stages = { input, attacked, purified };
   const pictures = Object.entries(stages).filter(([, it]) => it).map(([name, it]) =>
     make("span", { className: "step" }, small(it.file, ""), make("span", {}, `${name}: `, make("b", {}, it.name))),
   );
   return [
     make("span", { className: "steps" }, ...pictures),
-    make("span", { className: "told" }, said),
+    make("span", { className: "description" }, description),
     make("span", { className: "hint" }, model),
   ];
 }

@@ -1,12 +1,12 @@
-// The page: what is chosen goes to the service, or to the network in this browser; what it answers is shown.
+// The page: runs the chosen picture and settings on the service, or in this browser, and shows the results.
 
-import { Refusal, blobOf, models, post, useToken } from "./api.js";
+import { PageError, blobOf, models, post, setToken } from "./api.js";
 import * as browser from "./browser.js";
 import { Pad } from "./draw.js";
 import { byId } from "./elements.js";
 import { acceptFiles, isLight } from "./files.js";
 import { fillGallery, readGallery } from "./gallery.js";
-import { readFigures, tellLimits } from "./limits.js";
+import { readWorstCases, showWorstCase } from "./limits.js";
 import { Settings, drawable } from "./settings.js";
 import { Stage } from "./stage.js";
 import { Walk } from "./walk.js";
@@ -14,35 +14,35 @@ import * as words from "./words.js";
 
 const names = ["input", "attacked", "purified"];
 const stages = Object.fromEntries(names.map((name) => [name, new Stage(byId(`stage-${name}`))]));
-const walk = new Walk((kind, point) => stages[kind].show(point, settings.model.classes, right()));
+const walk = new Walk((kind, point) => stages[kind].show(point, settings.model.classes, expected()));
 const pad = new Pad(byId("pad"), takeDrawing);
-let settings, figures, firstExample;
-let input = null; // { picture: Blob, label: the true class or null, seen: the answer, shape: of the model }
-let attacked = null; // the answer
-let purified = null;
+let settings, worstCases, firstExample;
+let input = null; // { picture: Blob, label: the true class or null, seen: prediction, shape: of the model's input }
+let attacked = null; // the response to the last attack
+let purified = null; // the response to the last purification
 let running = new AbortController();
-let last = Promise.resolve(); // the end of what is under way or waits
-let round = 0; // of `instead`
+let last = Promise.resolve(); // resolves after all running and waiting work
+let round = 0; // number of calls of `replaceWork`
 
-const right = () => input.label ?? input.seen.class;
+const expected = () => input.label ?? input.seen.class;
 const inUnits = (change) => settings.inUnits(change);
-const say = (sentence) => (byId("said").textContent = sentence);
+const showStatus = (sentence) => (byId("status").textContent = sentence);
 
-/** Run `work(signal)` in place of whatever is under way or waits. */
-function instead(work) {
+/** Run `work(signal)` instead of all running and waiting work. */
+function replaceWork(work) {
   round += 1;
   running.abort();
   return (last = run(work));
 }
 
-/** Run `work(signal)` after what is under way, so that a picture just drawn is the one attacked. */
-function next(work) {
+/** Run `work(signal)` after the running work, so that an attack uses the picture just drawn. */
+function queueWork(work) {
   const own = round;
   walk.finish();
   return (last = last.then(() => own === round && run(work)));
 }
 
-/** Run `work(signal)`, and tell what goes wrong. */
+/** Run `work(signal)` and show its error, if any. */
 async function run(work) {
   const own = (running = new AbortController());
   walk.finish();
@@ -52,50 +52,50 @@ async function run(work) {
     await work(own.signal);
   } catch (error) {
     if (error.name === "AbortError") return;
-    byId("trouble").textContent = error instanceof Refusal ? error.message : `This page failed: ${error.message}.`;
+    byId("trouble").textContent = error instanceof PageError ? error.message : `This page failed: ${error.message}.`;
     if (error.status === 401) askForToken();
   } finally {
     if (running === own) document.body.removeAttribute("aria-busy");
   }
 }
 
-// --- Where it is computed ---
+// --- Service or browser ---
 
-const here = () => byId("in-browser").checked;
-const tell = (done, most) => here() && say(words.ofLoading(done, most));
+const inBrowser = () => byId("in-browser").checked;
+const showLoading = (done, total) => inBrowser() && showStatus(words.ofLoading(done, total));
 
-/** predict or purify, by the network in this browser or by the service. */
-async function ask(route, asked, picture, signal) {
+/** The response of predict or purify, computed in this browser or by the service. */
+async function compute(route, query, picture, signal) {
   const { model } = settings;
-  if (!here()) return post(route, { model: model.name, ...asked, pictures: true }, picture, signal);
-  const answer = await browser[route](model, asked, picture, signal, tell);
-  signal.throwIfAborted(); // a newer picture may be under way: this one's answer must not cover it
-  return answer;
+  if (!inBrowser()) return post(route, { model: model.name, ...query, pictures: true }, picture, signal);
+  const response = await browser[route](model, query, picture, signal, showLoading);
+  signal.throwIfAborted(); // newer work may be running: its result must not be overwritten
+  return response;
 }
 
 function changePlace() {
-  next(async () => {
-    if (here()) await browser.ready(settings.model, tell);
-    say(words.ofPlace(here()));
+  queueWork(async () => {
+    if (inBrowser()) await browser.loadNetwork(settings.model, showLoading);
+    showStatus(words.ofPlace(inBrowser()));
   });
 }
 
 // --- The picture ---
 
-/** Take a picture: forget what was made of the last one, and ask what the network sees. */
+/** Classify a picture and show it as the input; remove the results of the previous one. */
 async function take(picture, label, signal, invert = false) {
   const { model } = settings;
-  const answer = await ask("predict", { invert }, picture, signal);
-  const seen = { ...answer, picture: answer.input };
-  input = { picture: blobOf(answer.input), label, seen, shape: String(model.input_shape) };
+  const response = await compute("predict", { invert }, picture, signal);
+  const seen = { ...response, picture: response.input };
+  input = { picture: blobOf(response.input), label, seen, shape: String(model.input_shape) };
   forgetWalks();
-  stages.input.show(seen, model.classes, right());
-  say(words.ofInput(answer, label, model.classes));
+  stages.input.show(seen, model.classes, expected());
+  showStatus(words.ofInput(response, label, model.classes));
 }
 
 function takeDrawing() {
   forgetFile();
-  instead(async (signal) => {
+  replaceWork(async (signal) => {
     const digit = await pad.digit();
     if (digit) await take(digit, null, signal);
   });
@@ -106,8 +106,8 @@ function takeFile(file) {
   const grey = settings.model.input_shape[0] === 1;
   byId("invert").checked = false;
   byId("inversion").hidden = !grey;
-  byId("invert").onchange = () => instead((signal) => take(file, null, signal, byId("invert").checked));
-  instead(async (signal) => {
+  byId("invert").onchange = () => replaceWork((signal) => take(file, null, signal, byId("invert").checked));
+  replaceWork(async (signal) => {
     await take(file, null, signal);
     if (grey && (await isLight(input.picture))) {
       byId("invert").checked = true;
@@ -116,16 +116,16 @@ function takeFile(file) {
   });
 }
 
-/** Take an example; `entry` is that of the gallery, or null. */
+/** Take an example; `entry` is its entry of the gallery, or null for a digit. */
 function takeExample(fetched, label, entry) {
   if (entry) {
     settings.load(entry);
-    followModel();
+    showModel();
     byId("results-title").scrollIntoView();
   }
   pad.clear();
   forgetFile();
-  return instead(async (signal) => take(await fetched(), label, signal));
+  return replaceWork(async (signal) => take(await fetched(), label, signal));
 }
 
 function forgetFile() {
@@ -143,60 +143,60 @@ function forgetWalks() {
 // --- Attack and purification ---
 
 function chosen() {
-  if (input === null) throw new Refusal(0, "There is no picture yet. Draw one, or choose an example or a file.");
+  if (input === null) throw new PageError(0, "There is no picture yet. Draw one, or choose an example or a file.");
   return input.picture;
 }
 
 async function attack(signal) {
-  const asked = { model: settings.model.name, ...settings.attack, label: input?.label ?? null, pictures: true };
-  const answer = await post("attack", asked, chosen(), signal); // the browser has no gradients of the classifier
+  const query = { model: settings.model.name, ...settings.attack, label: input?.label ?? null, pictures: true };
+  const response = await post("attack", query, chosen(), signal); // the browser has no gradients of the classifier
   forgetWalks();
-  attacked = answer;
-  stages.attacked.showChange(answer.difference, answer.magnification, "what the attack changed");
+  attacked = response;
+  stages.attacked.showChange(response.difference, response.magnification, "what the attack changed");
   await play();
-  if (!signal.aborted) say(words.ofAttack(answer, inUnits));
+  if (!signal.aborted) showStatus(words.ofAttack(response, inUnits));
 }
 
 async function purify(signal) {
   const picture = attacked ? blobOf(attacked.image) : chosen();
-  const answer = await ask("purify", { eps_pfy: settings.radius }, picture, signal);
-  purified = answer;
-  stages.purified.showChange(answer.difference, answer.magnification, "what purification changed");
+  const response = await compute("purify", { eps_pfy: settings.radius }, picture, signal);
+  purified = response;
+  stages.purified.showChange(response.difference, response.magnification, "what purification changed");
   await play();
-  if (!signal.aborted) say(words.ofPurification(answer, right(), settings.model.classes, inUnits));
+  if (!signal.aborted) showStatus(words.ofPurification(response, expected(), settings.model.classes, inUnits));
 }
 
 async function play() {
   const phases = [];
   if (attacked) phases.push({ name: "Attack", kind: "attacked", points: attacked.steps });
   if (purified) phases.push({ name: "Purification", kind: "purified", points: purified.steps });
-  walk.set(phases, right());
+  walk.set(phases, expected());
   await walk.play(phases.length - 1);
 }
 
-// --- The model, the token, the beginning ---
+// --- Model, token, start ---
 
-/** Follow the model; whether the picture was in this browser alone, and this model would have it elsewhere. */
-function followModel() {
+/** Adapt the page to the model. Return whether pictures stayed in this browser, but this model runs in the service. */
+function showModel() {
   const { model } = settings;
-  const leaves = here() && model.browser_bytes === null;
+  const leavesBrowser = inBrowser() && model.browser_bytes === null;
   byId("browser").hidden = model.browser_bytes === null;
   byId("browser-size").textContent = words.megabytes(model.browser_bytes ?? 0);
-  if (leaves) byId("in-browser").checked = false;
+  if (leavesBrowser) byId("in-browser").checked = false;
   byId("drawing").hidden = !drawable(model);
   byId("file-title").textContent = `${drawable(model) ? "or drop" : "Drop"} a PNG or JPEG here`;
   byId("do-purify").disabled = !model.purifiable;
-  tellLimits(figures, model);
-  return leaves;
+  showWorstCase(worstCases, model);
+  return leavesBrowser;
 }
 
 function changeModel() {
-  const leaves = followModel();
+  const leavesBrowser = showModel();
   forgetFile();
-  if (leaves) {
-    instead(async () => forgetPicture("This model runs in the service alone: what you choose now is sent there."));
+  if (leavesBrowser) {
+    replaceWork(async () => forgetPicture("This model runs in the service alone: what you choose now is sent there."));
   } else if (input?.shape === String(settings.model.input_shape)) {
-    instead((signal) => take(input.picture, input.label, signal));
+    replaceWork((signal) => take(input.picture, input.label, signal));
   } else {
     forgetPicture("Choose a picture.");
     if (drawable(settings.model)) firstExample();
@@ -207,7 +207,7 @@ function forgetPicture(sentence) {
   input = null;
   stages.input.clear();
   forgetWalks();
-  say(sentence);
+  showStatus(sentence);
 }
 
 function askForToken() {
@@ -216,26 +216,26 @@ function askForToken() {
 }
 
 async function start() {
-  const [served, worst, gallery] = await Promise.all([models(), readFigures(), readGallery()]);
-  figures = worst;
+  const [served, worst, gallery] = await Promise.all([models(), readWorstCases(), readGallery()]);
+  worstCases = worst;
   settings = new Settings(served, changeModel);
   firstExample = fillGallery(gallery, served.map(({ name }) => name), takeExample);
-  followModel();
+  showModel();
   forgetWalks();
-  say("Choose a picture.");
+  showStatus("Choose a picture.");
   byId("bench").inert = false;
   if (drawable(settings.model)) firstExample();
 }
 
 byId("in-browser").addEventListener("change", changePlace);
 byId("clear").addEventListener("click", () => pad.clear());
-byId("do-attack").addEventListener("click", () => next(attack));
-byId("do-purify").addEventListener("click", () => next(purify));
+byId("do-attack").addEventListener("click", () => queueWork(attack));
+byId("do-purify").addEventListener("click", () => queueWork(purify));
 byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  useToken(byId("token").value);
+  setToken(byId("token").value);
   byId("token-form").hidden = true;
-  instead(start);
+  replaceWork(start);
 });
 acceptFiles(takeFile);
-instead(start);
+replaceWork(start);

@@ -1,38 +1,37 @@
-// One of the three pictures, with what the network sees in it.
+// One of the three pictures, with its prediction.
 
-import { figure, make, percent, picture } from "./elements.js";
+import { make, percent, picture, significant } from "./elements.js";
 
-const MOST = 10; // bars
+const MAX_BARS = 10;
 
 export class Stage {
   constructor(figureElement) {
     this.image = figureElement.querySelector("img");
     this.wait = figureElement.querySelector(".wait");
-    this.answer = figureElement.querySelector(".answer");
+    this.prediction = figureElement.querySelector(".prediction");
     this.change = figureElement.querySelector(".change");
-    this.told = this.wait.textContent;
+    this.emptyText = this.wait.textContent;
   }
 
-  clear(words = this.told) {
+  clear(text = this.emptyText) {
     this.image.hidden = true;
     this.wait.hidden = false;
-    this.wait.textContent = words;
-    this.answer.replaceChildren();
+    this.wait.textContent = text;
+    this.prediction.replaceChildren();
     this.change?.replaceChildren();
   }
 
-  /** point: picture (base64), class, name, probabilities, aux_loss. right: the class that it should be. */
-  show(point, classes, right) {
+  /** point: picture (base64), class, name, probabilities, aux_loss. expected: the correct class. */
+  show(point, classes, expected) {
     this.image.src = picture(point.picture);
     this.image.hidden = false;
     this.wait.hidden = true;
-    const seen = point.class;
-    const head = make("p", { className: seen === right ? "seen right" : "seen wrong" });
-    const mark = make("span", { ariaHidden: "true" }, seen === right ? "✓" : "✗");
-    head.append(make("b", {}, point.name), ` ${percent(point.probabilities[seen])} `, mark);
-    const loss = point.aux_loss === null ? "" : `auxiliary loss ${figure(point.aux_loss)}`;
+    const head = make("p", { className: point.class === expected ? "seen correct" : "seen wrong" });
+    const mark = make("span", { ariaHidden: "true" }, point.class === expected ? "✓" : "✗");
+    head.append(make("b", {}, point.name), ` ${percent(point.probabilities[point.class])} `, mark);
+    const loss = point.aux_loss === null ? "" : `auxiliary loss ${significant(point.aux_loss)}`;
     const below = make("p", { className: "hint" }, loss);
-    this.answer.replaceChildren(head, below, bars(point.probabilities, classes, right));
+    this.prediction.replaceChildren(head, below, bars(point.probabilities, classes, expected));
   }
 
   /** The difference to the picture before, magnified. */
@@ -45,16 +44,16 @@ export class Stage {
   }
 }
 
-function bars(probabilities, classes, right) {
+function bars(probabilities, classes, expected) {
   let shown = probabilities.map((_, label) => label);
-  if (shown.length > MOST) {
-    shown = shown.sort((a, b) => probabilities[b] - probabilities[a]).slice(0, MOST).sort((a, b) => a - b);
+  if (shown.length > MAX_BARS) {
+    shown = shown.sort((a, b) => probabilities[b] - probabilities[a]).slice(0, MAX_BARS).sort((a, b) => a - b);
   }
   const top = Math.max(...probabilities);
   const lines = shown.map((label) => {
     const fill = make("span", { className: "fill" });
     fill.style.width = `${100 * probabilities[label]}%`;
-    const kind = probabilities[label] < top ? "" : label === right ? "top right" : "top wrong";
+    const kind = probabilities[label] < top ? "" : label === expected ? "top correct" : "top wrong";
     const track = make("span", { className: "track" }, fill);
     const share = make("span", { className: "share" }, `${Math.round(100 * probabilities[label])} %`);
     return make("li", { className: kind }, make("span", {}, classes[label]), track, share);

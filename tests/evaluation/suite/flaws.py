@@ -14,7 +14,8 @@ from soap.attacks.noise import Noise
 from soap.data import Dataset
 from soap.data.dataset import make_dataset
 from soap.defence import Defence
-from soap.evaluation.plan import Attempt, plan_attempts
+from soap.evaluation.plan import plan_attempts
+from soap.evaluation.protocols import DEFAULT_EFFORT, Attempt, Threat
 
 
 class CutGraph(nn.Module):
@@ -136,28 +137,35 @@ def with_noise(attack: APGD | PGD, protocol: str = "transfer", rule: str = "bare
 
 @dataclass(frozen=True)
 class Flaw:
-    """defence: judged; check: the number that should object; planned: attempts other than the quick suite's."""
+    """defence: judged; check: the number that should object; planned: attempts other than the quick suite's.
+
+    tried: whether the run knows if the defence is random and its gradient exact.
+    """
 
     name: str
     check: int
     state: str
     defence: Callable[[], Defence]
-    planned: Callable[[Defence], list[Attempt]] = lambda defence: plan_attempts(defence, THREAT, "quick", steps=5)
+    planned: Callable[[Defence, Threat], list[Attempt]] = lambda defence, threat: plan_attempts(
+        defence, threat, "quick", effort=DEFAULT_EFFORT.changed(steps=5, queries=40)
+    )
     data: Callable[[], Dataset] = digits
+    threat: Threat = THREAT
+    tried: bool = False
 
 
 FLAWS = (
     Flaw("cut graph", 5, "FAIL", lambda: whole(CutGraph())),
     Flaw("zero gradient by saturation", 5, "FAIL", lambda: whole(saturated())),
     Flaw("rounding", 5, "FAIL", lambda: whole(Rounding())),
-    Flaw("added noise", 3, "WARN", lambda: whole(AddedNoise())),
+    Flaw("added noise", 3, "FAIL", lambda: whole(AddedNoise())),
     Flaw("softmax output", 2, "FAIL", lambda: whole(SoftmaxOutput())),
     Flaw(
         "last iterate only",
         7,
         "WARN",
         lambda: whole(TwoHills()),
-        lambda defence: with_noise(PGD(eps=THREAT.eps, step_size=2 * THREAT.eps, steps=3)),
+        lambda defence, threat: with_noise(PGD(eps=THREAT.eps, step_size=2 * THREAT.eps, steps=3)),
         grey_images,
     ),
     Flaw(
@@ -165,17 +173,20 @@ FLAWS = (
         8,
         "WARN",
         lambda: whole(wavy()),
-        lambda defence: with_noise(APGD(eps=THREAT.eps, steps=1, start="zero")),
+        lambda defence, threat: with_noise(APGD(eps=THREAT.eps, steps=1, start="zero")),
     ),
     Flaw(
         "wrong normalisation",
         15,
         "WARN",
         wrong_normalisation,
-        lambda defence: [
+        lambda defence, threat: [
             attempt
-            for suite in ("noise", "transfer", "bpda")
-            for attempt in plan_attempts(defence, THREAT, suite, steps=5)
+            for suite in ("noise", "transfer", "straight-through", "exact", "classifier")
+            for attempt in plan_attempts(
+                defence, threat, suite, probe=defence.probe(digits().x), effort=DEFAULT_EFFORT.changed(steps=5)
+            )
+            if attempt.name != "autoattack"
         ],
     ),
     Flaw("detached purifier", 4, "WARN", lambda: whole(DetachedPurifier())),

@@ -24,9 +24,11 @@ from soap.evaluation.checks import (
     measurements_of,
     run_measurements,
 )
-from soap.evaluation.plan import Attempt, PlannedRun, Threat, plan_attempts
+from soap.evaluation.plan import NOT_PROBED, Attempt, PlannedRun, Threat, plan_attempts
+from soap.evaluation.protocols import DEFAULT_EFFORT
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.summary import Summary
+from soap.gradient_rules import GradientProbe
 
 THREAT = Threat(eps=0.02)
 BY_NAME = {one.fact: one for one in MEASUREMENTS}
@@ -93,8 +95,9 @@ class Judged:
         return [finding for finding in found if finding.number not in without]
 
     def flagged(self, without: frozenset[int] = frozenset()) -> dict[int, str]:
-        """State and measurement of the checks that warn or fail."""
-        return {f.number: f"{f.state}: {f.measured}" for f in self.findings(without) if f.state in (WARN, FAIL)}
+        """State and measurement of the checks that warn or fail; check 17 warns of every run as small as these."""
+        found = self.findings(without | {17})
+        return {f.number: f"{f.state}: {f.measured}" for f in found if f.state in (WARN, FAIL)}
 
 
 def judge(
@@ -106,11 +109,23 @@ def judge(
     suite: str = "quick",
     data: Dataset | None = None,
     threat: Threat = THREAT,
+    probe: GradientProbe = NOT_PROBED,
+    batch_size: int = 25,
 ) -> Judged:
-    """Attempts, then measurements (the suite's by default)."""
+    """Attempts, then measurements (the suite's by default). probe: of `Defence.probe`."""
     data = data or digits()
-    planned = plan_attempts(defence, threat, suite, steps=5, queries=40) if planned is None else list(planned)
-    run = PlannedRun(defence=defence, data=data, threat=threat, suite=suite, attempts=planned, batch=25)
+    if planned is None:
+        planned = plan_attempts(defence, threat, suite, probe=probe, effort=DEFAULT_EFFORT.changed(steps=5, queries=40))
+    run = PlannedRun(
+        defence=defence,
+        data=data,
+        threat=threat,
+        suite=suite,
+        attempts=list(planned),
+        probe=probe,
+        batch_size=batch_size,
+        draws=8,
+    )
     folder = RunFolder(out)
     summary = run_attempts(run, folder)
     assert summary is not None

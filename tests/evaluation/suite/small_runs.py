@@ -1,24 +1,23 @@
 """Short suite runs on a tiny model, and changes of their files."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from run_content import content as content
 from tiny import noise_images, tiny_model
 
 import soap
 from soap.data import Dataset
 from soap.data.dataset import make_dataset
 from soap.defence import Defence
-from soap.evaluation import SuiteReport, Threat, evaluate_suite
+from soap.evaluation import SuiteReport, Threat
 from soap.evaluation.run_folder import FINGERPRINTS, AttackedBatch, RunFolder, batch_fingerprint
 
 THREAT = Threat(eps=0.02)
-EFFORT = {"steps": 2, "queries": 5, "batch": 6}
+EFFORT = {"steps": 2, "queries": 5, "batch_size": 6}
 
 
 def defence() -> Defence:
@@ -37,8 +36,8 @@ def images(n: int = 11) -> Dataset:
 def run(
     out: Path, *, suite: str = "quick", stop: Callable[[], bool] = lambda: False, **changes: Any
 ) -> SuiteReport | None:
-    given = {"threat": THREAT, **EFFORT, **changes}
-    return evaluate_suite(defence(), images(), suite=suite, out=out, stop=stop, **given)
+    given = {"eps": THREAT.eps, **EFFORT, **changes}
+    return soap.evaluate(defence(), images(), suite=suite, out=out, stop=stop, **given)
 
 
 def change_batch(
@@ -64,26 +63,3 @@ def change_json(path: Path, change: Callable[[Any], None]) -> None:
     content.pop("checksum", None)
     change(content)
     path.write_text(json.dumps(content))
-
-
-def content(out: Path) -> dict[str, Any]:
-    """The content of all files of a run, without dates and times."""
-    found: dict[str, Any] = {}
-    for path in sorted(path for path in out.rglob("*") if path.is_file()):
-        name = path.relative_to(out).as_posix()
-        if path.suffix == ".npz":
-            with np.load(path) as arrays:
-                found[name] = {key: arrays[key].tobytes() for key in arrays.files if key != "seconds"}
-        elif path.suffix == ".jsonl":
-            found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
-        else:
-            found[name] = _timeless(json.loads(path.read_text()))
-    return found
-
-
-def _timeless(value: Any) -> Any:
-    if isinstance(value, str):
-        return re.sub(r"[\d.]+ x the time", "", value)  # a measured time
-    if isinstance(value, dict):
-        return {key: _timeless(part) for key, part in value.items() if key not in ("seconds", "date", "checksum")}
-    return [_timeless(part) for part in value] if isinstance(value, list) else value

@@ -12,7 +12,7 @@ from soap.data.dataset import make_dataset
 from soap.evaluation.run_folder import AttackedBatch, RunFolder
 from soap.specs import AttackStep
 
-N, BATCH, EPS = 20, 12, 0.1
+N, BATCH, EPS = 100, 60, 0.1
 
 FACTS: dict[str, dict[str, Any]] = {
     "outputs": {"images": 20, "finite": True, "probabilities": False, "low": -3.0, "high": 4.0},
@@ -27,21 +27,26 @@ FACTS: dict[str, dict[str, Any]] = {
     "doubled-restarts": {"attack": "APGD()", "images": 9, "broken": 0, "moved": 0.0},
     "unbounded": {"eps": 1.0, "images": 20, "standing": 0, "attacks": ["APGD()"]},
     "radii": {"eps": [0, 1, 2, 3, 4, 5, 6], "accuracy": [1, 0.9, 0.9, 0.5, 0.2, 0.1, 0.0], "images": 20, "attack": ""},
-    "single-step": {"images": 20, "single": 0.6, "iterative": 0.4, "protocol": "bpda"},
+    "single-step": {"images": 20, "single": 0.6, "iterative": 0.4, "protocol": "iterates"},
     "cost": {"defended": {"forward": 17.0, "backward": 11.0, "seconds": 0.02},
              "bare": {"forward": 1.0, "backward": 0.0, "seconds": 0.001}, "images": 16, "separable": True},
     "planted": {"images": 20, "planted": 20, "broken": 19, "by_chance": 1, "attacks": ["APGD()"]},
-    "repeat": {"images": 20, "different_images": 0, "different_decisions": 0, "batches": [20, 7], "moved": 0.0},
+    "repeat": {"images": 20, "different_images": 0, "different_decisions": 0, "batches": [20, 7], "moved": 0.0,
+               "different_labels": 0, "labels": 20},
+    "strongest-rule": {"strongest": "iterates", "exact": False, "purifies": True, "reason": "sign steps"},
+    "eot": {"random": False},
 }  # fmt: skip
 
 LEFT: dict[str, int] = {
-    "noise": 20, "transfer": 12, "bpda": 9, "bpda-start": 12, "bpda-trajectory": 8, "unrolled": 7, "autoattack": 9,
-    "black-box": 11,
+    "noise": 20, "transfer": 12, "straight-through": 9, "start": 12, "iterates": 8, "unrolled": 7, "autoattack": 9,
+    "substitute": 18, "square": 11, "surrogate": 10, "decision": 12, "classifier": 20,
 }  # fmt: skip
-"""Images that survive each protocol: the first so many."""
+"""Images that survive each protocol: so many of every 20."""
+
+LEFT_OUT = {"exact": "no exact gradient", "extra": "no attack given"}
 
 PROVENANCE = {
-    "weights_sha256": "a" * 64, "data_sha256": "", "images": "0..19 of test", "seed": 0, "batch": BATCH,
+    "weights_sha256": "a" * 64, "data_sha256": "", "images": "0..99 of test", "seed": 0, "batch_size": BATCH,
     "version": "0", "commit": "c" * 40, "torch": "2", "python": "3", "device": "cpu", "date": "2026-01-01",
     "training": None,
 }  # fmt: skip
@@ -58,7 +63,7 @@ def run(
     *,
     facts: Mapping[str, Mapping[str, Any] | None] | None = None,
     left: Mapping[str, int] | None = None,
-    bare_clean: int = N,
+    bare_clean: int = 20,
     shift: float = EPS,
     norm: str = "linf",
     pixel: float | None = None,
@@ -67,9 +72,9 @@ def run(
 ) -> RunFolder:
     """A complete run that every check passes, except for what is given.
 
-    facts: see `note`. left: surviving images by protocol. bare_clean: clean images that the classifier alone classifies
-    correctly. shift: of attacked images. pixel: a value planted in one of them. drop: protocols whose images are
-    missing. plan: entries of run.json.
+    facts: see `note`. left: surviving images by protocol, of every 20. bare_clean: of every 20 clean images, those that
+    the classifier alone classifies correctly. shift: of attacked images. pixel: a value planted in one of them. drop:
+    protocols whose images are missing. plan: entries of run.json.
     """
     data, folder = images(), RunFolder(path)
     left = LEFT if left is None else left
@@ -80,10 +85,14 @@ def run(
         "data": {"name": data.name, "split": data.split, "n": N, "sha256": data.sha256},
         "classes": list(data.classes),
         "attempts": [{"protocol": name, "name": "apgd", "attack": asdict(AttackStep(name="APGD"))} for name in left],
-        "left_out": {},
+        "left_out": LEFT_OUT,
         "separable": True,
         "purifies": True,
-        "batch": BATCH,
+        "random": False,
+        "exact": False,
+        "gradient": "",
+        "draws": 1,
+        "batch_size": BATCH,
         "seed": 0,
         "provenance": {**PROVENANCE, "data_sha256": data.sha256},
     }
@@ -92,13 +101,13 @@ def run(
     for number, start in enumerate(range(0, N, BATCH)):
         rows = np.arange(start, min(start + BATCH, N))
         empty = np.empty((0,), np.float32)
-        folder.write_batch(None, number, attacked(rows, empty, np.zeros(len(rows), int), rows >= bare_clean))
+        folder.write_batch(None, number, attacked(rows, empty, np.zeros(len(rows), int), rows % 20 >= bare_clean))
         for index, (name, standing) in enumerate(left.items()):
             if name not in drop:
                 moved = x[rows] + np.float32(shift)
                 if pixel is not None:
                     moved[0, 0, 0, 0] = pixel
-                folder.write_batch(index, number, attacked(rows, moved, rows >= standing, np.ones(len(rows))))
+                folder.write_batch(index, number, attacked(rows, moved, rows % 20 >= standing, np.ones(len(rows))))
     note(folder, FACTS if facts is None else {name: facts.get(name, {}) for name in FACTS})
     return folder
 

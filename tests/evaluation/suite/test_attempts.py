@@ -14,16 +14,20 @@ from soap.attacks import FGSM, PGD
 from soap.data import Dataset
 from soap.defence import Defence
 from soap.evaluation.attempts import run_attempts
+from soap.evaluation.paired import paired_difference
 from soap.evaluation.plan import SUITES, Attempt, PlannedRun, Threat, left_out, plan_attempts
+from soap.evaluation.protocols import DEFAULT_EFFORT
 from soap.evaluation.run_folder import RunFolder
-from soap.evaluation.summary import Summary, paired_difference, read_summary, result_rows
+from soap.evaluation.summary import Summary, read_summary, result_rows
 from soap.specs import BARE, defence_spec
 
 THREAT = Threat(eps=0.2)
 PLANNED = [
     Attempt(protocol="transfer", name="fgsm", attack=FGSM(eps=0.2), rule="bare"),
     Attempt(protocol="transfer", name="pgd", attack=PGD(eps=0.2, step_size=0.05, steps=5), rule="bare"),
-    Attempt(protocol="bpda", name="pgd", attack=PGD(eps=0.2, step_size=0.05, steps=5), rule="straight-through"),
+    Attempt(
+        protocol="straight-through", name="pgd", attack=PGD(eps=0.2, step_size=0.05, steps=5), rule="straight-through"
+    ),
 ]
 
 
@@ -35,7 +39,7 @@ def images(n: int = 17) -> Dataset:
 
 
 def run(defence: Defence, data: Dataset, out: Path, *, threat: Threat = THREAT, **options: Any) -> Summary | None:
-    planned = PlannedRun(defence=defence, data=data, threat=threat, suite="own", attempts=PLANNED, batch=5)
+    planned = PlannedRun(defence=defence, data=data, threat=threat, suite="own", attempts=PLANNED, batch_size=5)
     return run_attempts(planned, RunFolder(out), **options)
 
 
@@ -56,9 +60,16 @@ def defence():
 
 
 def test_every_protocol_is_tried_on_a_purifier(defence):
-    planned = plan_attempts(defence, THREAT, "full", steps=4, queries=10)
-    assert tuple(dict.fromkeys(one.protocol for one in planned)) == SUITES["full"]
-    assert left_out(defence, THREAT, planned) == {}
+    planned = plan_attempts(defence, THREAT, "full", effort=DEFAULT_EFFORT.changed(steps=4, queries=10))
+    without = {
+        "relaxed": "no rounding or cut of the graph to pass",
+        "exact": "no exact gradient",
+        "extra": "no attack given",
+    }
+    assert tuple(dict.fromkeys(one.protocol for one in planned)) == tuple(
+        name for name in SUITES["full"] if name not in without
+    )
+    assert left_out(defence, THREAT, planned) == without
     assert {one.scale for one in planned if one.protocol == "unrolled"} == {1.0, 3.0, 10.0}
 
 
@@ -66,8 +77,10 @@ def test_protocols_that_do_not_apply_are_left_out_with_a_reason():
     bare = Defence(tiny_model())
     planned = plan_attempts(bare, THREAT, "full")
     told = left_out(bare, THREAT, planned)
-    assert set(told) == {"bpda", "bpda-start", "bpda-trajectory", "unrolled"}
-    assert set(told.values()) == {"no purifier"}
+    assert {name for name, why in told.items() if why == "no purifier"} == {
+        "straight-through", "start", "iterates", "unrolled", "surrogate", "classifier",
+    }  # fmt: skip
+    assert set(told) - {"exact", "extra", "relaxed"} == {name for name, why in told.items() if why == "no purifier"}
     module = Defence.of_module(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), name="own")
     assert "auxiliary-aware" in left_out(module, THREAT, plan_attempts(module, THREAT, "full"))
     parts = Defence(tiny_model(), lambda x: x, name="own")
@@ -77,8 +90,9 @@ def test_protocols_that_do_not_apply_are_left_out_with_a_reason():
 
 def test_protocols_without_an_l2_attack_are_left_out(defence):
     round_ball = Threat(eps=1.0, norm="l2")
-    planned = plan_attempts(defence, round_ball, "full", steps=4, queries=10)
-    assert left_out(defence, round_ball, planned) == {"auxiliary-aware": "Linf only"}
+    planned = plan_attempts(defence, round_ball, "full", effort=DEFAULT_EFFORT.changed(steps=4, queries=10))
+    told = left_out(defence, round_ball, planned)
+    assert {name for name, why in told.items() if why == "Linf only"} == {"auxiliary-aware"}
 
 
 def test_a_suite_without_an_applicable_attack_is_an_error():
@@ -88,9 +102,10 @@ def test_a_suite_without_an_applicable_attack_is_an_error():
 
 
 def test_inputs_that_are_not_images_get_no_square_attack(defence):
-    planned = plan_attempts(defence, THREAT, "full", steps=4, queries=10, images=False)
-    assert [one.name for one in planned if one.protocol == "black-box"] == ["substitute"]
-    assert left_out(defence, THREAT, planned, images=False) == {"autoattack": "images only"}
+    planned = plan_attempts(defence, THREAT, "full", effort=DEFAULT_EFFORT.changed(steps=4, queries=10), images=False)
+    told = left_out(defence, THREAT, planned, images=False)
+    assert {name for name, why in told.items() if why == "images only"} == {"autoattack", "square"}
+    assert "autoattack" not in [one.name for one in planned if one.protocol == "classifier"]
 
 
 def test_an_unknown_suite_and_the_oracle_are_rejected(defence, tmp_path):
@@ -104,15 +119,15 @@ def test_a_run_equals_a_plain_loop(defence, tmp_path):
     data = images()
     summary = run(defence, data, tmp_path)
     start = defence.labels(data.x) == data.y
-    for protocol in ("transfer", "bpda"):
+    for protocol in ("transfer", "straight-through"):
         alive = start.clone()
         for attempt in (one for one in PLANNED if one.protocol == protocol):
             index = alive.nonzero()[:, 0]
             x_adv = attempt.attack(defence.seen_by(attempt.rule), data.x[index], data.y[index])
             alive[index] = defence.labels(x_adv) == data.y[index]
         assert summary.protocol(protocol).defended.tolist() == alive.tolist()
-    transfer, bpda = summary.protocols
-    assert summary.worst.defended.tolist() == (transfer.defended & bpda.defended).tolist()
+    transfer, through = summary.protocols
+    assert summary.worst.defended.tolist() == (transfer.defended & through.defended).tolist()
     assert summary.clean.correct == int(start.sum())
 
 
@@ -129,9 +144,10 @@ def test_the_bare_classifier_is_measured_on_the_same_points(defence, tmp_path):
 def test_rows_of_defence_and_classifier_have_different_keys(defence, tmp_path):
     data = images()
     made = result_rows(run(defence, data, tmp_path))
-    assert len({row.key for row in made}) == len(made) == 8
+    assert len({row.key for row in made}) == len(made) == 9
     assert {row.defence for row in made} == {BARE, defence_spec(defence.purifier)}
-    assert [row.protocol for row in made][::2] == ["transfer", "transfer", "bpda", "worst"]
+    assert [row.protocol for row in made][::2] == ["transfer", "transfer", "straight-through", "worst", "worst"]
+    assert [row.attack.against is None for row in made if row.protocol == "worst"] == [True, False, True]
 
 
 def test_a_stopped_run_resumes_and_another_plan_is_rejected(defence, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import sys
 import types
 from dataclasses import replace
@@ -12,7 +13,7 @@ import synthetic_runs
 
 from soap.errors import InputError
 from soap.evaluation import exports, read_report
-from soap.evaluation.verdict import NOTHING, RobustnessVerdict
+from soap.evaluation.verdict import INVALID, RobustnessVerdict
 from soap.results import from_json
 
 
@@ -25,7 +26,7 @@ def report(tmp_path):
 
 @pytest.fixture
 def void(report):
-    return replace(report, verdict=RobustnessVerdict(name=NOTHING, reasons=("check 1_2, 50 % & more",)))
+    return replace(report, verdict=RobustnessVerdict(name=INVALID, reasons=("check 1_2, 50 % & more",)))
 
 
 def test_lines_are_the_rows(report):
@@ -93,7 +94,8 @@ def test_robustbench_fields(report, tmp_path):
     assert (found["link"], found["architecture"], found["reported"]) == (None, None, None)
     assert (found["dataset"], found["eps"], found["number_forward_passes"]) == ("made-up", "8/255", 17)
     assert (found["clean_acc"], found["autoattack_acc"], found["external"]) == ("100.00", "45.00", "35.00")
-    assert found["unreliable"] is (report.verdict.name == NOTHING)
+    assert found["footnote"].startswith("linf, 95 % interval of external [26.36, 44.75], 100 images; CHECKS ")
+    assert found["unreliable"] is (report.verdict.name == INVALID)
     report.save(tmp_path / "r.robustbench.json")
     assert json.loads((tmp_path / "r.robustbench.json").read_text()) == report.to_robustbench()
     with pytest.raises(InputError, match="author"):
@@ -105,13 +107,54 @@ def test_radius_as_robustbench_writes_it(eps, text):
     assert exports._fraction(eps) == text
 
 
-def test_a_void_run_exports_no_worst_case(void):
-    assert all(line["protocol"] != "worst" for line in exports.result_lines(void))
-    assert "textbf" not in void.to_latex()
-    assert r"check 1\_2, 50 \% \& more" in void.to_latex()
+NOTE = (
+    "No accuracy under attack is shown, because a check failed (check 1_2, 50 % & more); the raw data stay in the run "
+    "folder."
+)
+
+
+def test_a_void_run_has_no_worst_case(void):
+    assert math.isnan(void.worst)
+    assert all(math.isnan(end) for end in void.interval)
+    assert (void.n, void.verdict.note) == (100, NOTE)
+    assert repr(void) == "SuiteReport(no accuracy of 100 images: INVALID (check 1_2, 50 % & more))"
+
+
+def test_a_void_run_exports_no_accuracy_under_attack(void):
+    lines = exports.result_lines(void)
+    assert [line["attack"] for line in lines][-1] == "worst"
+    for line, row in zip(lines, void.rows, strict=True):
+        own = line["correct"], line["accuracy"], line["low"], line["high"], line["note"]
+        clean = row.correct, row.accuracy, *row.interval, ""
+        assert own == (clean if row.attack.name == "clean" else (None, None, None, None, NOTE))
+    found = [
+        line for line in csv.DictReader(io.StringIO(exports.as_csv(void))) if not line["attack"].startswith("clean")
+    ]
+    assert {(line["correct"], line["accuracy"], line["low"], line["high"]) for line in found} == {("", "", "", "")}
+    assert json.loads(exports.as_json(void))["rows"] == []
+    assert json.loads(exports.as_json(void))["note"] == NOTE
+
+
+def test_a_data_frame_of_a_void_run(void):
+    pytest.importorskip("pandas")
+    frame = void.to_pandas()
+    attacked = frame[frame.note != ""]
+    assert set(frame[frame.note == ""].protocol) == {"transfer"}  # the clean images
+    assert len(attacked) == len(frame) - 2
+    assert attacked[["correct", "accuracy", "low", "high"]].isna().all(axis=None)
+
+
+def test_latex_and_robustbench_of_a_void_run(void):
+    text = void.to_latex()
+    assert "textbf" not in text
+    assert r"check 1\_2, 50 \% \& more" in text
+    assert "the raw data stay in the run folder" in text
+    body = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
+    assert [line.split(" & ")[1:3] for line in body[1:]] == [["--", "--"]] * (len(body) - 1)
     found = void.to_robustbench()
-    assert (found["external"], found["unreliable"]) == (None, True)
-    assert '"worst"' not in exports.as_json(void)
+    assert (found["clean_acc"], found["autoattack_acc"], found["external"]) == ("100.00", None, None)
+    assert found["unreliable"]
+    assert found["footnote"] == f"linf, 100 images; INVALID. {NOTE}"
 
 
 def test_unknown_formats_raise(report, tmp_path):

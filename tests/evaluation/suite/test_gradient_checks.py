@@ -4,7 +4,7 @@ import torch
 from small_nets import Changed, judged, linear
 from torch import Tensor, nn
 
-from soap.evaluation.checks.gradient_correct import compare_slopes
+from soap.evaluation.checks.gradients import compare_slopes
 
 
 def test_a_straight_through_gradient_is_distinguished_from_the_exact_one(tmp_path):

@@ -20,6 +20,7 @@ from soap.evaluation.checks.bare_classifier import first_layer, passes
 from soap.evaluation.checks.context import Nearest
 from soap.evaluation.checks.optimisation import optimisation_counted
 from soap.evaluation.plan import PlannedRun, Threat, plan_attempts
+from soap.evaluation.protocols import DEFAULT_EFFORT
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.summary import SummaryBuilder
 from soap.gradient_rules import FiniteLogits, logits_and_gradient, with_finite_logits
@@ -27,7 +28,7 @@ from soap.gradient_rules import FiniteLogits, logits_and_gradient, with_finite_l
 
 def test_the_quick_suite_makes_cheap_measurements_only():
     costly = {one.fact for one in MEASUREMENTS} - {one.fact for one in measurements_of("quick")}
-    assert costly == {"doubled-steps", "doubled-restarts", "unbounded", "radii", "planted", "repeat"}
+    assert costly == {"doubled-steps", "doubled-restarts", "unbounded", "radii", "planted", "repeat", "eot"}
     assert measurements_of("full") == MEASUREMENTS
 
 
@@ -173,8 +174,8 @@ def test_hidden_gradients_hide_the_planted_weakness(tmp_path):
 
 def test_a_weakness_is_planted_behind_a_purifier(tmp_path):
     defence = Defence(linear(), lambda x: (x * 8).round() / 8, name="bits")
-    planned = plan_attempts(defence, THREAT, "bpda", steps=6)[:1]
-    run = judge(defence, tmp_path, planned=planned, measurements=[BY_NAME["planted"]], suite="bpda")
+    planned = plan_attempts(defence, THREAT, "straight-through", effort=DEFAULT_EFFORT.changed(steps=6))[:1]
+    run = judge(defence, tmp_path, planned=planned, measurements=[BY_NAME["planted"]], suite="straight-through")
     found = run.folder.read_fact("planted")
     assert found["planted"] >= 25
     assert found["broken"] >= 0.95 * found["planted"]
@@ -196,9 +197,12 @@ def test_predictions_that_depend_on_the_batch_are_counted(tmp_path):
 
 def test_the_strongest_attempt_is_adaptive(tmp_path):
     defence = Defence(linear(), lambda x: x, name="nothing")
-    planned = [*with_noise(APGD(eps=THREAT.eps, steps=6)), *plan_attempts(defence, THREAT, "bpda", steps=4)]
+    planned = [
+        *with_noise(APGD(eps=THREAT.eps, steps=6)),
+        *plan_attempts(defence, THREAT, "straight-through", effort=DEFAULT_EFFORT.changed(steps=4)),
+    ]
     run = judge(defence, tmp_path, planned=planned, measurements=[BY_NAME["single-step"], BY_NAME["best-iterate"]])
-    assert run.folder.read_fact("single-step")["protocol"] == "bpda"
+    assert run.folder.read_fact("single-step")["protocol"] == "straight-through"
     assert "on straight-through" in run.folder.read_fact("best-iterate")["attack"]
 
 
@@ -262,9 +266,11 @@ def test_measurements_on_a_gpu_agree_with_the_cpu(tmp_path):
     for device in ("cpu", "cuda"):
         model = soap.load("mnist-fcn-dr", device=device)
         defence, threat = Defence(model, soap.SOAP(model)), Threat(eps=0.3)
-        planned = plan_attempts(defence, threat, "bpda", steps=4)[:1]
-        run = judge(defence, tmp_path / device, planned=planned, measurements=MEASUREMENTS, suite="bpda", threat=threat,
-                    data=digits(20).to(device))  # fmt: skip
+        planned = plan_attempts(defence, threat, "straight-through", effort=DEFAULT_EFFORT.changed(steps=4))[:1]
+        run = judge(
+            defence, tmp_path / device, planned=planned, measurements=MEASUREMENTS, suite="straight-through",
+            threat=threat, data=digits(20).to(device),
+        )  # fmt: skip
         found[device] = {one.fact: run.folder.read_fact(one.fact) for one in MEASUREMENTS}
         assert not any("problem" in fact for fact in found[device].values()), found[device]
     assert found["cuda"]["optimisation"] == found["cpu"]["optimisation"]

@@ -16,10 +16,10 @@ from soap.attacks import APGD
 from soap.data.dataset import make_dataset
 from soap.defence import Defence
 from soap.errors import FileError, InputError
-from soap.evaluation import Clean, Threat, evaluate_suite, evaluate_transfer, headline, provenance, read_report
+from soap.evaluation import Clean, evaluate_transfer, headline, provenance, read_report
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.summary import result_rows
-from soap.evaluation.verdict import NOTHING, UPPER
+from soap.evaluation.verdict import INVALID, WARNED
 from soap.results import Store
 from soap.specs import defence_spec
 
@@ -70,10 +70,10 @@ def test_a_run_keeps_plan_batches_facts_and_findings(done):
         "run.json", "clean", "attempts", "facts", "rows.jsonl", "seal.json", "findings.json"
     }  # fmt: skip
     kept = json.loads((out / "findings.json").read_text())
-    assert kept["verdict"] == {"name": UPPER, "reasons": list(done.verdict.reasons)}
-    assert [one["number"] for one in kept["findings"]] == [one.number for one in done.findings] == [*range(1, 20)]
+    assert kept["verdict"] == {"name": WARNED, "reasons": list(done.verdict.reasons)}
+    assert [one["number"] for one in kept["findings"]] == [one.number for one in done.findings] == [*range(1, 23)]
     assert Store(done.folder.rows).read() == result_rows(done.summary)
-    assert UPPER in headline(done.summary, done.verdict)
+    assert WARNED in headline(done.summary, done.verdict)
 
 
 @pytest.mark.parametrize("after", [1, 12])
@@ -116,7 +116,7 @@ def test_a_finished_run_is_not_run_again(copied, monkeypatch):
         raise AssertionError("the attack ran again")
 
     monkeypatch.setattr(APGD, "perturb", forbidden)
-    assert run(copied).verdict.name == UPPER
+    assert run(copied).verdict.name == WARNED
     assert content(copied) == before
     assert {path: path.stat().st_mtime_ns for path in copied.rglob("*.npz")} == stamps
 
@@ -126,12 +126,12 @@ def test_the_report_is_read_from_the_folder(done):
     assert (again.verdict, again.findings) == (done.verdict, done.findings)
     for one, other in zip(again.summary.protocols, done.summary.protocols, strict=True):
         assert np.array_equal(one.defended, other.defended)
-        assert one.gain == other.gain
+        assert np.array_equal(one.bare, other.bare)
 
 
 def test_an_edited_verdict_does_not_change_the_report(copied):
-    change_json(copied / "findings.json", lambda kept: kept["verdict"].update(name="TRUSTED BOUND", reasons=[]))
-    assert read_report(copied, images()).verdict.name == UPPER
+    change_json(copied / "findings.json", lambda kept: kept["verdict"].update(name="CHECKS PASSED", reasons=[]))
+    assert read_report(copied, images()).verdict.name == WARNED
 
 
 def test_another_plan_needs_another_folder(copied):
@@ -152,16 +152,15 @@ def test_probabilities_give_the_verdict_not_a_robustness_number(tmp_path):
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Softmax(1))
     with torch.no_grad():
         data.y.copy_(network(data.x).argmax(1))
-    report = evaluate_suite(
-        Defence.of_module(network, name="softmax"), data, THREAT, suite="transfer", out=tmp_path, **EFFORT
-    )
-    assert report.verdict.name == NOTHING
+    softmax = Defence.of_module(network, name="softmax")
+    report = soap.evaluate(softmax, data, eps=THREAT.eps, suite="transfer", out=tmp_path, **EFFORT)
+    assert report.verdict.name == INVALID
     assert "no accuracy" in headline(report.summary, report.verdict)
 
 
 def test_a_model_without_a_purifier(tmp_path):
     model = small_runs.tiny_model()
-    report = evaluate_suite(Defence(model), images(), THREAT, suite="transfer", out=tmp_path, **EFFORT)
+    report = soap.evaluate(Defence(model), images(), eps=THREAT.eps, suite="transfer", out=tmp_path, **EFFORT)
     assert {row.defence.purifies for row in report.rows} == {False}
     assert len(report.rows) == 3
 
@@ -188,8 +187,8 @@ HOSTILE = {
     "words for a radius": (
         lambda out: change_json(out / "run.json", lambda p: p["threat"].update(eps="x")), "its threat.eps"
     ),
-    "no batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch=0)), "its batch"),
-    "a true batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch=True)), "its batch"),
+    "no batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch_size=0)), "its batch_size"),
+    "a true batch size": (lambda out: change_json(out / "run.json", lambda p: p.update(batch_size=True)), "batch_size"),
     "words for attempts": (lambda out: change_json(out / "run.json", lambda p: p.update(attempts="x")), "attempts"),
     "half an attempt": (
         lambda out: change_json(out / "run.json", lambda p: p["attempts"][1].pop("protocol")), "attempts.1.protocol"
@@ -241,7 +240,7 @@ class Brightest(nn.Module):
 
 def test_a_network_without_weights_is_evaluated(tmp_path):
     brightest = Defence.of_module(Brightest(), name="brightest")
-    report = evaluate_suite(brightest, images(), THREAT, suite="transfer", out=tmp_path / "run", **EFFORT)
+    report = soap.evaluate(brightest, images(), eps=THREAT.eps, suite="transfer", out=tmp_path / "run", **EFFORT)
     assert report is not None
     assert report.summary.plan["provenance"]["device"].startswith("cpu")
 
@@ -256,10 +255,12 @@ def test_the_full_suite_runs_with_few_classes(classes, norm, tmp_path):
     x = noise_images(8, seed=1)
     few = make_dataset("few", "test", x.numpy(), network(x).argmax(1).numpy(), tuple("abcdef"[:classes]))
     whole = Defence(network, lambda x: x.round(decimals=1), name="few")
-    threat = Threat(eps=0.1 if norm == "linf" else 1.0, norm=norm)
-    report = evaluate_suite(whole, few, threat, suite="full", out=tmp_path / "run", steps=2, queries=4, batch=8)
+    sizes = {"eps": 0.1 if norm == "linf" else 1.0, "steps": 2, "queries": 4, "batch_size": 8}
+    report = soap.evaluate(whole, few, norm=norm, suite="full", out=tmp_path / "run", **sizes)
     assert report is not None
-    assert {"transfer", "autoattack", "black-box"} <= {line.protocol for line in report.summary.protocols}
+    assert {"transfer", "autoattack", "substitute", "square", "decision"} <= {
+        line.protocol for line in report.summary.protocols
+    }
 
 
 def test_a_joint_model_with_probabilities_is_evaluated(tmp_path):
@@ -267,22 +268,24 @@ def test_a_joint_model_with_probabilities_is_evaluated(tmp_path):
     model = tiny_model()
     model.classifier = nn.Sequential(model.classifier, nn.Softmax(1))
     data = images()
-    report = evaluate_suite(Defence(model), data, THREAT, suite="auxiliary-aware", out=tmp_path / "run", **EFFORT)
-    assert report.verdict.name == NOTHING
+    own = Defence(model)
+    report = soap.evaluate(own, data, eps=THREAT.eps, suite="auxiliary-aware", out=tmp_path / "run", **EFFORT)
+    assert report.verdict.name == INVALID
 
 
 def test_rows_of_other_threats_have_other_keys(tmp_path):
     """Two worst cases at different radii were the same figure by their key, and bare rows by any defence's points."""
-    made = [run(tmp_path / str(eps), suite="transfer", threat=Threat(eps=eps)) for eps in (0.02, 0.05)]
+    made = [run(tmp_path / str(eps), suite="transfer", eps=eps) for eps in (0.02, 0.05)]
     one, other = ({row.key for row in report.rows if row.attack.name != "clean"} for report in made)
     assert not one & other
     bare = [row for row in made[0].rows if not row.defence.purifies]
-    assert all(row.attack.against == defence_spec(defence().purifier) for row in bare)
+    assert all(row.attack.against == defence_spec(defence().purifier) for row in bare[:-1])
+    assert (bare[-1].attack.name, bare[-1].attack.against) == ("worst", None)  # the classifier's own worst case
 
 
 def test_black_box_attacks_are_not_judged_by_gradient_steps(tmp_path):
     """A stolen copy was taken for an attack by gradient steps, and the run was void for its single step."""
-    report = run(tmp_path / "run", suite="black-box")
+    report = run(tmp_path / "run", suite="substitute")
     assert {one.state for one in report.findings if one.number in (8, 9, 10, 11, 12)} == {"NOT RUN"}
 
 
@@ -315,7 +318,7 @@ def test_evaluate_with_attacks_is_the_transfer_protocol(tmp_path):
     assert [(row.key, row.correct) for row in report.rows] == [(row.key, row.correct) for row in rows]
     assert Store(tmp_path / "rows.jsonl").read() == report.rows
     assert report.worst == min(row.accuracy for row in rows if row.defence.purifies)
-    assert report.verdict.name == UPPER
+    assert report.verdict.name == WARNED
     assert soap.evaluate(own, data, attacks=attacks, stop=lambda: True) is None
 
 

@@ -59,7 +59,7 @@ def test_an_unchanged_run_holds(out):
     assert found.labels >= 11
     rows = {(row.attack, row.defence): row.correct for row in Store(out / "rows.jsonl").read()}
     assert {(one.row.attack, one.row.defence): one.row.correct for one in found.comparisons} == rows
-    assert [one.row.attack.name for one in found.comparisons[::2]] == ["clean", "transfer", "worst"]
+    assert [one.row.attack.name for one in found.comparisons[::2]] == ["clean", "transfer", "worst", "worst"]
 
 
 def test_verification_changes_neither_model_nor_files(out):
