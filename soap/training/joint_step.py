@@ -5,7 +5,7 @@ because the speed of small networks is limited by kernel launches.
 """
 
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from soap._runtime import devices, distributed, seeding
 from soap._runtime.isolation import frozen
+from soap.attacks import PGD
 from soap.auxiliary import JointLosses, JointModel, accuracy
 from soap.shapes import Tensor
 from soap.training.adversarial import AdversarialTraining
@@ -92,6 +93,7 @@ class JointStep:
         self.generator = torch.Generator(device)
         self.sums = torch.zeros(3, device=device)
         self._steps_called, self._steps_made = 0, torch.zeros((), dtype=torch.int64, device=device)
+        self._own_seed = 0
         self._diverged = torch.zeros((), device=device)  # 1 after the first NaN or infinite loss
         self._plain_steps_left = STEPS_BEFORE_RECORDING
         recordable = on_gpu and model.recordable and (self.attack is None or getattr(self.attack, "recordable", False))
@@ -111,8 +113,9 @@ class JointStep:
             self.share.fill_(self.certified.share(progress))
         self._steps_called += 1
         self.generator.manual_seed(seed)
-        # Dropout draws from the global state.
-        torch.manual_seed(seed if self.group.is_main else seeding.seed_for(seed, self.group.rank))
+        # Dropout and random starts of attacks are drawn in each process separately.
+        self._own_seed = seed if self.group.is_main else seeding.seed_for(seed, self.group.rank)
+        torch.manual_seed(self._own_seed)
         if isinstance(self.rate, Tensor):
             self.rate.fill_(rate)
         else:
@@ -155,7 +158,7 @@ class JointStep:
             clean = x
             if self.attack is not None:
                 with frozen(self.model):
-                    x = self.attack.perturb(self.model, clean, y)
+                    x = seeded(self.attack, self._own_seed).perturb(self.model, clean, y)
                     if self._trades is not None:
                         clean = self._trades.purified(self.model, clean)
             with distributed.shared_batch(self.group, len(x)):
@@ -195,3 +198,10 @@ class JointStep:
             return self.model.auxiliary.losses(self.model, x, y, self.generator)
         logits = self.model(x)
         return JointLosses(F.cross_entropy(logits, y), logits.new_zeros(()), accuracy(logits, y))
+
+
+def seeded(attack: PerturbsImages, seed: int) -> PerturbsImages:
+    """Return `attack` with random starts from `seed`; without it all steps would start at the same random points."""
+    if isinstance(attack, AdversarialTraining) and isinstance(attack.attack, PGD):
+        return replace(attack, attack=replace(attack.attack, seed=seed))
+    return replace(attack, seed=seed) if isinstance(attack, PGD) else attack

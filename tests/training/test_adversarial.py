@@ -182,3 +182,24 @@ def test_recipe_reads_the_settings_and_trains(tmp_path):
     done = soap.recipes.make(short, digits, out=tmp_path, device=torch.device("cpu"))
     assert done.finished
     assert ends_at_rounded(soap.load(tmp_path / "last.safetensors"))
+
+
+def test_random_starts_differ_between_steps():
+    """An attack with its own seed drew the same random numbers at every step."""
+    starts = []
+
+    @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+    class Recorded(PGD):
+        def perturb(self, model, x, y):
+            starts.append(super().perturb(lambda point: 0 * model(point), x, y) - x)
+            return x
+
+    model, data = tiny_model(), noise_images(8, seed=1)
+    attack = Recorded(eps=0.3, step_size=0.1, steps=1, start="random")
+    schedule = dataclasses.replace(SCHEDULE, augment=())
+    step = JointStep(model, data, torch.arange(8) % 4, schedule, attack=attack)
+    for seed in (3, 4, 3):
+        step(torch.arange(8), seed=seed, rate=0.0)
+    assert starts[0].any()
+    assert not torch.equal(starts[0], starts[1])
+    assert torch.equal(starts[0], starts[2])
