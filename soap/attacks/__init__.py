@@ -4,6 +4,7 @@ from soap.attacks.apgd import APGD, Trace
 from soap.attacks.attack import Attack, Model, fooled
 from soap.attacks.autoattack import AutoAttack
 from soap.attacks.auxiliary_aware import AuxiliaryAwarePGD
+from soap.attacks.bit_flips import BitFlips
 from soap.attacks.carlini_wagner import CarliniWagner
 from soap.attacks.deepfool import DeepFool
 from soap.attacks.detector_aware import LagrangianPGD, OrthogonalPGD, SelectivePGD
@@ -23,6 +24,7 @@ __all__ = [
     "Attack",
     "AutoAttack",
     "AuxiliaryAwarePGD",
+    "BitFlips",
     "CarliniWagner",
     "DecayingPGD",
     "DeepFool",

@@ -12,6 +12,7 @@ from soap.attacks import (
     PGD,
     Attack,
     AuxiliaryAwarePGD,
+    BitFlips,
     CarliniWagner,
     DeepFool,
     HopSkipJump,
@@ -109,7 +110,7 @@ def test_models_without_a_gradient(
 ) -> None:
     model = wrap(new_model().eval())
     y = model(X).argmax(1)
-    if isinstance(attack, HopSkipJump | RayS | Square | Transfer):  # they use logits or labels only
+    if isinstance(attack, BitFlips | HopSkipJump | RayS | Square | Transfer):  # they use logits or labels only
         attack(model, X, y)
         return
     wanted = "JointModel" if isinstance(attack, AuxiliaryAwarePGD) else "differentiable in its input"

@@ -15,6 +15,7 @@ from soap.attacks import (
     Attack,
     AutoAttack,
     AuxiliaryAwarePGD,
+    BitFlips,
     CarliniWagner,
     DecayingPGD,
     DeepFool,
@@ -152,7 +153,8 @@ TARGETABLE: dict[type[Attack], list[Attack]] = {
 }
 """Every attack that takes `targeted`, with settings that can reach the second most probable class."""
 
-NOT_TARGETABLE = {AutoAttack, StolenCopy, Transfer}  # Transfer attacks its substitute by an attack that may be targeted
+NOT_TARGETABLE = {AutoAttack, BitFlips, StolenCopy, Transfer}
+"""Transfer attacks its substitute by an attack that may be targeted."""
 
 
 def test_the_table_has_every_attack() -> None:
