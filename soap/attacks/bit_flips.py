@@ -84,7 +84,7 @@ class BitFlips(Attack):
     ) -> Tensor:
         """Return the margin after each single flip, [rows, values]; -inf where a value cannot be flipped."""
         heights = point.new_full((len(rows), point.shape[1]), -torch.inf)
-        for pairs in undecided[rows].nonzero().split(POINTS_PER_PASS):
+        for pairs in torch.split(undecided[rows].nonzero(), POINTS_PER_PASS):
             which, pixel = pairs.unbind(1)
             row = rows[which]
             candidates = point[row].scatter(1, pixel[:, None], flipped[row, pixel][:, None])
