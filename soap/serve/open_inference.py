@@ -91,6 +91,8 @@ class InferParameters(StrictModel):
 class InferRequest(StrictModel):
     """Body of an inference request. Without `outputs`, the response has all."""
 
+    model_config = ConfigDict(extra="ignore")  # clients of KServe repeat the model's name
+
     id: str | None = None
     parameters: InferParameters | None = None
     inputs: list[InferInput] = Field(min_length=1, max_length=1)

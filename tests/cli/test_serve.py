@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import re
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +125,22 @@ def test_wrong_file_is_one_line(run, monkeypatch, tmp_path, text, words):
     assert done.code == 2
     assert words in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_deployment_files_have_options_that_exist(run, monkeypatch):
+    pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+    yaml = pytest.importorskip("yaml")
+    deploy = Path(__file__).parents[2] / "deploy"
+    given = dict(re.findall(r"(SOAP_\w+)=(\S+)", (deploy / "Dockerfile").read_text()))
+    given |= yaml.safe_load((deploy / "compose.yaml").read_text())["services"]["soap"]["environment"]
+    help_text = run("serve", "--help").out
+    for name, value in given.items():
+        assert name in help_text
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SOAP_SERVE_PORT", "0")
+    (arguments,) = re.findall(r"^ExecStart=\S+ serve (.+)$", (deploy / "soap.service").read_text(), re.MULTILINE)
+    assert arguments == "--config /etc/soap/serve.toml"
+    settings = start(run, monkeypatch, "--config", deploy / "serve.toml")
+    assert (settings.address, settings.allowed_hosts) == ("0.0.0.0", ("soap.example.org",))
+    (job,) = yaml.safe_load((deploy / "prometheus.yml").read_text())["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"soap:{given['SOAP_SERVE_PORT']}"]}]

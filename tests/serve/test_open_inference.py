@@ -49,6 +49,12 @@ def body(x, changes=None, **fields):
     return {"inputs": [{**tensor, **(changes or {})}], **fields}
 
 
+def test_nested_data_and_the_model_name_that_kserve_repeats_are_accepted(client, digits):
+    x = digits.x[:2]
+    flat = client.post(INFER, json=body(x)).json()
+    assert client.post(INFER, json=body(x, {"data": x.tolist()}, model_name=MODELS[0])).json() == flat
+
+
 def test_health_and_metadata(triton, model):
     assert triton.is_server_live()
     assert triton.is_server_ready()
