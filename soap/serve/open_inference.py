@@ -4,6 +4,7 @@ An inference request has one FP32 tensor of images, as JSON numbers or as bytes 
 extension). It is purified, unless its parameters say otherwise, and classified.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
@@ -99,24 +100,6 @@ class InferRequest(StrictModel):
     outputs: list[RequestedOutput] | None = None
 
 
-class OutputTensor(BaseModel):
-    """An output: `data` as a flat list, or `binary_data_size` bytes behind the JSON if the request asks for them."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-    parameters: dict[str, int] | None = None
-    data: list[int] | list[float] | None = None
-
-
-class InferResponse(BaseModel):
-    """Body of the response to an inference request."""
-
-    model_name: str
-    id: str | None = None
-    outputs: list[OutputTensor]
-
-
 REQUEST_SCHEMA = InferRequest.model_json_schema(ref_template="#/components/schemas/{model}")
 REQUEST_COMPONENTS = REQUEST_SCHEMA.pop("$defs")
 """Components of the OpenAPI schema that `REQUEST_SCHEMA` refers to."""
@@ -167,7 +150,7 @@ def add_open_inference(app: FastAPI, service: InferenceService) -> None:
 
     @app.post(
         INFER_ROUTE,
-        response_model=InferResponse,
+        response_model=dict[str, Any],
         responses=refusals(400, 401, 404, 408, 413, 421, 422, 503),
         openapi_extra={"requestBody": {**body, "content": {"application/json": {"schema": REQUEST_SCHEMA}}}},
     )
@@ -248,14 +231,13 @@ def encode_response(
     for output, as_bytes in binary.items():
         datatype, value = OUTPUTS[output]
         values = np.asarray([value(one) for one in trajectories], NUMPY_TYPES[datatype])
-        made = OutputTensor(name=output, datatype=datatype, shape=list(values.shape))
-        if as_bytes:
-            made.parameters, tail = {"binary_data_size": values.nbytes}, tail + values.tobytes()
-        else:
-            made.data = values.ravel().tolist()
-        outputs.append(made)
-    content = InferResponse(model_name=name, id=request_id, outputs=outputs).model_dump_json(exclude_none=True).encode()
-    if not any(binary.values()):
-        return Response(content, media_type="application/json")
-    headers = {JSON_LENGTH_HEADER: str(len(content))}
-    return Response(content + tail, media_type="application/octet-stream", headers=headers)
+        size = {"parameters": {"binary_data_size": values.nbytes}}
+        content = size if as_bytes else {"data": values.ravel().tolist()}
+        outputs.append({"name": output, "datatype": datatype, "shape": values.shape, **content})
+        tail += values.tobytes() if as_bytes else b""
+    identity = {} if request_id is None else {"id": request_id}
+    head = json.dumps({"model_name": name, **identity, "outputs": outputs}, allow_nan=False).encode()
+    if not tail:
+        return Response(head, media_type="application/json")
+    headers = {JSON_LENGTH_HEADER: str(len(head))}
+    return Response(head + tail, media_type="application/octet-stream", headers=headers)
