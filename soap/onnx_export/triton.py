@@ -16,6 +16,9 @@ MAX_BATCH_SIZE = 32
 QUEUE_DELAY_US = 4000
 """Microseconds that the first request of a batch waits for others, as in `soap serve`."""
 
+MAX_QUEUE_SIZE = 64
+"""Requests that wait; Triton refuses further ones. Its own default has no limit."""
+
 TRITON_TYPES = {"FLOAT": "TYPE_FP32", "DOUBLE": "TYPE_FP64"}
 """Triton's name by the name in ONNX, for the types that an export can contain."""
 
@@ -51,7 +54,8 @@ def config_text(name: str, graph: Any) -> str:
     lines += [f"input {{ {_tensor_text(one, batched=batched)} }}" for one in graph.input]
     lines += [f"output {{ {_tensor_text(one, batched=batched)} }}" for one in graph.output]
     if batched:
-        lines.append(f"dynamic_batching {{ max_queue_delay_microseconds: {QUEUE_DELAY_US} }}")
+        queue = f"default_queue_policy {{ max_queue_size: {MAX_QUEUE_SIZE} }}"
+        lines.append(f"dynamic_batching {{ max_queue_delay_microseconds: {QUEUE_DELAY_US} {queue} }}")
     return "\n".join(lines) + "\n"
 
 

@@ -140,6 +140,7 @@ class SmallViT(nn.Module):
     def forward(self, x):
         tokens = self.patches(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1) + self.position
+        tokens = tokens + nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)
         return self.logits(self.encoder(tokens)[:, 0])
 
 

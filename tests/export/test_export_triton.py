@@ -45,6 +45,7 @@ def test_the_configuration_describes_the_file(repository, fcn_files, part):
     assert (config.name, config.backend) == (folder.name, "onnxruntime")
     batched = part != "step"  # its step size has no batch dimension
     assert (config.max_batch_size, config.HasField("dynamic_batching")) == (32 * batched, batched)
+    assert config.dynamic_batching.default_queue_policy.max_queue_size == 64 * batched
     for described, tensors in ((config.input, model.graph.input), (config.output, model.graph.output)):
         assert [one.name for one in described] == [one.name for one in tensors]
         for one, tensor in zip(described, tensors, strict=True):
