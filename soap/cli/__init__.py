@@ -37,7 +37,7 @@ COMMANDS = {
     "tune": CommandEntry("soap.cli.tune", "Choose gamma, T and the radii of purification for a model."),
     "bench": CommandEntry("soap.bench.command", "Measure speed, against a plain reference and the floor."),
     "models": CommandEntry("soap.cli.models", "List the bundled models with their results, or show one."),
-    "data": CommandEntry("soap.cli.data", "List, download or import data sets."),
+    "data": CommandEntry("soap.cli.data", "List, download, import or export data sets."),
     "serve": CommandEntry("soap.serve.command", "Serve predictions, attacks and purification over HTTP."),
     "export": CommandEntry("soap.onnx_export.command", "Write a model as ONNX files, which run without torch."),
 }

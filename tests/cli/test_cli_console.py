@@ -18,7 +18,7 @@ from soap.errors import FileError, InputError
 
 COMMANDS = [
     "demo", "predict", "attack", "purify", "evaluate", "train", "models", "data list", "data download", "data import",
-    "bench purify", "bench attack", "bench train", "reproduce", "report", "verify", "tune", "serve",
+    "data export", "bench purify", "bench attack", "bench train", "reproduce", "report", "verify", "tune", "serve",
     "export", "detect", "certify", "merge", "compare",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
@@ -51,6 +51,15 @@ def test_only_the_module_of_the_called_command_is_imported():
 def test_version_and_help_do_not_import_torch(option):
     code = f"import sys; from soap.cli import main; main(['{option}']); print('torch' in sys.modules)"
     assert process("-c", code).stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize(("given", "policy"), [(None, "passive"), ("active", "active")])
+def test_waiting_threads_sleep_unless_the_user_decides(run, monkeypatch, given, policy):
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert run("--version").code == 0
+    assert os.environ["OMP_WAIT_POLICY"] == policy
 
 
 def test_version_and_call_without_arguments(run):
