@@ -6,9 +6,12 @@ from typing import Any
 
 from soap import recipes, zoo
 from soap._files import atomic, tensor_files
+from soap.auxiliary.serialization import METADATA_KEY
 from soap.evaluation import PAPER, fingerprint
 from soap.recipes import Recipe
+from soap.recipes.own_network import Factory, factory_name
 from soap.recipes.purifiers import purifier_of
+from soap.recipes.trained_model import open_model
 from soap.results import Row, Store
 from soap.specs import attack_spec
 
@@ -20,13 +23,18 @@ HEADLINE_ATTACKS = {"none": "clean", "fgsm": "FGSM", "pgd": "PGD"}
 class ModelCard:
     """A classifier and its results.
 
+    recipe: None for a network of the user, whose architecture is the name of its class or function.
     rows: results in NAME.jsonl beside the weights that were measured with these weights; `foreign_rows` counts the
     others.
     """
 
     name: str
     path: Path
-    recipe: Recipe
+    recipe: Recipe | None
+    task: str | None
+    architecture: str
+    data: str | None
+    classes: tuple[str, ...]
     parameters: int
     weights_sha256: str
     metadata: dict[str, str]
@@ -40,10 +48,10 @@ class ModelCard:
 
     def headline(self, attack: str) -> Row | None:
         """The result of the paper's attack with min-aux purification (bare without a task), on the most images."""
-        settings = PAPER.get(self.recipe.data, {}).get(attack)
-        choice = "none" if self.recipe.task is None else "min-aux"
-        if settings is None:
+        settings = None if self.recipe is None else PAPER.get(self.recipe.data, {}).get(attack)
+        if self.recipe is None or settings is None:
             return None
+        choice = "none" if self.task is None else "min-aux"
         expected = (attack_spec(attack, settings), recipes.purifier_spec(self.recipe, choice), self.recipe.data)
         matching = [row for row in self.rows if (row.attack, row.defence, row.data) == expected]
         return max(matching, key=lambda row: row.n, default=None)
@@ -55,9 +63,10 @@ class ModelCard:
             "name": self.name,
             "file": self.path,
             "bytes": self.bytes,
-            "task": self.recipe.task,
-            "architecture": self.recipe.architecture,
-            "data": self.recipe.data,
+            "task": self.task,
+            "architecture": self.architecture,
+            "data": self.data,
+            "classes": self.classes,
             "parameters": self.parameters,
             "figures": headlines,
         }
@@ -69,7 +78,7 @@ class ModelCard:
             "file_sha256": atomic.sha256(self.path),
             "weights_sha256": self.weights_sha256,
             "metadata": self.metadata,
-            "recipe": self.recipe.text,
+            "recipe": None if self.recipe is None else self.recipe.text,
             "rows": [row.as_json() for row in self.rows],
         }
 
@@ -89,17 +98,24 @@ class PriorCard:
     recipe: str
 
 
-def read_model_card(name: str) -> ModelCard:
-    """The card of a bundled classifier, or of the weights at a path."""
-    model, path = zoo.load(name), zoo.weights_path(name)
+def read_model_card(name: str, module: Factory | None = None) -> ModelCard:
+    """The card of a bundled classifier, or of the weights at a path; module: as in `soap.load`."""
+    trained, path = open_model(name, module=module), zoo.weights_path(name)
+    model, recipe = trained.model, trained.recipe
     weights = fingerprint(model)
     rows = Store(path.with_suffix(".jsonl")).read()
     own = [row for row in rows if row.provenance.weights_sha256 == weights]
-    metadata = {key: value for key, value in tensor_files.load_tensors(path)[1].items() if key != "recipe"}
+    shown_elsewhere = ("recipe", "classes", METADATA_KEY)
+    stored = tensor_files.load_tensors(path)[1]
+    metadata = {key: value for key, value in stored.items() if key not in shown_elsewhere}
     return ModelCard(
         name=model.name,
         path=path,
-        recipe=zoo.recipe(name),
+        recipe=recipe,
+        task=trained.task,
+        architecture=factory_name(module) if module is not None else recipe.architecture if recipe else "",
+        data=trained.data,
+        classes=trained.classes,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         weights_sha256=weights,
         metadata=metadata,

@@ -43,6 +43,7 @@ class ServerConfig:
     port: int
     limits: Limits
     device: torch.device
+    module: str | None = None
     token: str | None = field(default=None, repr=False)
     log_requests: bool = False
     tls: tuple[Path, Path] | None = None
@@ -132,7 +133,12 @@ def _load_app(config: ServerConfig, sender: multiprocessing.connection.Connectio
     warnings.filterwarnings("ignore", module="PIL")  # its warnings quote the client's picture
     try:
         app = create_app(
-            config.models, token=config.token, limits=config.limits, device=config.device, host=config.address
+            config.models,
+            module=config.module,
+            token=config.token,
+            limits=config.limits,
+            device=config.device,
+            host=config.address,
         )
     except SoapError as error:
         sender.send(error)
