@@ -48,12 +48,12 @@ def inputs(x: Tensor, model: object = None, bounds: tuple[float, float] = (0.0, 
         bad = int((~torch.isfinite(x)).sum())
         raise InputError(f"the input has {bad} NaN or infinite values, expected {expected}.")
     if smallest < low or largest > high:
-        hint = (
-            "; it looks like 0..255, divide by 255" if (low, high) == (0, 1) and largest > 2 and smallest >= 0 else ""
-        )
+        hint = "."
         if (low, high) == (0, 1) and smallest < 0:
-            hint = "; if they are normalised, leave that out and give mean= and std= to soap.wrap"
-        raise InputError(f"input values span [{smallest:g}, {largest:g}], expected [{low:g}, {high:g}]{hint}.")
+            hint = ". If they are normalised, omit that and give mean= and std= to soap.wrap."
+        elif (low, high) == (0, 1) and largest > 2:
+            hint = "; it looks like 0..255, divide by 255."
+        raise InputError(f"input values span [{smallest:g}, {largest:g}], expected [{low:g}, {high:g}]{hint}")
 
 
 def labels(y: Tensor, x: Tensor, classes: int | None = None) -> None:

@@ -112,7 +112,8 @@ def load(
 def is_prior(name: str | Path) -> bool:
     """Return whether a weights file holds a generative model."""
     path = weights_path(name)
-    return isinstance(_recipe(path, tensor_files.load_tensors(path)[1]), GenerativeRecipe)
+    metadata = tensor_files.load_tensors(path)[1]
+    return METADATA_KEY not in metadata and isinstance(_recipe(path, metadata), GenerativeRecipe)
 
 
 def prior_recipe(name: str | Path) -> GenerativeRecipe:
@@ -204,7 +205,7 @@ def _class_names(path: Path, metadata: Mapping[str, str], plan: Recipe, classes:
 
 def _recipe(path: Path, metadata: dict[str, str]) -> Recipe | GenerativeRecipe:
     if "recipe" not in metadata:
-        raise FileError(f"{path}: contains no recipe; expected weights written by `soap train`.")
+        raise FileError(f"{path}: contains no recipe; expected weights of `soap train` or `soap.fit`.")
     with _recipe_errors(path):
         return recipes.parse_any(metadata["recipe"], str(path))
 

@@ -42,7 +42,7 @@ def models_command(
     """
     if model is None:
         _print_list(console)
-    elif module is None and zoo.is_prior(model):
+    elif zoo.is_prior(model):
         card = read_prior_card(model)
         facts = {key: str(value) for key, value in asdict(card).items() if key != "recipe"}
         facts["purifier"] = f"--with {card.purifier}"

@@ -75,7 +75,6 @@ class SignStepPurifier(DescentPurifier):
         validate.positive("step_size", step_size)
         validate.at_least("steps (K)", steps, 1)
         validate.non_negative("eps", eps)
-        validate.radius(eps, bounds=bounds)
         self.model, self.eps, self.step_size, self.steps, self.bounds = model, eps, step_size, steps, bounds
         self._logits_checked = False
 

@@ -109,15 +109,15 @@ def make(
 
 def _with_classes(recipe: Recipe, images: Dataset) -> Recipe:
     """The recipe with the number of classes of the data."""
-    network, count = models.ARCHITECTURES.get(recipe.architecture), len(images.classes)
-    if network is None or count == recipe.model.get(
-        "classes", inspect.signature(network).parameters["classes"].default
-    ):
+    count = len(images.classes)
+    network = models.ARCHITECTURES.get(recipe.architecture)
+    default = None if network is None else inspect.signature(network).parameters["classes"].default
+    if network is None or count == recipe.model.get("classes", default):
         return recipe
     if images.classes == tuple(map(str, range(count))) and int(images.y.min()) == 1:
         raise InputError(
-            f"the labels of {images.name} run from 1 to {count - 1}, and no image has label 0; classes count from 0. Do "
-            "your labels count from 1? Subtract 1."
+            f"the labels of {images.name} run from 1 to {count - 1}, and none is 0, but classes count from 0. Do your "
+            "labels count from 1? Subtract 1."
         )
     return revised(recipe, classes=count)
 
