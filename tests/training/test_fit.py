@@ -205,6 +205,6 @@ def test_warns_if_training_lowers_the_accuracy(tmp_path):
     x, y = data(200)
     model = wrap(network(), "reconstruction", shape=(1, 8, 8))
     fit(model, x, y, out=tmp_path / "good", epochs=12, lr=0.05, batch_size=16)
+    ascent = {"batch_size": 16, "optimiser": lambda p: torch.optim.SGD(p, 0.1, maximize=True)}
     with pytest.warns(UserWarning, match=r"training lowered the accuracy on 200 training images from .*lower lr"):
-        ascent = {"batch_size": 16, "optimiser": lambda p: torch.optim.SGD(p, 0.1, maximize=True)}
         fit(model, x, y, out=tmp_path / "bad", epochs=3, **ascent)
