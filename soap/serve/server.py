@@ -45,6 +45,7 @@ class ServerConfig:
     device: torch.device
     module: str | None = None
     token: str | None = field(default=None, repr=False)
+    allowed_hosts: tuple[str, ...] = ()
     log_requests: bool = False
     tls: tuple[Path, Path] | None = None
     max_memory_mib: int | None = None
@@ -139,6 +140,7 @@ def _load_app(config: ServerConfig, sender: multiprocessing.connection.Connectio
             limits=config.limits,
             device=config.device,
             host=config.address,
+            allowed_hosts=config.allowed_hosts,
         )
     except SoapError as error:
         sender.send(error)
