@@ -18,7 +18,7 @@ from soap._files import tensor_files
 from soap._runtime import devices
 from soap.auxiliary import Consistency, JointModel
 from soap.auxiliary.consistency import GRADIENTS
-from soap.auxiliary.serialization import METADATA_KEY
+from soap.auxiliary.serialization import METADATA_KEY, class_list
 from soap.errors import FileError, InputError, unknown
 from soap.recipes import GenerativeRecipe, Recipe, generative
 from soap.recipes.own_network import Factory, load_own
@@ -195,9 +195,9 @@ def _class_names(path: Path, metadata: Mapping[str, str], plan: Recipe, classes:
     if "classes" not in metadata:
         return class_names(plan, classes)
     try:
-        names = tuple(map(str, json.loads(metadata["classes"])))
-    except (RecursionError, TypeError, ValueError) as error:
-        raise FileError(f"{path}: its class names are not a list; train it again.") from error
+        names = class_list(json.loads(metadata["classes"]))
+    except (RecursionError, ValueError) as error:
+        raise FileError(f"{path}: its class names cannot be read ({error}); train it again.") from error
     if len(names) != classes:
         raise FileError(f"{path}: it names {len(names)} classes, but its recipe has {classes}; train it again.")
     return names

@@ -74,7 +74,7 @@ def restore(
         options: dict[str, Any] = {key: _finite(given[key]) for key in ("alpha", "noise") if key in given}
         purification = _purification(about["purification"])
         normalisation: dict[str, Any] = {key: _numbers(about[key]) for key in ("mean", "std") if key in about}
-        classes = tuple(map(str, about["classes"])) if "classes" in about else None
+        classes = class_list(about["classes"]) if "classes" in about else None
         if {*given} != {*options}:
             raise ValueError(f"options {', '.join(given)}")
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -129,6 +129,13 @@ def _purification(settings: Mapping[str, Any] | None) -> Purification | None:
         return None
     grid = tuple(map(_finite, settings["grid"]))
     return Purification(step_size=_finite(settings["step_size"]), steps=index(settings["steps"]), grid=grid)
+
+
+def class_list(value: Any) -> tuple[str, ...]:
+    """Return the class names of an untrusted file; they are printed, so they must not control a terminal."""
+    if not isinstance(value, list) or not all(isinstance(name, str) and name.isprintable() for name in value):
+        raise ValueError("the class names are not a list of printable texts")
+    return tuple(value)
 
 
 def _numbers(value: Any) -> float | list[float]:

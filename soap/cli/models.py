@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from textwrap import shorten
 from typing import Annotated
 
 import typer
@@ -16,8 +17,6 @@ from soap.recipes import generative
 from soap.report import UPPER_BOUND
 from soap.report.model_cards import HEADLINE_ATTACKS, ModelCard, PriorCard, read_model_card, read_prior_card
 from soap.report.row_text import attack_text, eps_text, settings_text
-
-MAX_CLASSES_SHOWN = 20
 
 METADATA_TITLES = {"data": "sha256 of its training data", "epoch": "epochs trained", "weights": "which weights"}
 
@@ -77,7 +76,7 @@ def _tables(cards: Sequence[ModelCard], priors: Sequence[PriorCard]) -> list[Ren
         counts = sorted({row.n for row in rows if row})
         models.add_row(
             card.name,
-            f"{card.task or 'none'}\n{card.architecture}",
+            f"{card.trained.task or 'none'}\n{card.architecture}",
             f"{card.parameters:,}\n{size(card.bytes)}",
             *(accuracy(row).replace(" ", "\n", 1) for row in rows),
             ", ".join(f"{n:,}" for n in counts) or "-",
@@ -96,9 +95,9 @@ def _print_card(console: Console, given: str, card: ModelCard) -> None:
         "size": size(card.bytes),
         "sha256 of the file": atomic.sha256(card.path),
         "sha256 of the weights": card.weights_sha256,
-        "task": card.task or "none",
+        "task": card.trained.task or "none",
         "network": card.architecture,
-        "classes": ", ".join(card.classes) if len(card.classes) <= MAX_CLASSES_SHOWN else f"{len(card.classes):,}",
+        "classes": shorten(", ".join(card.trained.classes), 200),
         "parameters": f"{card.parameters:,}",
         **{METADATA_TITLES.get(key, key): value for key, value in card.metadata.items()},
     }
@@ -108,8 +107,8 @@ def _print_card(console: Console, given: str, card: ModelCard) -> None:
         for row in card.rows:
             shown = (attack_text(row.attack), eps_text(row.defence), accuracy(row), f"{row.n:,}", row.data)
             results.add_row(*shown, settings_text(row.attack))
-    text = "" if card.recipe is None else card.recipe.text.rstrip()
-    console.result(card.details(), Group(Text(_aligned(facts)), results, Text(text)))
+    recipe = Text(card.trained.recipe.text.rstrip() if card.trained.recipe else "")
+    console.result(card.details(), Group(Text(_aligned(facts)), results, recipe))
     if card.foreign_rows:
         rows_file = card.path.with_suffix(".jsonl")
         console.info(f"{card.foreign_rows} rows of {rows_file} were measured with other weights and are not shown.")

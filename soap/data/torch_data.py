@@ -38,35 +38,22 @@ def read_torch_data(source: TorchData, *, classes: int) -> Dataset:
             "torch.utils.data.Subset(data, indices) with the samples to train on."
         )
     batched = isinstance(source, torch_data.DataLoader) and loader.batch_sampler is not None
-    collate = loader.collate_fn if batched else None
-    inputs, labels = [], []
+    settings: dict[str, Any] = {"collate_fn": loader.collate_fn if batched else None, "num_workers": loader.num_workers}
+    batches: list[tuple[Tensor, Tensor]] = []
     try:
-        for batch in torch_data.DataLoader(
-            samples, batch_size=READ_BATCH, collate_fn=collate, num_workers=loader.num_workers
-        ):
-            x, y = _pair(batch)
-            inputs.append(x)
-            labels.append(y)
-        data = as_dataset(torch.cat(inputs), torch.cat(labels), classes=classes, name=name)
-    except InputError:
-        raise
+        for batch in torch_data.DataLoader(samples, batch_size=READ_BATCH, **settings):
+            if not isinstance(batch, Sequence) or [isinstance(part, Tensor) for part in batch] != [True, True]:
+                found = f"dict of {', '.join(map(str, batch))}" if isinstance(batch, dict) else validate.describe(batch)
+                raise TypeError(f"got a {found}")
+            batches.append((batch[0], batch[1]))
+        x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(
             f"the samples of {name} cannot be read ({error}); expected pairs of an input tensor and a class index, all "
             "inputs of one shape. Convert images to tensors and resize them in the data set's transform."
         ) from error
-    names = _class_names(samples)
+    data, names = as_dataset(x, y, classes=classes, name=name), _class_names(samples)
     return replace(data, classes=names) if len(names) == classes else data
-
-
-def _pair(batch: object) -> tuple[Tensor, Tensor]:
-    if isinstance(batch, Sequence) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
-        return batch[0], batch[1]
-    keys = f"{type(batch).__name__} of {', '.join(map(str, batch))}" if isinstance(batch, dict) else None
-    raise InputError(
-        f"a batch of the data is a {keys or validate.describe(batch)}; expected pairs of an input tensor and a class "
-        "index. Return such pairs from __getitem__."
-    )
 
 
 def _class_names(samples: Any) -> tuple[str, ...]:

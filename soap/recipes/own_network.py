@@ -28,7 +28,7 @@ def load_own(path: Path, module: Factory) -> JointModel:
     return restore(path, made)
 
 
-def factory_name(module: Factory) -> str:
+def factory_name(module: Factory | None) -> str:
     """Return the name of a function or class for messages and tables."""
     return module if isinstance(module, str) else getattr(module, "__qualname__", repr(module))
 

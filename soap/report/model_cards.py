@@ -8,10 +8,9 @@ from soap import recipes, zoo
 from soap._files import atomic, tensor_files
 from soap.auxiliary.serialization import METADATA_KEY
 from soap.evaluation import PAPER, fingerprint
-from soap.recipes import Recipe
 from soap.recipes.own_network import Factory, factory_name
 from soap.recipes.purifiers import purifier_of
-from soap.recipes.trained_model import open_model
+from soap.recipes.trained_model import TrainedModel, open_model
 from soap.results import Row, Store
 from soap.specs import attack_spec
 
@@ -23,18 +22,15 @@ HEADLINE_ATTACKS = {"none": "clean", "fgsm": "FGSM", "pgd": "PGD"}
 class ModelCard:
     """A classifier and its results.
 
-    recipe: None for a network of the user, whose architecture is the name of its class or function.
+    architecture: for a network of the user, the name of its class or function.
     rows: results in NAME.jsonl beside the weights that were measured with these weights; `foreign_rows` counts the
     others.
     """
 
     name: str
     path: Path
-    recipe: Recipe | None
-    task: str | None
+    trained: TrainedModel
     architecture: str
-    data: str | None
-    classes: tuple[str, ...]
     parameters: int
     weights_sha256: str
     metadata: dict[str, str]
@@ -48,11 +44,12 @@ class ModelCard:
 
     def headline(self, attack: str) -> Row | None:
         """The result of the paper's attack with min-aux purification (bare without a task), on the most images."""
-        settings = None if self.recipe is None else PAPER.get(self.recipe.data, {}).get(attack)
-        if self.recipe is None or settings is None:
+        recipe = self.trained.recipe
+        settings = None if recipe is None else PAPER.get(recipe.data, {}).get(attack)
+        if recipe is None or settings is None:
             return None
-        choice = "none" if self.task is None else "min-aux"
-        expected = (attack_spec(attack, settings), recipes.purifier_spec(self.recipe, choice), self.recipe.data)
+        choice = "none" if recipe.task is None else "min-aux"
+        expected = (attack_spec(attack, settings), recipes.purifier_spec(recipe, choice), recipe.data)
         matching = [row for row in self.rows if (row.attack, row.defence, row.data) == expected]
         return max(matching, key=lambda row: row.n, default=None)
 
@@ -63,10 +60,10 @@ class ModelCard:
             "name": self.name,
             "file": self.path,
             "bytes": self.bytes,
-            "task": self.task,
+            "task": self.trained.task,
             "architecture": self.architecture,
-            "data": self.data,
-            "classes": self.classes,
+            "data": self.trained.data,
+            "classes": self.trained.classes,
             "parameters": self.parameters,
             "figures": headlines,
         }
@@ -78,7 +75,7 @@ class ModelCard:
             "file_sha256": atomic.sha256(self.path),
             "weights_sha256": self.weights_sha256,
             "metadata": self.metadata,
-            "recipe": None if self.recipe is None else self.recipe.text,
+            "recipe": self.trained.recipe and self.trained.recipe.text,
             "rows": [row.as_json() for row in self.rows],
         }
 
@@ -101,22 +98,17 @@ class PriorCard:
 def read_model_card(name: str, module: Factory | None = None) -> ModelCard:
     """The card of a bundled classifier, or of the weights at a path; module: as in `soap.load`."""
     trained, path = open_model(name, module=module), zoo.weights_path(name)
-    model, recipe = trained.model, trained.recipe
-    weights = fingerprint(model)
+    weights = fingerprint(trained.model)
     rows = Store(path.with_suffix(".jsonl")).read()
     own = [row for row in rows if row.provenance.weights_sha256 == weights]
-    shown_elsewhere = ("recipe", "classes", METADATA_KEY)
-    stored = tensor_files.load_tensors(path)[1]
-    metadata = {key: value for key, value in stored.items() if key not in shown_elsewhere}
+    metadata = tensor_files.load_tensors(path)[1]
+    metadata = {key: metadata[key] for key in metadata if key not in ("recipe", "classes", METADATA_KEY)}
     return ModelCard(
-        name=model.name,
+        name=trained.model.name,
         path=path,
-        recipe=recipe,
-        task=trained.task,
-        architecture=factory_name(module) if module is not None else recipe.architecture if recipe else "",
-        data=trained.data,
-        classes=trained.classes,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        trained=trained,
+        architecture=trained.recipe.architecture if trained.recipe else factory_name(module),
+        parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
         weights_sha256=weights,
         metadata=metadata,
         rows=own,

@@ -8,7 +8,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from soap import validate
 from soap._files import tensor_files
 from soap._runtime import devices, seeding
 from soap._runtime.isolation import isolated, preserved_random_state
-from soap._runtime.progress import Show, progress_bar
+from soap._runtime.progress import progress_bar
 from soap.auxiliary import JointModel, serialization
 from soap.data import Dataset
 from soap.data.dataset import Array, as_dataset
@@ -162,7 +161,12 @@ def fit(
     validate.inputs(few, model)
     before = _accuracy(model, few, labels, ACCURACY_BATCH)
     with progress_bar(progress and watch is None) as show:
-        done = train(model, data, schedule, out=out, watch=watch or partial(_show, show), **given)
+
+        def update(now: Progress) -> None:
+            note = f"epoch {now.epoch}/{now.epochs}, loss {now.classification:.3f}, accuracy {100 * now.accuracy:.1f} %"
+            show("training", now.step, now.steps, note)
+
+        done = train(model, data, schedule, out=out, watch=watch or update, **given)
     after = _accuracy(model, few, labels, ACCURACY_BATCH)
     if after < before - MAX_ACCURACY_LOSS:
         warnings.warn(
@@ -171,11 +175,6 @@ def fit(
             stacklevel=2,
         )
     return done
-
-
-def _show(show: Show, now: Progress) -> None:
-    note = f"epoch {now.epoch}/{now.epochs}, loss {now.classification:.3f}, accuracy {100 * now.accuracy:.1f} %"
-    show("training", now.step, now.steps, note)
 
 
 def _accuracy(model: nn.Module, x: Tensor, y: Tensor, size: int) -> float:

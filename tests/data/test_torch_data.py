@@ -63,7 +63,7 @@ def test_classes_are_named_by_the_data_set_also_by_a_part_of_it():
     [
         (Endless(), "has no length, expected a map-style data set"),
         (torch_data.DataLoader(PAIRS, sampler=torch_data.SubsetRandomSampler([1])), r"torch\.utils\.data\.Subset"),
-        (Item(lambda index: {"image": X[index], "label": 0}), "dict of image, label; expected pairs"),
+        (Item(lambda index: {"image": X[index], "label": 0}), "got a dict of image, label.*expected pairs"),
         (Item(lambda index: (object(), 0)), "Convert images to tensors"),
         (Item(lambda index: (torch.zeros(1, 4, 4 + index), 0)), "all inputs of one shape"),
         (Item(lambda index: (X[index], 1 + index % 3)), "Do your labels count from 1"),
