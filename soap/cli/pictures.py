@@ -12,11 +12,11 @@ from soap.cli.console import Console, command, table
 from soap.cli.options import (
     PICTURE_FILES,
     AttackOptions,
-    ModelName,
+    ModelOptions,
     OutputOptions,
     Prior,
     PurifierOptions,
-    Resize,
+    ReadingOptions,
     attack_names,
     completion,
     option,
@@ -34,17 +34,20 @@ from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP_NAME, parse_rad
 
 
 @contextmanager
-def _working(console: Console, *, resize: bool, force: bool = False) -> Iterator[PictureOptions]:
+def _working(
+    console: Console, reading: ReadingOptions, module: str | None, *, force: bool = False
+) -> Iterator[PictureOptions]:
     """Show progress while pictures are read, changed and written with these options."""
     shared: dict[str, Any] = {"seed": console.seed, "device": console.device, "batch_size": console.batch_size}
     with console.progress() as show:
-        yield PictureOptions(resize=resize, force=force, watch=show, **shared)
+        yield PictureOptions(force=force, module=module, watch=show, **vars(reading), **shared)
 
 
-@command("predict", example="soap predict mnist-cnn-dr digit.png photos/ --resize")
+@command("predict", example="soap predict mnist-cnn-dr scan.png digits/ --resize --invert")
 def predict_command(
     console: Console,
-    model: ModelName,
+    *,
+    model: ModelOptions,
     files: Annotated[list[Path], PICTURE_FILES],
     purify: Annotated[
         bool | None,
@@ -53,7 +56,7 @@ def predict_command(
             help="Purify first (min-aux). [dim]\\[default: if the model has an auxiliary task][/dim]",
         ),
     ] = None,
-    resize: Resize = False,
+    reading: ReadingOptions,
 ) -> None:
     """Classify pictures, and show the effect of purification.
 
@@ -61,8 +64,8 @@ def predict_command(
     and the auxiliary loss before and after. Colour is converted to grey or RGB as the model needs; the size only with
     --resize.
     """
-    with _working(console, resize=resize) as options:
-        done = predict_pictures(model, files, options, purify=purify)
+    with _working(console, reading, model.module) as options:
+        done = predict_pictures(model.model, files, options, purify=purify)
     view = table("picture", "bare", "purified", "eps", "auxiliary loss", right=("eps",))
     if done.method is None:
         view = table("picture", "prediction")
@@ -76,13 +79,15 @@ def predict_command(
         shown = () if one.after is None else (str(one.after), f"{one.eps:.3g}", _losses(one))
         view.add_row(one.file, str(one.before), *shown)
     console.result({"model": done.model, "purifier": done.method, "images": images}, view)
+    if done.hint:
+        console.info(done.hint)
 
 
 @command("attack", example="soap attack mnist-cnn-dr digits/ --attack pgd --out attacked")
 def attack_command(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     files: Annotated[list[Path], PICTURE_FILES],
     output: OutputOptions,
     attack: Annotated[str, option("NAME", "fgsm, pgd, cw or df.", autocompletion=attack_names)] = "pgd",
@@ -95,7 +100,7 @@ def attack_command(
         ),
     ] = None,
     settings: AttackOptions,
-    resize: Resize = False,
+    reading: ReadingOptions,
 ) -> None:
     """Make adversarial pictures: almost unchanged to the eye, but misclassified.
 
@@ -104,9 +109,9 @@ def attack_command(
     .npz stays an .npz of floats. Predictions are those of the files as written. side-by-side.png shows the first
     pictures: input, adversarial picture, and the difference.
     """
-    with _working(console, resize=resize, force=output.force) as options:
+    with _working(console, reading, model.module, force=output.force) as options:
         done = attack_pictures(
-            model, files, output.out, options, attack=attack, settings=settings.settings(), label=label
+            model.model, files, output.out, options, attack=attack, settings=settings.settings(), label=label
         )
     view = table("picture", "true class", "input", "attacked", "Linf", "L2", "written to", right=("Linf", "L2"))
     for one in done.images:
@@ -122,7 +127,7 @@ def attack_command(
 def purify_command(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     output: OutputOptions,
     files: Annotated[list[Path] | None, PICTURE_FILES] = None,
     purifier: Annotated[
@@ -140,7 +145,7 @@ def purify_command(
         str | None, option("CHOICE", "Radius: min-aux (chosen for each picture), or a number.", default="min-aux")
     ] = None,
     settings: PurifierOptions,
-    resize: Resize = False,
+    reading: ReadingOptions,
 ) -> None:
     """Purify pictures: minimise the auxiliary loss inside a small ball, and write the results.
 
@@ -154,18 +159,18 @@ def purify_command(
             instead = f"try `soap evaluate MODEL --purifier {purifier}`"
             instead = "omit --with and name a model" if purifier == SOAP_NAME else instead
             raise InputError(f"--with {purifier} needs a classifier; {instead}, or use {' or '.join(BY_PRIOR)}.")
-        if model in zoo.names() and not Path(model).exists():
-            raise InputError(f"--with {purifier} uses no classifier, so {model} is read as a file; remove it.")
-        pictures = [Path(model), *pictures]
+        if model.model in zoo.names() and not Path(model.model).exists():
+            raise InputError(f"--with {purifier} uses no classifier, so {model.model} is read as a file; remove it.")
+        pictures = [Path(model.model), *pictures]
     elif prior is not None:
         raise InputError("--prior is the generative model of --with; add --with, or omit --prior.")
     elif not pictures:
-        raise InputError(f"no pictures; name FILES after the model {model}, or add --with defense-gan.")
+        raise InputError(f"no pictures; name FILES after the model {model.model}, or add --with defense-gan.")
     given = {"eps": None if eps_pfy is None else parse_radius(eps_pfy), **vars(settings)}
     chosen = {key: value for key, value in given.items() if value is not None}
-    with _working(console, resize=resize, force=output.force) as options:
+    with _working(console, reading, model.module, force=output.force) as options:
         done = purify_pictures(
-            model if purifier is None else None,
+            model.model if purifier is None else None,
             pictures,
             output.out,
             options,
@@ -191,3 +196,5 @@ def _print_written(console: Console, content: dict[str, Any], done: PictureRepor
     images = [one.as_json() for one in done.images]
     console.result({**content, "images": images, "sheet": done.comparison}, view)
     console.info(f"Side by side: {done.comparison}")
+    if done.hint:
+        console.info(done.hint)

@@ -13,10 +13,9 @@ from rich.text import Text
 
 from soap._files import atomic
 from soap.cli.console import EXIT_INTERRUPTED, Console, stop_on_signal, table
-from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, completion, option
+from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, ModelOptions, completion, option
 from soap.errors import InputError
 from soap.evaluation.checks import FAIL, WARN
-from soap.evaluation.plan import protocols
 from soap.evaluation.protocols import DEFAULT_EFFORT, PROTOCOLS, QUICK_EFFORT, SUITES, Threat, default_effort
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.shards import AttackedShard
@@ -25,7 +24,6 @@ from soap.evaluation.summary import ProtocolResult, Summary, read_summary
 from soap.evaluation.verdict import DASH, PASSED, RobustnessVerdict, headline
 from soap.recipes.purifiers import SOAP_NAME
 from soap.recipes.run_request import RunRequest
-from soap.recipes.trained_model import open_model
 from soap.report.result_json import protocol_json, report_json
 from soap.report.run_words import protocol_lines, right, threat_words, words_beside
 
@@ -92,7 +90,7 @@ class SuiteOptions:
 
 def run_suite(
     console: Console,
-    model: str,
+    model: ModelOptions,
     options: SuiteOptions,
     images: ImageOptions,
     defence: DefenceOptions,
@@ -101,7 +99,7 @@ def run_suite(
     """Run a suite and print its report."""
     suite = str(options.suite)
     shard = _check_options(options, defence)
-    trained = open_model(model, device=console.device, gradient=defence.gradient)
+    trained = model.open(console.device, defence.gradient)
     network, data = trained.model, images.load(trained)
     if images.limit is None:
         data = data.take(min(DEFAULT_LIMIT, len(data)))
@@ -112,10 +110,10 @@ def run_suite(
     purifier = defence.purifier[0] if defence.purifier else SOAP_NAME
     min_aux = "min-aux" if purifier == SOAP_NAME and (defence.purifier or network.purifiable) else None
     request = RunRequest(
-        model=model,
+        model=model.model,
         gradient=defence.gradient,
         eps_pfy=defence.eps_pfy[0] if defence.eps_pfy else min_aux,
-        data=images.data or trained.recipe.data,
+        data=trained.data_name(images.data),
         split=images.split,
         limit=len(data),
         command="",
@@ -136,9 +134,12 @@ def run_suite(
         "batch_size": console.batch_size,
         "seed": console.seed,
     }
-    stated = {**numbers, "shard": options.shard}
-    note = {**asdict(request), "command": _full_command(request, suite, threat, stated, folder)}
-    target = request.defence(console.device)
+    stated = {**numbers, "shard": options.shard, "module": model.module}
+    note = {
+        **asdict(request),
+        "command": _full_command(request, suite, threat, stated, folder),
+    }
+    target = request.defence(console.device, model.module)
     if request.bare:
         console.info(f"{network.name} has no auxiliary task to purify with: the bare classifier is attacked.")
     with stop_on_signal() as stop, console.progress() as show:
@@ -169,7 +170,10 @@ def run_suite(
 
 def _check_options(options: SuiteOptions, defence: DefenceOptions) -> tuple[int, int] | None:
     """The parsed --shard; raises for bad options before anything is read."""
-    protocols(str(options.suite))  # raises for an unknown name
+    if options.suite not in (*SUITES, *PROTOCOLS):
+        raise InputError(
+            f"unknown suite {options.suite!r}; expected {' or '.join(SUITES)}, or one protocol: {', '.join(PROTOCOLS)}."
+        )
     if options.require not in (None, "passed"):
         raise InputError(f"--require is {options.require!r}, expected passed; omit it to accept any verdict.")
     for name, given in (("--eps-pfy", defence.eps_pfy), ("--purifier", defence.purifier)):

@@ -10,6 +10,7 @@ from typing import Any
 
 from soap._files import atomic
 from soap._runtime import devices, distributed
+from soap._runtime.progress import progress_bar
 from soap.attacks import Attack
 from soap.data import Dataset
 from soap.defence import Defence
@@ -19,7 +20,8 @@ from soap.evaluation.attempts import run_attempts
 from soap.evaluation.checks import Finding, judge_checks, run_measurements
 from soap.evaluation.plan import SUITE_BATCH, PlannedRun, plan_run
 from soap.evaluation.protocols import Threat, default_effort
-from soap.evaluation.run_folder import RunFolder, open_run_on
+from soap.evaluation.provenance import classifier_fingerprint
+from soap.evaluation.run_folder import CLASSIFIER, RunFolder, open_run_on
 from soap.evaluation.shards import AttackedShard, shard_in
 from soap.evaluation.summary import WORST, Summary, read_summary, result_rows
 from soap.evaluation.transfer import Watch, evaluate_transfer
@@ -124,7 +126,8 @@ def evaluate(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     note: Mapping[str, object] | None = None,
-    watch: Watch = lambda what, done, total: None,
+    progress: bool = True,
+    watch: Watch | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Report | AttackedShard | None:
     """Measure the accuracy of a defence under attack on all images of `data`; None after a stop.
@@ -137,7 +140,8 @@ def evaluate(
     suite 30. queries: of each attack without gradients; 1000, quick 100. restarts: of the adaptive attacks; 3, quick 1.
     draws: of a random defence, over which the adaptive attacks average in the end; 16, quick 8; twice as many follow,
     and four times where accuracy still falls. With less the verdict is at best CHECKS WARNED. extra_attacks: run on the
-    defence, seen through its strongest gradient rule. note: kept in the folder, e.g. the command.
+    defence, seen through its strongest gradient rule. note: kept in the folder, e.g. the command. progress: show a bar
+    in terminals and notebooks, unless `watch` is given.
 
     Whether the defence is random and whether its gradient is exact is found by trying. The accuracy of a random defence
     is the mean over fresh draws.
@@ -149,9 +153,10 @@ def evaluate(
         if shard is not None:
             raise InputError("shard divides the run of a suite; omit it with attacks=..., or omit attacks.")
         store, size = None if out is None else Store(Path(out)), TRANSFER_BATCH if batch_size is None else batch_size
-        return _evaluate_attacks(
-            defence, data, attacks, store=store, batch_size=size, seed=seed, watch=watch, stop=stop
-        )
+        with progress_bar(progress and watch is None) as show:
+            return _evaluate_attacks(
+                defence, data, attacks, store=store, batch_size=size, seed=seed, watch=watch or show, stop=stop
+            )
     if eps is None or out is None:
         missing = "eps, the radius of the attacks" if eps is None else "out, the folder of the run"
         raise InputError(f"suite {suite!r} needs {missing}; or give attacks={{'pgd': ...}} for the transfer protocol.")
@@ -161,7 +166,8 @@ def evaluate(
     run = plan_run(defence, data, threat, suite, effort, extra_attacks, batch_size=size, seed=seed, shard=shard)
     folder = RunFolder(Path(out))
     _begin(run, folder, note)
-    return _run_suite(run, folder, watch, stop)
+    with progress_bar(progress and watch is None) as show:
+        return _run_suite(run, folder, watch or show, stop)
 
 
 def _begin(run: PlannedRun, folder: RunFolder, note: Mapping[str, object] | None) -> None:
@@ -171,6 +177,8 @@ def _begin(run: PlannedRun, folder: RunFolder, note: Mapping[str, object] | None
         folder.begin(run.content)
         if here.is_main and folder.read_fingerprints() is None:
             folder.note_continuation(run.content["provenance"])
+        if here.is_main and (weights := classifier_fingerprint(run.defence)) is not None:
+            folder.write_fact(CLASSIFIER, {"weights_sha256": weights})
         if here.is_main and note is not None:
             folder.write_fact(COMMAND_FACT, dict(note))
 
