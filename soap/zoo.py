@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from soap import recipes, validate
+from soap import hub, recipes, validate
 from soap._files import tensor_files
 from soap._runtime import devices
 from soap.auxiliary import JointModel
@@ -46,7 +46,9 @@ def folder() -> Path:
 
 
 def weights_path(name: str | Path) -> Path:
-    """Return the weights' file of a bundled classifier or generative model, or the path itself."""
+    """Return the weights' file of a bundled model or of one on the hub (`hf://`), or the path itself."""
+    if str(name).startswith(hub.SCHEME):
+        return hub.fetch(str(name))
     if str(name).endswith(".safetensors"):
         return Path(name)
     if str(name) not in _bundled():
@@ -66,12 +68,14 @@ def recipe(name: str | Path) -> Recipe:
 
 
 def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str | None = None) -> JointModel:
-    """Load a trained model in evaluation mode, by the name of a bundled one or the path of a .safetensors file.
+    """Load a trained model in evaluation mode: a bundled name, the path of a .safetensors file, or `hf://owner/name`.
 
-    The file contains only data; nothing in it is executed. gradient: for models with label consistency, the gradient
+    `hf://owner/name@revision` downloads a model from the Hugging Face Hub; its `source` then names the commit. The file
+    contains only data; nothing in it is executed. gradient: for models with label consistency, the gradient
     to purify by ("paper", "stop" or "exact") instead of the recipe's.
     """
-    path = weights_path(name)
+    source = hub.pinned(str(name))
+    path = weights_path(source)
     tensors, metadata = tensor_files.load_tensors(path)
     plan = _classifier_recipe(path, metadata)
     if gradient is not None:
@@ -84,6 +88,7 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
         plan = replace(plan, auxiliary={**plan.auxiliary, "gradient": gradient})
     model = _filled(lambda: recipes.build(plan), tensors, path)
     model.training_spec = _training_spec(plan, metadata)
+    model.source = source
     return model.to(devices.pick_device(str(device))).eval()
 
 

@@ -26,7 +26,7 @@ LAYERS = (  # a module may import modules of earlier lines and of its own line
     ("training",),
     ("evaluation",),
     ("estimator",),
-    ("recipes", "zoo"),
+    ("recipes", "zoo", "hub"),
     ("report",),
     ("bench",),
     ("TOP",),  # the names of `import soap`

@@ -11,6 +11,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from soap import hub
 from soap._files import atomic
 from soap.cli.console import EXIT_INTERRUPTED, Console, stop_on_signal, table
 from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, completion, option
@@ -101,6 +102,7 @@ def run_suite(
     """Run a suite and print its report."""
     suite = str(options.suite)
     shard = _check_options(options, defence)
+    model = hub.pinned(model)
     trained = open_model(model, device=console.device, gradient=defence.gradient)
     network, data = trained.model, images.load(trained)
     if images.limit is None:

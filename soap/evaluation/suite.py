@@ -85,7 +85,7 @@ class Report:
         return exports.as_robustbench(self, **known)
 
     def save(self, path: str | Path, *, format: str | None = None) -> None:
-        """Write the report to a file; format: latex, csv, json or robustbench, by default as the name ends."""
+        """Write the report to a file; format: latex, bibtex, csv, json or robustbench, by default as the name ends."""
         format = exports.format_of(str(path)) if format is None else format
         atomic.write_text(Path(path), exports.report_text(self, format))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from soap import data, zoo
+from soap import data, hub, zoo
 from soap.attacks import FGSM, PGD, Attack
 from soap.auxiliary import JointModel
 from soap.data import Dataset
@@ -82,6 +82,7 @@ class TrainedModel:
 
 def open_model(name: str | Path, *, device: str | torch.device = "cpu", gradient: str | None = None) -> TrainedModel:
     """Load a model as `soap.load` does, together with its recipe and class names."""
+    name = hub.pinned(str(name))
     model, recipe = zoo.load(name, device=device, gradient=gradient), zoo.recipe(name)
     return TrainedModel(model=model, recipe=recipe, classes=tuple(class_names(recipe, model.classes)))
 
