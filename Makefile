@@ -30,9 +30,10 @@ test: $(INSTALLED) ## ruff, mypy --strict, pytest with warnings as errors
 docs: $(INSTALLED) ## the documentation as a site, in site/index.html
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
-render: $(INSTALLED) ## render the numbers in docs/ and README.md from the committed result rows
+render: $(INSTALLED) ## render the numbers in docs/ and README.md from the committed result rows, and the data's metadata
 	$(PY) -m soap.paper.render
 	$(PY) tools/render_pages.py
+	$(PY) tools/write_croissant.py
 
 browser: $(INSTALLED) ## fetch onnxruntime-web with npm (21 MB), so that the page can run networks in the browser
 	OMP_NUM_THREADS=1 $(PY) tools/vendor_onnxruntime.py
