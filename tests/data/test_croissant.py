@@ -4,9 +4,10 @@ import hashlib
 import json
 from pathlib import Path
 
+from write_croissant import FILE, metadata
+
 import soap
 from soap.data.sources import MINI
-from write_croissant import FILE, metadata
 
 CONTENT = json.loads((Path(MINI.folder) / FILE).read_text())
 
