@@ -14,7 +14,7 @@ import run_samples
 import torch
 import yaml
 from command_line import run
-from huggingface_hub import constants
+from huggingface_hub import constants, eval_result_entries_to_yaml, parse_eval_result_entries
 
 import soap
 from soap import hub, zoo
@@ -364,14 +364,16 @@ def test_the_files_of_a_model_state_its_recipe_hash_and_results(tmp_path):
     front, text = files["README.md"].read_text().split("---\n", 2)[1:]
     assert yaml.safe_load(front)["datasets"] == ["ylecun/mnist"]
     assert "99.0 [98.7, 99.1] | 87.2" in text  # the bundled rows, clean and FGSM
-    assert "Not measured yet" in text
+    assert "Not measured: `soap evaluate hf://me/model" in text
     entries = yaml.safe_load(files[hub_folder.RESULTS].read_text())
     assert [(one["dataset"]["id"], one["dataset"]["task_id"], one["value"]) for one in entries] == [
         ("ylecun/mnist", "none-transfer", 98.96),
         ("ylecun/mnist", "fgsm-transfer", 87.17),
         ("ylecun/mnist", "pgd-transfer", 84.87),
     ]
-    assert "does not know the purifier" in entries[0]["notes"]
+    assert entries[2]["notes"].startswith("95 % interval [84.15, 85.56], n = 10000; transfer protocol; PGD(eps=0.3, ")
+    parsed = parse_eval_result_entries(entries)
+    assert eval_result_entries_to_yaml(parsed) == entries
 
 
 def test_a_run_of_other_weights_is_refused_and_one_of_the_model_gives_its_verdict(tmp_path):

@@ -22,7 +22,7 @@ LAYERS = (  # a module may import modules of earlier lines and of its own line
     ("auxiliary",),
     ("purifiers",),
     ("gradient_rules", "detection_scores", "defence"),
-    ("attacks",),
+    ("attacks", "constraints"),
     ("training",),
     ("evaluation",),
     ("estimator",),
