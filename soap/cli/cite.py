@@ -2,7 +2,6 @@
 
 from soap.cli.console import Console, command
 from soap.cli.options import DataOptions, RunName
-from soap.evaluation.exports import as_bibtex
 from soap.recipes.run_request import report_of
 
 
@@ -14,5 +13,5 @@ def cite_command(console: Console, *, run: RunName, images: DataOptions) -> None
     no accuracy. `soap report --format bibtex` writes the same entry to a file.
     """
     report, _ = report_of(run, data=images.data, root=images.data_root)
-    entry = as_bibtex(report)
+    entry = report.to_bibtex()
     console.result({"run": run, "bibtex": entry, "verdict": report.verdict.name}, entry.rstrip())

@@ -10,11 +10,13 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from html import escape
 from typing import TYPE_CHECKING, Any
 
+from soap.data.html_view import html_table
 from soap.errors import InputError, unknown
 from soap.evaluation.summary import WORST
-from soap.evaluation.verdict import INVALID, RobustnessVerdict, worst_case_line
+from soap.evaluation.verdict import DASH, INVALID, RobustnessVerdict, worst_case_line
 from soap.results import Row
 from soap.specs import DefenceSpec, call_text
 
@@ -76,6 +78,23 @@ def as_json(report: "Report") -> str:
         "rows": [row.as_json() for row in rows],
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def as_html(report: "Report") -> str:
+    """The worst case with the verdict, and a table of the results with dashes where a check failed."""
+    lines = [
+        {
+            "attack": line["attack"],
+            "defence": line["defence"],
+            "accuracy, %": DASH
+            if line["accuracy"] is None
+            else f"{100 * line['accuracy']:.1f} [{100 * line['low']:.1f}, {100 * line['high']:.1f}]",
+            "n": line["n"],
+        }
+        for line in result_lines(report)
+    ]
+    line = worst_case_line(report.worst, report.interval, report.n, report.verdict)
+    return f"<p><b>{escape(line)}</b></p>{html_table(lines)}"
 
 
 def as_latex(report: "Report") -> str:
