@@ -80,7 +80,7 @@ class ServiceProcess:
 
     def log_leaks(self, marker: str) -> list[str]:
         """Lines of the log with other fields than allowed, or with the marker of client input."""
-        allowed = ({"time", "method", "route", "status", "ms"}, {"time", "event", "message"})
+        allowed = ({"time", "request_id", "method", "route", "status", "ms"}, {"time", "event", "message"})
         return [str(line) for line in self.log_lines() if set(line) not in allowed or marker in str(line)]
 
 

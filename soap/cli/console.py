@@ -204,14 +204,21 @@ registered.callback()(lambda: None)  # with one command, it is a group as well
 
 
 def command(
-    name: str, *, example: str, app: typer.Typer = registered, without: tuple[str, ...] = (), shared: bool = False
+    name: str,
+    *,
+    example: str,
+    app: typer.Typer = registered,
+    without: tuple[str, ...] = (),
+    shared: bool = False,
+    environment_prefix: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register the decorated function as `soap NAME`.
 
     Its first parameter, the `Console`, becomes the common options, and a parameter whose type is a dataclass becomes
     one option for each field. `name` may be two words, e.g. "data list": the last is the command's name in `app`.
     `example` is shown at the end of the help. `without` omits common options; a parameter of the same name replaces
-    one. shared: several processes of a launcher may run the command together.
+    one. shared: several processes of a launcher may run the command together. environment_prefix: every option can
+    also be given as an environment variable of this prefix, `_` and the option's name.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -251,7 +258,12 @@ def command(
         # Typer keeps the line ends of a docstring; terminals have other widths.
         paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(function) or "").split("\n\n")]
         epilog = f"Example: [bold]{example}[/bold]"
-        app.command(name.split()[-1], help="\n\n".join(paragraphs), epilog=epilog)(run)
+        app.command(
+            name.split()[-1],
+            help="\n\n".join(paragraphs),
+            epilog=epilog,
+            context_settings={"auto_envvar_prefix": environment_prefix},
+        )(run)
         return function
 
     return register

@@ -18,7 +18,7 @@ from soap.paper.claims import claims_about
 from soap.paper.command_views import CLAIMS_NAME
 from soap.paper.comparison import Comparison, Entry, compare_all
 from soap.paper.figure_data import FIGURES, FigureData, PaperFigure
-from soap.paper.job_runner import JobProgress, JobRunner, run_jobs
+from soap.paper.job_runner import JobProgress, JobRunner, bundled_weights, run_jobs
 from soap.paper.jobs import ATTACK_PASSES, Job, plan_figure, plan_jobs
 from soap.paper.judging import judge, judge_all
 from soap.paper.rows import committed_rows, committed_timings, results_folder, without_duplicates
@@ -81,9 +81,10 @@ def reproduce(
 ) -> None:
     """Show the paper's tables with our numbers beside the printed ones, draw its figures, judge its claims.
 
-    Without a name: the list of all, with what is done and what is missing. Our numbers come from the committed result
-    rows and from --results. Nothing is computed without --run, which trains models without weights and measures empty
-    cells, cheap attacks first. Every row is saved at once: after Ctrl-C the same command resumes.
+    Without a name: the list of all, with what is done, what is missing and what it would cost. Our numbers come from
+    the committed result rows and from --results. Nothing is computed without --run, which trains models without
+    weights and measures empty cells, cheap attacks first. Every row is saved at once: after Ctrl-C the same command
+    resumes.
     """
     validate.choice("precision", precision, devices.PRECISIONS)
     limits = _limits(limit or [])
@@ -185,8 +186,10 @@ def _result(
         return views.table_json(entries[0]), views.table_view(entries[0])
     chosen = [f for f in FIGURES.values() if not only or any(one.model.startswith(only) for one in f.inputs)]
     states = [views.figure_state(figure, data) for figure in chosen]
-    content: dict[str, Any] = {"tables": [views.table_state(entry) for entry in entries], "figures": states}
-    shown = [views.tables_view(entries), views.figures_view(states)]
+    jobs = [plan_jobs(_queries([entry]), data.rows, weights=bundled_weights) for entry in entries]
+    listed = [views.table_state(entry, own) for entry, own in zip(entries, jobs, strict=True)]
+    content: dict[str, Any] = {"tables": listed, "figures": states}
+    shown = [views.tables_view(entries, jobs), views.figures_view(states)]
     if not only:
         judged = judge_all(entries, data)
         content["claims"] = views.claim_counts(judged)

@@ -13,6 +13,7 @@ from soap.cli.console import table
 from soap.paper.claims import claims_about
 from soap.paper.comparison import ComparedCell, Comparison, Entry, display_name, heading
 from soap.paper.figure_data import FigureData, PaperFigure
+from soap.paper.jobs import TERAFLOPS, Job, estimated_hours
 from soap.paper.judging import (
     MARKS,
     READING,
@@ -88,18 +89,27 @@ def _cell_json(entry: Comparison, compared: ComparedCell) -> dict[str, Any]:
     }
 
 
-def table_state(entry: Entry) -> dict[str, Any]:
-    """Name, title and state of a table, for the list."""
+def table_state(entry: Entry, jobs: Sequence[Job]) -> dict[str, Any]:
+    """Name, title and state of a table, for the list. jobs: those that would fill its empty cells."""
     content = table_json(entry)
-    return {key: content.get(key) for key in ("name", "title", "wanted", "done", "missing")}
+    state = {key: content.get(key) for key in ("name", "title", "wanted", "done", "missing")}
+    return {**state, "jobs": len(jobs), "estimated_hours": round(estimated_hours(jobs), 1)}
 
 
-def tables_view(entries: Sequence[Entry]) -> RenderableType:
-    """The list of tables, one line each."""
-    made = table("name", "title", "cells done", "missing cells by recipe", right=("cells done",), whole=("name",))
-    for entry in entries:
-        made.add_row(entry.table.name, entry.table.title, entry.progress, entry.missing_text)
-    return made
+def tables_view(entries: Sequence[Entry], jobs: Sequence[Sequence[Job]]) -> RenderableType:
+    """The list of tables, one line each. jobs: for each table, those that would fill its empty cells."""
+    head = ("name", "title", "cells done", "missing cells by recipe", "cost*")
+    made = table(*head, right=("cells done", "cost*"), whole=("name",))
+    for entry, own in zip(entries, jobs, strict=True):
+        cost = f"{len(own)} jobs, {estimated_hours(own):.0f} h" if own else ""
+        made.add_row(entry.table.name, entry.table.title, entry.progress, entry.missing_text, cost)
+    if not any(jobs):
+        return made
+    note = (
+        f"* of --run, roughly, at {TERAFLOPS:g} TFLOP/s, the rate of a large GPU in fp32. It also measures again the "
+        "cells with fewer images than the paper's."
+    )
+    return Group(made, Text(note))
 
 
 def claims_view(judged: Sequence[JudgedClaim]) -> RenderableType:

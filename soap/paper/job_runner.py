@@ -152,8 +152,8 @@ class JobRunner:
 
     def weights(self, recipe: str, seed: int) -> Path | None:
         """Weights of a training; None if it is not finished."""
-        if seed == 0 and recipe in (*zoo.names(), *zoo.prior_names()):
-            return zoo.weights_path(recipe)
+        if (bundled := bundled_weights(recipe, seed)) is not None:
+            return bundled
         path = run_folder(self.runs, recipe, seed) / WEIGHTS
         if path.exists() and path not in self._checked:
             _check_recipe(path, recipe, seed)
@@ -277,3 +277,8 @@ def duration_text(seconds: float) -> str:
         if seconds >= 1.5 * length:
             return f"about {round(seconds / length)} {name}s"
     return "about a minute" if seconds >= 45 else "less than a minute"
+
+
+def bundled_weights(recipe: str, seed: int) -> Path | None:
+    """Weights of a training that this package contains; None if it does not."""
+    return zoo.weights_path(recipe) if seed == 0 and recipe in (*zoo.names(), *zoo.prior_names()) else None

@@ -26,6 +26,9 @@ MACS = {"fcn": 1e6, "cnn": 1e7, "resnet18": 4e7, "wide-resnet28": 5e9, "wgan": 5
 PRIOR_PASSES = {"wgan": 6_000, "pixelcnn": 4}
 """Passes through a generative model for the purification of an image."""
 
+TERAFLOPS = 10.0
+"""Rate for estimates of time: an H200 reached 10.6 TFLOP/s in training a ResNet-18 in fp32 (docs/performance.md)."""
+
 TRAINING_IMAGES = 50_000
 
 CURVE_IMAGES = 1_000
@@ -113,6 +116,13 @@ class FigureJob:
 
 
 Job = TrainingJob | EvaluationJob | FigureJob
+
+
+def estimated_hours(jobs: Iterable[Job]) -> float:
+    """Hours for the jobs at `TERAFLOPS`, to an order of magnitude. A multiplication comes with an addition."""
+    return sum(2 * job.work for job in jobs) / (TERAFLOPS * 1e12 * 3600)
+
+
 Weights = Callable[[str, int], Path | None]
 """Called with a recipe and a seed: the file of the weights, or None if they must be trained."""
 

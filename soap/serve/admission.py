@@ -6,8 +6,9 @@ This is ASGI middleware, so that a request that is refused under overload costs 
 import asyncio
 import hmac
 import ipaddress
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from urllib.parse import parse_qs, urlsplit
@@ -22,15 +23,25 @@ from soap.serve.batching import BatchWorker
 from soap.serve.responses import busy
 
 WORK_PATHS = ("/v1/predict", "/v1/purify", "/v1/attack")
-"""Routes that run a model. Only they read a body."""
+"""Routes that run the model in the query parameter `model`. Only they and `INFER_ROUTE` read a body."""
 
-PUBLIC_PATHS = ("/", "/docs", "/openapi.json", "/healthz")
-"""Paths that need no token, besides /static/: a browser cannot send a token before the page has loaded."""
+INFER_ROUTE = "/v2/models/{name}/infer"
+INFER_PATH = re.compile("/v2/models/([^/]+)/infer")
+
+HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
+PUBLIC_PATHS = ("/", "/docs", "/openapi.json", *HEALTH_PATHS, "/v2/health/live", "/v2/health/ready")
+"""Paths that need no token, besides /static/: a browser cannot send a token before the page has loaded, and probes
+send none."""
+
+PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 
 MIN_TOKEN_CHARACTERS = 16
 
 JOB_KEY = "soap.job"
 """Key of the admitted `Job` in the ASGI scope."""
+
+MODEL_KEY = "soap.model"
+"""Key of the name of the served model that a request is for."""
 
 
 def is_loopback(host: str) -> bool:
@@ -60,15 +71,23 @@ class Admission:
     """ASGI middleware that admits or refuses each request once.
 
     workers: batch worker by model name; the first is the default. token: None accepts every client. If `host` is
-    loopback, the Host header must name this machine: web pages of other sites may have a name that resolves to
-    127.0.0.1 (DNS rebinding).
+    loopback, the Host header must name this machine or one of `allowed_hosts`: web pages of other sites may have a
+    name that resolves to 127.0.0.1 (DNS rebinding). On other addresses it is checked if there are allowed hosts.
     """
 
     def __init__(
-        self, app: ASGIApp, *, host: str, token: str | None, limits: Limits, workers: Mapping[str, BatchWorker]
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        token: str | None,
+        limits: Limits,
+        workers: Mapping[str, BatchWorker],
+        allowed_hosts: Collection[str] = (),
     ) -> None:
         self.app, self.limits, self.workers = app, limits, workers
-        self.checks_host = is_loopback(host)
+        self.allowed_hosts = {name.lower() for name in allowed_hosts}
+        self.checks_host = is_loopback(host) or bool(allowed_hosts)
         self.token = None if token is None else token.encode()
         self.body_bytes = 0  # of all requests in progress
         self.attacks = 0  # in progress
@@ -79,12 +98,14 @@ class Admission:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        self._check_access(scope["path"], headers)
-        if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
+        self._check_access(scope, headers)
+        if work_route(scope["path"]) is None or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        worker = self._worker(scope["query_string"])
+        worker = self._worker(scope)
         if worker is not None and worker.overflows():  # before the body is read: a refusal must be cheap
+            if scope["path"] not in WORK_PATHS:
+                raise busy(worker.full)
             await worker.full_response(scope, receive, send)
             return
         body, complete = bytearray(), False
@@ -105,18 +126,31 @@ class Admission:
         finally:
             self.body_bytes -= len(body)
 
-    def _worker(self, query: bytes) -> BatchWorker | None:
+    def _worker(self, scope: Scope) -> BatchWorker | None:
         """The worker of the requested model; None for an unknown model, whose name the route reports."""
-        names = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("model")
-        return self.workers.get(names[-1]) if names else next(iter(self.workers.values()))
+        if found := INFER_PATH.fullmatch(scope["path"]):
+            name = found[1]
+        else:
+            query = scope["query_string"].decode("latin-1")
+            name = parse_qs(query, keep_blank_values=True).get("model", [next(iter(self.workers))])[-1]
+        if name in self.workers:
+            scope[MODEL_KEY] = name
+        return self.workers.get(name)
 
-    def _check_access(self, path: str, headers: Headers) -> None:
+    def _check_access(self, scope: Scope, headers: Headers) -> None:
         """Raise status 400 for an ambiguous body length, 421 for a foreign Host header, 401 for a wrong token."""
+        path, host = scope["path"], _host_name(headers.get("host", ""))
         if headers.getlist("transfer-encoding") not in ([], ["chunked"]):  # proxies read other values differently
             raise HTTPException(400, "the Transfer-Encoding header is not `chunked`; send it once, or Content-Length.")
-        if self.checks_host and not _names_loopback(headers.get("host", "")):
-            raise HTTPException(421, "the Host header names another machine; use the address the service printed.")
+        if self.checks_host and not is_loopback(host) and host not in self.allowed_hosts:
+            raise HTTPException(
+                421,
+                "the Host header names another machine; use the address the service printed, or start the service "
+                "with --allowed-host and the name.",
+            )
         if self.token is None or path in PUBLIC_PATHS or path.startswith("/static/"):
+            return
+        if path == "/metrics" and _is_local(scope, headers) and is_loopback(host):
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         equal = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self.token)
@@ -159,10 +193,20 @@ class Admission:
             job.future.cancel()  # has no effect on a finished job
 
 
+def work_route(path: str) -> str | None:
+    """The route of a path that runs a model; None for other paths."""
+    return path if path in WORK_PATHS else INFER_ROUTE if INFER_PATH.fullmatch(path) else None
+
+
 @lru_cache(64)
-def _names_loopback(header: str) -> bool:
-    """Whether a Host header, with or without a port, names this machine."""
+def _host_name(header: str) -> str:
+    """The name in a Host header, with or without a port; empty if it is malformed."""
     try:
-        return is_loopback(urlsplit(f"//{header}").hostname or "")
+        return urlsplit(f"//{header}").hostname or ""
     except ValueError:
-        return False
+        return ""
+
+
+def _is_local(scope: Scope, headers: Headers) -> bool:
+    """Whether a program of this machine sent the request for itself, as far as its headers show."""
+    return is_loopback((scope.get("client") or [""])[0]) and not any(name in headers for name in PROXY_HEADERS)

@@ -1,7 +1,7 @@
 """The ASGI application: routes and pages behind admission and the access log."""
 
 import mimetypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,11 +21,12 @@ from soap.errors import FileError, unknown
 from soap.evaluation import fingerprint
 from soap.recipes.trained_model import TrainedModel
 from soap.serve import Limits, responses
-from soap.serve.admission import Admission, check_binding
+from soap.serve.admission import HEALTH_PATHS, PUBLIC_PATHS, Admission, check_binding
 from soap.serve.inference import InferenceService
 from soap.serve.monitoring import AccessLog
+from soap.serve.open_inference import REQUEST_COMPONENTS, add_open_inference
 from soap.serve.request_images import OPENAPI_BODY
-from soap.serve.responses import HANDLERS, OFFERED_ATTACKS, busy, error_schemas
+from soap.serve.responses import HANDLERS, OFFERED_ATTACKS, error_schemas
 from soap.serve.trajectories import AttackClassifier, Predict, Purify
 
 STATIC = Path(__file__).parent / "static"
@@ -65,11 +66,13 @@ def create_app(
     limits: Limits | None = None,
     device: str | torch.device = "cpu",
     host: str = "127.0.0.1",
+    allowed_hosts: Collection[str] = (),
 ) -> FastAPI:
     """Load `models` (bundled names, or paths of .safetensors files) and return the application that serves them.
 
     token: clients must send it as `Authorization: Bearer`. host: the address that the server listens on. A token is
-    required unless `host` is loopback; on loopback, requests with the Host header of another machine are refused.
+    required unless `host` is loopback; on loopback, requests with the Host header of another machine are refused,
+    unless it is one of `allowed_hosts`.
     """
     check_binding(host, token)
     limits = limits or Limits()
@@ -86,9 +89,13 @@ def create_app(
     )
     app.state.service = service
     add_routes(app, service)
+    add_open_inference(app, service)
     add_pages(app)
+    complete_schema(app, needs_token=token is not None)
     # The middleware that is added last runs first.
-    app.add_middleware(Admission, host=host, token=token, limits=limits, workers=service.workers)
+    app.add_middleware(
+        Admission, host=host, token=token, limits=limits, workers=service.workers, allowed_hosts=allowed_hosts
+    )
     app.add_middleware(AccessLog, metrics=service.metrics)
     return app
 
@@ -127,7 +134,7 @@ def add_routes(app: FastAPI, service: InferenceService) -> None:
     ) -> Response:
         """Classify a picture with the bare classifier."""
         respond = partial(responses.predict_response, pictures=pictures)
-        return await service.run(request, model, Predict(), respond, invert=invert)
+        return await service.run_image(request, model, Predict(), respond, invert=invert)
 
     @app.post("/v1/purify", response_model=responses.PurifyResponse, **work)
     async def purify(
@@ -141,7 +148,7 @@ def add_routes(app: FastAPI, service: InferenceService) -> None:
         """Purify a picture: minimise the auxiliary loss inside a small ball. The response has every step."""
         operation = Purify.of(service.models[model].model, eps_pfy, steps)
         respond = partial(responses.purify_response, pictures=pictures)
-        return await service.run(request, model, operation, respond, invert=invert)
+        return await service.run_image(request, model, operation, respond, invert=invert)
 
     @app.post("/v1/attack", response_model=responses.AttackResponse, **work)
     async def attack(
@@ -158,7 +165,8 @@ def add_routes(app: FastAPI, service: InferenceService) -> None:
         given = {key: value for key, value in (("eps", eps), ("steps", steps)) if value is not None}
         method = service.models[model].attack(attack, settings=given)
         respond = partial(responses.attack_response, attack=method, pictures=pictures)
-        return await service.run(request, model, AttackClassifier(attack=method), respond, invert=invert, label=label)
+        operation = AttackClassifier(attack=method)
+        return await service.run_image(request, model, operation, respond, invert=invert, label=label)
 
     @app.get("/v1/models", responses=error_schemas(401, 421))
     async def models() -> dict[str, list[responses.ModelResponse]]:
@@ -166,12 +174,13 @@ def add_routes(app: FastAPI, service: InferenceService) -> None:
         served = service.models.items()
         return {"models": [responses.model_response(model, browser_bytes.get(name)) for name, model in served]}
 
-    @app.get("/healthz", responses=error_schemas(421, 503))
     async def health() -> dict[str, str | int]:
         """Report whether the service works."""
-        if not all(worker.alive for worker in service.workers.values()):
-            raise busy("the thread of a model has stopped")
+        service.check_health()
         return {"status": "ok", "models": len(service.models)}
+
+    for path in HEALTH_PATHS:
+        app.get(path, responses=error_schemas(421, 503))(health)
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=error_schemas(401, 421))
     async def metrics() -> Response:
@@ -193,6 +202,18 @@ def add_pages(app: FastAPI) -> None:
         return HTMLResponse(DOCS_PAGE.render(schema=app.openapi()))
 
     app.mount("/static", StaticFiles(directory=STATIC))
+
+
+def complete_schema(app: FastAPI, *, needs_token: bool) -> None:
+    """Add to the OpenAPI schema what FastAPI cannot know: the token, and the schemas of a body that a job holds."""
+    schema = app.openapi()
+    components = schema["components"]
+    components["schemas"] |= REQUEST_COMPONENTS
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    if needs_token:
+        for path, methods in schema["paths"].items():
+            for route in methods.values():
+                route["security"] = [] if path in PUBLIC_PATHS else [{"token": []}]
 
 
 def browser_models(models: Mapping[str, TrainedModel]) -> dict[str, int]:

@@ -36,6 +36,7 @@ class Job:
     """A place in the queue for one image of one request.
 
     A job is admitted before its image is decoded; it can run once `operation` is set. deadline: monotonic time.
+    has_place: whether it counts in the length of the queue. A request with more images has one job with a place.
     """
 
     deadline: float
@@ -44,6 +45,7 @@ class Job:
     x: Float[Tensor, "c h w"] | None = None
     label: int | None = None
     submitted: float = 0.0
+    has_place: bool = True
     future: "Future[Trajectory]" = field(default_factory=Future)
 
 
@@ -67,8 +69,8 @@ class BatchWorker:
         self._overloaded_until = 0.0
         self._largest_batch = FIRST_BATCH
         self.seconds_per_image = limits.overload_wait_s
-        self._full = f"the queue for {model.name} is full"
-        self.full_response = error_response(busy(self._full))  # made once: an overload sends it very often
+        self.full = f"the queue for {model.name} is full"
+        self.full_response = error_response(busy(self.full))  # made once: an overload sends it very often
         self._thread = threading.Thread(target=self._work, name=f"soap-{model.name}", daemon=True)
 
     def start(self) -> None:
@@ -89,8 +91,8 @@ class BatchWorker:
 
     @property
     def waiting(self) -> int:
-        """Number of jobs in the queue."""
-        return len(self._pending())
+        """Number of requests in the queue."""
+        return sum(job.has_place for job in self._pending())
 
     def overflows(self) -> bool:
         """Whether the queue is full; if so, begin or prolong the overload.
@@ -101,21 +103,22 @@ class BatchWorker:
         with self._changed:
             now, short = time.monotonic(), self._overload_length()
             self._queue = self._pending()
-            if len(self._queue) < (short if now < self._overloaded_until else self.limits.queue):
+            places = [job for job in self._queue if job.has_place]
+            if len(places) < (short if now < self._overloaded_until else self.limits.queue):
                 return False
             self._overloaded_until = now + OVERLOAD_S
-            surplus = max(0, len(self._queue) - short)
-            for job in self._queue[:surplus]:
+            refused = set(places[: max(0, len(places) - short)])
+            self._queue = [job for job in self._queue if job not in refused]
+            for job in refused:
                 if job.future.set_running_or_notify_cancel():
-                    job.future.set_exception(busy(self._full))
-            self._queue = self._queue[surplus:]
+                    job.future.set_exception(busy(self.full))
             return True
 
     def admit(self, deadline: float, body: bytes = b"") -> Job:
         """A place in the queue; raises status 503 if the queue is full."""
         with self._changed:
             if self.overflows():
-                raise busy(self._full)
+                raise busy(self.full)
             self._queue.append(job := Job(deadline=deadline, body=body))
             return job
 
@@ -129,6 +132,19 @@ class BatchWorker:
             job.operation, job.x, job.label, job.submitted = operation, x, label, time.monotonic()
             self._changed.notify_all()
         return job.future
+
+    def submit_images(
+        self, job: Job, operation: Operation, x: Float[Tensor, "n *shape"], label: int | None = None
+    ) -> "list[Future[Trajectory]]":
+        """Make an admitted job ready to run on the last image, and further jobs, which run before it, on the others.
+
+        So a request keeps its one place in the queue until its last image runs.
+        """
+        with self._changed:
+            further = [Job(deadline=job.deadline, has_place=False) for _ in x[1:]]
+            place = self._queue.index(job) if job in self._queue else 0
+            self._queue[place:place] = further
+            return [self.submit(one, operation, image, label) for one, image in zip([*further, job], x, strict=True)]
 
     def _pending(self) -> list[Job]:
         return [job for job in self._queue if not job.future.cancelled()]
@@ -183,7 +199,8 @@ class BatchWorker:
                     continue
                 batch = equal[:size]
                 self._largest_batch = min(2 * self._largest_batch, self.limits.batch_size)
-                self._queue = [job for job in self._queue if job not in batch]
+                taken = set(batch)
+                self._queue = [job for job in self._queue if job not in taken]
                 if batch := [job for job in batch if job.future.set_running_or_notify_cancel()]:
                     return operation, batch
 

@@ -1,22 +1,55 @@
 """`soap serve`: the HTTP service."""
 
 import importlib.util
+import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from soap import zoo
 from soap.cli.console import Console, command
 from soap.cli.options import option
-from soap.errors import InputError
+from soap.errors import InputError, unknown
 
 REQUIRED_PACKAGES = ("fastapi", "granian", "prometheus_client")
 
 
-@command("serve", example="soap serve --model mnist-cnn-dr --port 8000", without=("seed",))
+def read_config(context: Any, path: Path | None) -> Path | None:
+    """Take defaults of the options from a TOML file, whose keys are their names."""
+    if path is None:
+        return None
+    try:
+        given = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text("utf-8")).items()}
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path} is not a readable TOML file ({error}).") from None
+    options = {one.name: one for one in context.command.params if one.name not in ("config", "help")}
+    for name, value in given.items():
+        if name not in options:
+            raise typer.BadParameter(f"{path}: {unknown('option', name, options)}")
+        if options[name].multiple and isinstance(value, str):
+            given[name] = [value]
+    context.default_map = given
+    return path
+
+
+@command(
+    "serve",
+    example="soap serve --model mnist-cnn-dr --port 8000",
+    without=("seed",),
+    environment_prefix="SOAP_SERVE",
+)
 def serve(
     console: Console,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            is_eager=True,
+            callback=read_config,
+            help="TOML file with options, e.g. port = 8000. Environment variables and the command line override it.",
+        ),
+    ] = None,
     model: Annotated[
         list[str] | None,
         option(
@@ -34,6 +67,12 @@ def serve(
             metavar="TEXT",
             help="Token that clients must send. Required unless the address is loopback. Other users of this machine "
             "can read the command line, so prefer $SOAP_TOKEN.",
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        option(
+            "NAME", "Host name that requests may have besides this machine's, for a proxy that keeps it. Repeatable."
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in one batch, at most.")] = 32,
@@ -55,6 +94,7 @@ def serve(
 
     POST a PNG or JPEG to /v1/predict, /v1/attack or /v1/purify; /docs describes all routes. The service stores nothing
     that clients send. It stops on Ctrl-C or SIGTERM after the requests in progress; -v logs requests as JSON lines.
+    Every option can be set by an environment variable: --batch-size by SOAP_SERVE_BATCH_SIZE.
     """
     missing = [name for name in REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -65,11 +105,12 @@ def serve(
 
     names = model or zoo.names()
     address, port = server.listen_address(host, port)
-    config = server.ServerConfig(
+    settings = server.ServerConfig(
         models=tuple(names),
         address=address,
         port=port,
         token=token,
+        allowed_hosts=tuple(allowed_host or ()),
         limits=Limits(batch_size=batch_size, queue=queue, gather_s=gather / 1000),
         device=console.device,
         log_requests=console.verbose > 0,
@@ -78,7 +119,7 @@ def serve(
     )
 
     def announce() -> None:
-        console.result({"url": config.url, "models": names}, f"Serving {', '.join(names)} at {config.url}")
+        console.result({"url": settings.url, "models": names}, f"Serving {', '.join(names)} at {settings.url}")
         console.info("Stop it with Ctrl-C.")
 
-    server.run_server(config, announce)
+    server.run_server(settings, announce)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,12 +21,24 @@ from soap.serve.admission import JOB_KEY
 from soap.serve.batching import BatchWorker, Job
 from soap.serve.monitoring import Metrics
 from soap.serve.request_images import decode_image
+from soap.serve.responses import busy
 from soap.serve.trajectories import Operation, Trajectory
+from soap.shapes import Float, Tensor
 
 CODEC_THREADS = 2
 """Threads that decode and encode pictures. Each may hold tens of megabytes."""
 
 TRIM_INTERVAL_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DecodedRequest:
+    """What a request asks for, and how its response is made from the trajectory of each image."""
+
+    operation: Operation
+    x: Float[Tensor, "n *shape"]
+    respond: Callable[[list[Trajectory]], Response]
+    label: int | None = None
 
 
 class InferenceService:
@@ -58,7 +71,12 @@ class InferenceService:
             worker.close()
         self._codecs.shutdown()
 
-    async def run(
+    def check_health(self) -> None:
+        """Raise status 503 if a thread has stopped; only a restart of the process starts it again."""
+        if not all(worker.alive for worker in self.workers.values()):
+            raise busy("the thread of a model has stopped")
+
+    async def run_image(
         self,
         request: Request,
         name: str,
@@ -68,38 +86,58 @@ class InferenceService:
         invert: bool,
         label: int | None = None,
     ) -> Response:
-        """Run the operation on the image of an admitted request, in a batch with other requests.
-
-        The image is decoded and the response encoded in codec threads. The event loop is needed again only when the
-        response is ready: under overload each of its turns takes long.
-        """
-        served, worker = self.models[name], self.workers[name]
+        """Run the operation on the image that is the body of an admitted request."""
+        served, kind = self.models[name], request.headers.get("content-type", "")
         if label is not None and label >= served.model.classes:
             raise InputError(f"label is {label}, expected a class from 0 to {served.model.classes - 1}.")
+
+        def encode(found: list[Trajectory]) -> Response:
+            content = respond(served, found[0]).model_dump_json(by_alias=True)
+            return Response(content, media_type="application/json")
+
+        def decode(body: bytes) -> DecodedRequest:
+            x = decode_image(body, kind, served.model.input_shape, self.limits, invert=invert)
+            return DecodedRequest(operation=operation, x=x[None], respond=encode, label=label)
+
+        return await self.run(request, name, decode)
+
+    async def run(self, request: Request, name: str, decode: Callable[[bytes], DecodedRequest]) -> Response:
+        """Decode the body of an admitted request and run its operation, in batches with other requests.
+
+        The body is decoded and the response encoded in codec threads. The event loop is needed again only when the
+        response is ready: under overload each of its turns takes long.
+        """
         job: Job = request.scope[JOB_KEY]
-        kind, content = request.headers.get("content-type", ""), Future[bytes]()
+        content, futures = Future[Response](), list[Future[Trajectory]]()
 
-        def decode() -> None:
+        def start() -> None:
             with _errors_to(content):
-                x = decode_image(job.body, kind, served.model.input_shape, self.limits, invert=invert)
-                future = worker.submit(job, operation, x, label)
-                future.add_done_callback(lambda done: self._codecs.submit(encode, done))
+                decoded = decode(job.body)
+                if content.cancelled():
+                    return
+                futures.extend(self.workers[name].submit_images(job, decoded.operation, decoded.x, decoded.label))
 
-        def encode(done: Future[Trajectory]) -> None:
-            with _errors_to(content):
-                response = respond(served, done.result())
-                content.set_result(response.model_dump_json(by_alias=True).encode())
+                def encode(done: Future[Trajectory]) -> None:
+                    with _errors_to(content):
+                        done.result()  # raises its error now, while others may still run
+                        if all(future.done() for future in futures) and not content.done():
+                            content.set_result(decoded.respond([future.result() for future in futures]))
 
-        self._codecs.submit(decode)
+                for future in futures:
+                    future.add_done_callback(lambda done: self._codecs.submit(encode, done))
+
+        self._codecs.submit(start)
         result, disconnect = asyncio.wrap_future(content), asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait((result, disconnect), return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
                 raise HTTPException(499, "the client disconnected.")
-            return Response(result.result(), media_type="application/json")
+            return result.result()
         finally:
             result.cancel()
             disconnect.cancel()
+            for future in futures:
+                future.cancel()
 
     async def _trim_memory(self) -> None:
         """Return freed memory to the system every few seconds, forever; glibc alone keeps that of large requests."""

@@ -1,20 +1,26 @@
 """The outer middleware: error responses, security headers, Prometheus metrics and the JSON access log.
 
-Metrics and log hold no contents, queries, headers or tokens of requests.
+Metrics and log hold no contents, queries, headers or tokens of requests; the log has their X-Request-Id.
 """
 
 import json
 import logging
+import platform
+import re
 import time
 import traceback
+import uuid
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+import torch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from soap.serve.admission import WORK_PATHS
+from soap import __version__
+from soap.serve.admission import MODEL_KEY, work_route
 from soap.serve.batching import BatchWorker
 from soap.serve.responses import busy, error_response
 
@@ -31,6 +37,7 @@ SECURITY_HEADERS = {
 that run in the browser, and no other generated code."""
 
 RAW_SECURITY_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:=+/-]{1,128}")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
@@ -39,12 +46,17 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter("soap_requests", "Responses sent", ["route", "status"], registry=registry)
-        self.seconds = Histogram("soap_request_seconds", "Time from request to response", ["route"], registry=registry)
-        labels, sizes = ["model", "operation"], (1, 2, 4, 8, 16, 32, 64, 128)
-        self.batch = Histogram("soap_batch_images", "Images in one batch", labels, buckets=sizes, registry=registry)
+        by_route, by_operation, sizes = ["route", "model"], ["model", "operation"], (1, 2, 4, 8, 16, 32, 64, 128)
+        self.requests = Counter("soap_requests", "Responses sent", [*by_route, "status"], registry=registry)
+        self.seconds = Histogram("soap_request_seconds", "Time from request to response", by_route, registry=registry)
+        self.batch = Histogram(
+            "soap_batch_images", "Images in one batch", by_operation, buckets=sizes, registry=registry
+        )
         self.queue = Gauge("soap_queue_requests", "Requests waiting", ["model"], registry=registry)
         self.running = Gauge("soap_running_requests", "Requests in the running batch", ["model"], registry=registry)
+        versions = {"version": __version__, "torch": torch.__version__, "python": platform.python_version()}
+        Info("soap_build", "Versions", registry=registry).info(versions)
+        ProcessCollector(registry=registry)
 
     def observe(self, model: str, worker: BatchWorker) -> None:
         """Record the size of every batch of a worker, its queue length and its running requests."""
@@ -54,7 +66,7 @@ class Metrics:
 
 
 class AccessLog:
-    """ASGI middleware that counts and logs every request, and adds security headers to every response.
+    """ASGI middleware that counts and logs every request, and adds request id and security headers to its response.
 
     An exception becomes an error response. An unexpected one becomes status 503; the log names its type and place but
     not its message, which may quote the request.
@@ -69,6 +81,9 @@ class AccessLog:
             await self.app(scope, receive, send)
             return
         start, status = time.perf_counter(), 0
+        request_id = Headers(scope=scope).get("x-request-id", "")
+        if not REQUEST_ID.fullmatch(request_id):
+            request_id = uuid.uuid4().hex
 
         async def send_response(message: Message) -> None:
             nonlocal status
@@ -76,8 +91,8 @@ class AccessLog:
                 status = message["status"]
                 # no-cache: a browser may store the page's files, but revalidates them by their ETag.
                 is_file = scope["path"] == "/" or scope["path"].startswith("/static/")
-                caching = b"no-cache" if is_file else b"no-store"
-                message["headers"] = [*message["headers"], *RAW_SECURITY_HEADERS, (b"cache-control", caching)]
+                own = {b"cache-control": b"no-cache" if is_file else b"no-store", b"x-request-id": request_id.encode()}
+                message["headers"] = [*message["headers"], *RAW_SECURITY_HEADERS, *own.items()]
             await send(message)
 
         try:
@@ -86,18 +101,20 @@ class AccessLog:
             if not isinstance(error, HTTPException):
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{Path(frame.filename).name}:{frame.lineno}"
-                LOG.error({"event": "failure", "error": type(error).__name__, "place": place})
+                failure = {"event": "failure", "error": type(error).__name__, "place": place}
+                LOG.error({"request_id": request_id, **failure})
                 error = busy("the service failed on this request")
             if status == 0:
-                await error_response(error)(scope, receive, send_response)
+                await error_response(error, scope["path"])(scope, receive, send_response)
         finally:
-            route = getattr(scope.get("route"), "path", scope["path"] if scope["path"] in WORK_PATHS else "other")
-            seconds = time.perf_counter() - start
-            self.metrics.requests.labels(route, status).inc()
-            self.metrics.seconds.labels(route).observe(seconds)
+            route = getattr(scope.get("route"), "path", work_route(scope["path"]) or "other")
+            model, seconds = scope.get(MODEL_KEY, ""), time.perf_counter() - start
+            self.metrics.requests.labels(route, model, status).inc()
+            self.metrics.seconds.labels(route, model).observe(seconds)
             if LOG.isEnabledFor(logging.INFO):
                 method = scope["method"] if scope["method"] in METHODS else "other"
-                LOG.info({"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)})
+                line = {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)}
+                LOG.info({"request_id": request_id, **line})
 
 
 class JsonFormatter(logging.Formatter):

@@ -152,9 +152,15 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """Body of every error response."""
+    """Body of every error response, except under /v2."""
 
     error: ErrorDetail
+
+
+class ProtocolErrorResponse(BaseModel):
+    """Body of every error response under /v2, as the Open Inference Protocol has it."""
+
+    error: str
 
 
 def predict_response(served: TrainedModel, trajectory: Trajectory, *, pictures: bool) -> PredictResponse:
@@ -253,8 +259,8 @@ def busy(reason: str) -> HTTPException:
     return HTTPException(503, f"{reason}; try again in {ERROR_HEADERS[503]['Retry-After']} s.")
 
 
-def error_response(error: Exception) -> JSONResponse:
-    """The response to an exception of a request; status 422 if the request has a wrong value."""
+def error_response(error: Exception, path: str = "") -> JSONResponse:
+    """The response to an exception of a request to `path`; status 422 if the request has a wrong value."""
     status, message, headers = ERROR_STATUSES.get(type(error), 422), str(error), {}
     if isinstance(error, HTTPException):
         status, message, headers = error.status_code, error.detail, dict(error.headers or {})
@@ -264,17 +270,18 @@ def error_response(error: Exception) -> JSONResponse:
         parameter = error.errors()[0]["loc"][1]
         reasons = [one["msg"] for one in error.errors() if one["loc"][1] == parameter]  # one for each accepted type
         message = f"{parameter}: {', or: '.join(reasons)}; see /docs."
-    content = {"error": {"kind": ERROR_KINDS.get(status, "request"), "message": message}}
+    detail = {"kind": ERROR_KINDS.get(status, "request"), "message": message}
+    content = {"error": message if path.startswith("/v2") else detail}
     return JSONResponse(content, status, {**ERROR_HEADERS.get(status, {}), **headers})
 
 
-def error_schemas(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_schemas(*statuses: int, model: type[BaseModel] = ErrorResponse) -> dict[int | str, dict[str, Any]]:
     """The error responses of a route, for its OpenAPI schema."""
-    return {status: {"model": ErrorResponse, "description": HTTPStatus(status).phrase} for status in statuses}
+    return {status: {"model": model, "description": HTTPStatus(status).phrase} for status in statuses}
 
 
 async def _handle(request: Request, error: Exception) -> JSONResponse:
-    return error_response(error)
+    return error_response(error, request.scope["path"])
 
 
 HANDLERS: dict[int | type[Exception], Callable[..., Any]] = dict.fromkeys(

@@ -44,6 +44,7 @@ class ServerConfig:
     limits: Limits
     device: torch.device
     token: str | None = field(default=None, repr=False)
+    allowed_hosts: tuple[str, ...] = ()
     log_requests: bool = False
     tls: tuple[Path, Path] | None = None
     max_memory_mib: int | None = None
@@ -132,7 +133,12 @@ def _load_app(config: ServerConfig, sender: multiprocessing.connection.Connectio
     warnings.filterwarnings("ignore", module="PIL")  # its warnings quote the client's picture
     try:
         app = create_app(
-            config.models, token=config.token, limits=config.limits, device=config.device, host=config.address
+            config.models,
+            token=config.token,
+            limits=config.limits,
+            device=config.device,
+            host=config.address,
+            allowed_hosts=config.allowed_hosts,
         )
     except SoapError as error:
         sender.send(error)

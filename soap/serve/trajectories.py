@@ -5,6 +5,7 @@ An operation is a frozen dataclass: images with equal operations can share a bat
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -33,17 +34,22 @@ DEEPFOOL_GRADIENTS = 60
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trajectory:
-    """The points x_0 ... x_T of one image, with class probabilities and auxiliary loss at each point.
+    """The points x_0 ... x_T of one image, with the logits and the auxiliary loss at each point.
 
     losses: None for a model without an auxiliary task. eps: radius chosen by purification. label: the class that the
     caller gave, else the prediction at x_0.
     """
 
     points: Float[Tensor, "t *shape"]
-    probabilities: Float[Tensor, "t classes"]
+    logits: Float[Tensor, "t classes"]
     losses: Float[Tensor, "t"] | None
     eps: float | None
     label: int
+
+    @cached_property
+    def probabilities(self) -> Float[Tensor, "t classes"]:
+        """The probability of each class at each point."""
+        return self.logits.softmax(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,26 +137,26 @@ def run_operation(
     x = torch.stack(list(images)).to(device)
     y = torch.tensor([NO_LABEL if label is None else label for label in labels], device=device)
     points, eps = operation.points(model, x, y)
-    probabilities, losses = _evaluate(model, points.flatten(0, 1))
-    probabilities = probabilities.reshape(*points.shape[:2], -1)
+    logits, losses = _evaluate(model, points.flatten(0, 1))
+    logits = logits.reshape(*points.shape[:2], -1)
     points = points.cpu()
     return [
         Trajectory(
             points=points[:, i],
-            probabilities=probabilities[:, i],
+            logits=logits[:, i],
             losses=None if losses is None else losses.reshape(points.shape[:2])[:, i],
             eps=None if eps is None else float(eps[i]),
-            label=int(probabilities[0, i].argmax()) if label is None else label,
+            label=int(logits[0, i].argmax()) if label is None else label,
         )
         for i, label in enumerate(labels)
     ]
 
 
 def _evaluate(model: JointModel, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Class probabilities and auxiliary losses (None without an auxiliary task), on the CPU."""
+    """Logits and auxiliary losses (None without an auxiliary task), on the CPU."""
     parts = torch.split(x, IMAGES_PER_PASS)
     with isolated(model), torch.no_grad():
-        probabilities = torch.cat([model(part).softmax(1).cpu() for part in parts])
+        logits = torch.cat([model(part).cpu() for part in parts])
         if not model.purifiable:
-            return probabilities, None
-        return probabilities, torch.cat([model.auxiliary.loss(model, part).cpu() for part in parts])
+            return logits, None
+        return logits, torch.cat([model.auxiliary.loss(model, part).cpu() for part in parts])

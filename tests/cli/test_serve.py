@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import re
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +75,72 @@ def test_prints_the_url_and_takes_the_token_from_the_environment(run, monkeypatc
     assert config.token == "t" * 20
     assert "tttt" not in done.out + done.err + repr(config)
     assert json.loads(done.out)["command"] == "serve"
+
+
+def start(run, monkeypatch, *arguments):
+    """The settings that `soap serve` starts its server with, or its outcome if it does not start."""
+    started = []
+    monkeypatch.setattr("soap.serve.server.run_server", lambda settings, on_ready: started.append(settings))
+    done = run("serve", *arguments)
+    return started[0] if started else done
+
+
+def test_environment_overrides_the_file_and_the_command_line_both(run, monkeypatch, tmp_path):
+    pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        'model = ["mnist-fcn-dr", "mnist-fcn-no-def"]\nport = 0\nbatch-size = 3\nqueue = 4\ngather = 5\nverbose = 1\n'
+        f'token = "{"f" * 20}"\nallowed-host = ["soap.example.org"]\nmax-memory = 3000\n'
+    )
+    monkeypatch.setenv("SOAP_SERVE_CONFIG", str(config))
+    monkeypatch.setenv("SOAP_SERVE_QUEUE", "40")
+    monkeypatch.setenv("SOAP_SERVE_GATHER", "50")
+    settings = start(run, monkeypatch, "--gather", 500)
+    assert (settings.limits.batch_size, settings.limits.queue, settings.limits.gather_s) == (3, 40, 0.5)
+    assert settings.models == ("mnist-fcn-dr", "mnist-fcn-no-def")
+    assert settings.allowed_hosts == ("soap.example.org",)
+    assert (settings.token, settings.max_memory_mib, settings.log_requests) == ("f" * 20, 3000, True)
+    config.write_text('model = "mnist-fcn-dr"\nport = 0')
+    assert start(run, monkeypatch).models == ("mnist-fcn-dr",)
+    monkeypatch.setenv("SOAP_SERVE_MODEL", "mnist-fcn-no-def mnist-fcn-dr")
+    monkeypatch.setenv("SOAP_TOKEN", "e" * 20)
+    settings = start(run, monkeypatch)
+    assert (settings.models, settings.token) == (("mnist-fcn-no-def", "mnist-fcn-dr"), "e" * 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prot = 1", "unknown option 'prot'; did you mean port"),
+        ("port = 'x'", "--port"),
+        ("port = ", "not a readable TOML file"),
+        ("queue = 0", "--queue"),
+        ("gather = [1]", "--gather"),
+    ],
+)
+def test_wrong_file_is_one_line(run, monkeypatch, tmp_path, text, words):
+    pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+    (tmp_path / "serve.toml").write_text(text)
+    done = start(run, monkeypatch, "--config", "serve.toml")
+    assert done.code == 2
+    assert words in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_deployment_files_have_options_that_exist(run, monkeypatch):
+    pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+    yaml = pytest.importorskip("yaml")
+    deploy = Path(__file__).parents[2] / "deploy"
+    given = dict(re.findall(r"(SOAP_\w+)=(\S+)", (deploy / "Dockerfile").read_text()))
+    given |= yaml.safe_load((deploy / "compose.yaml").read_text())["services"]["soap"]["environment"]
+    help_text = run("serve", "--help").out
+    for name, value in given.items():
+        assert name in help_text
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SOAP_SERVE_PORT", "0")
+    (arguments,) = re.findall(r"^ExecStart=\S+ serve (.+)$", (deploy / "soap.service").read_text(), re.MULTILINE)
+    assert arguments == "--config /etc/soap/serve.toml"
+    settings = start(run, monkeypatch, "--config", deploy / "serve.toml")
+    assert (settings.address, settings.allowed_hosts) == ("0.0.0.0", ("soap.example.org",))
+    (job,) = yaml.safe_load((deploy / "prometheus.yml").read_text())["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"soap:{given['SOAP_SERVE_PORT']}"]}]

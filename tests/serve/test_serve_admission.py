@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import logging
+import sys
 import threading
 import time
 
@@ -74,6 +75,22 @@ def test_foreign_host_header_is_refused_on_loopback(client, host):
     found = client.get("/healthz", headers={"Host": host})
     assert found.status_code == 421
     assert found.json()["error"]["kind"] == "host"
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "status"),
+    [
+        ("127.0.0.1", "soap.example.org", 200),
+        ("127.0.0.1", "SOAP.example.org:443", 200),
+        ("127.0.0.1", "localhost:8000", 200),
+        ("127.0.0.1", "a.soap.example.org", 421),
+        ("0.0.0.0", "soap.example.org", 200),
+        ("0.0.0.0", "other.example.org", 421),  # any name without allowed hosts
+    ],
+)
+def test_allowed_hosts_are_names_of_the_service(address, host, status):
+    app = create_app(SMALL, token=TOKEN, host=address, allowed_hosts=["soap.example.org"])
+    assert TestClient(app).get("/openapi.json", headers={"Host": host}).status_code == status
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:1", "[::1]:8000"])
@@ -291,7 +308,69 @@ def test_access_log_has_one_line_per_request_without_client_input(client, digits
     assert [(line["method"], line["route"], line["status"]) for line in lines] == [
         ("POST", "/v1/predict", 422), ("GET", "other", 404), ("other", "/healthz", 405),
     ]  # fmt: skip
-    assert all(set(line) == {"time", "method", "route", "status", "ms"} for line in lines)
+    assert all(set(line) == {"time", "request_id", "method", "route", "status", "ms"} for line in lines)
+
+
+def test_health_routes_need_no_token_and_fail_once_a_thread_has_stopped():
+    paths = ["/healthz", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready"]
+    with TestClient(create_app(SMALL, token=TOKEN, host="0.0.0.0"), base_url=BASE_URL) as client:
+        assert [client.get(path).status_code for path in paths] == [200] * 5
+        for worker in client.app.state.service.workers.values():
+            worker.close()
+        assert [client.get(path).status_code for path in paths] == [503] * 5
+        assert (
+            client.get(f"/v2/models/{SMALL[0]}/ready", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 503
+        )
+
+
+LOCAL = ("127.0.0.1", 5000)
+
+
+@pytest.mark.parametrize(
+    ("client", "headers", "status"),
+    [
+        (LOCAL, {}, 200),
+        (("::1", 5000), {"Host": "[::1]:8000"}, 200),
+        (("10.0.0.7", 5000), {}, 401),
+        (LOCAL, {"Host": "evil.example"}, 401),  # a web page whose name resolves to 127.0.0.1
+        (LOCAL, {"X-Forwarded-For": "10.0.0.7"}, 401),  # a proxy
+        (LOCAL, {"Forwarded": "for=10.0.0.7"}, 401),
+    ],
+)
+def test_metrics_need_no_token_on_this_machine(client, headers, status):
+    app = create_app(SMALL, token=TOKEN, host="0.0.0.0")
+    local = TestClient(app, base_url=BASE_URL, client=client)
+    assert local.get("/metrics", headers=headers).status_code == status
+    assert local.get("/v1/models", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("given", ["4bf92f3577b34da6a3ce929d0e0e4736", "a-Z_0.9:=+/"])
+def test_request_id_is_that_of_the_client(client, given, caplog):
+    caplog.set_level(logging.INFO, "soap.serve")
+    assert client.get("/livez", headers={"X-Request-Id": given}).headers["X-Request-Id"] == given
+    assert caplog.records[-1].msg["request_id"] == given
+
+
+@pytest.mark.parametrize("given", [None, "", "a b", 'a"b', "é", "x" * 129])
+def test_request_id_is_made_if_the_client_sends_none_or_a_wrong_one(client, given, caplog):
+    caplog.set_level(logging.INFO, "soap.serve")
+    headers = {} if given is None else {"X-Request-Id": given.encode()}
+    made = [client.get(path, headers=headers).headers["X-Request-Id"] for path in ("/livez", "/nowhere")]
+    assert len({*made, given}) == 3
+    assert all(len(one) == 32 and one.isalnum() for one in made)
+    assert [record.msg["request_id"] for record in caplog.records if record.name == "soap.serve"] == made
+
+
+def test_schema_says_which_routes_need_the_token(client):
+    def secured(app):
+        paths = TestClient(app, base_url=BASE_URL).get("/openapi.json").json()["paths"]
+        return {path for path, methods in paths.items() for route in methods.values() if route.get("security")}
+
+    protected = secured(create_app(SMALL, token=TOKEN))
+    assert {"/v1/predict", "/v1/models", "/metrics", "/v2/models/{name}/infer"} <= protected
+    assert not {"/healthz", "/livez", "/v2/health/live"} & protected
+    assert secured(client.app) == set()
+    assert client.get("/openapi.json").json()["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 
 def test_metrics_count_requests_and_batches(digits):
@@ -300,11 +379,16 @@ def test_metrics_count_requests_and_batches(digits):
             client.post("/v1/predict", content=png(digits.x[0]), headers=PNG)
         client.get("/somewhere/else")
         text = client.get("/metrics").text
-    assert 'soap_requests_total{route="/v1/predict",status="200"} 3.0' in text
-    assert 'soap_requests_total{route="other",status="404"} 1.0' in text
+    assert f'soap_requests_total{{model="{MODELS[0]}",route="/v1/predict",status="200"}} 3.0' in text
+    assert 'soap_requests_total{model="",route="other",status="404"} 1.0' in text
     assert f'soap_batch_images_count{{model="{MODELS[0]}",operation="predict"}} 3.0' in text
     assert f'soap_queue_requests{{model="{MODELS[0]}"}} 0.0' in text
     assert f'soap_running_requests{{model="{MODELS[0]}"}} 0.0' in text
+    assert f'version="{soap.__version__}"' in next(
+        line for line in text.splitlines() if line.startswith("soap_build_info")
+    )
+    if sys.platform == "linux":
+        assert "process_resident_memory_bytes" in text
 
 
 @pytest.mark.parametrize(("path", "near"), [("purify?eps=0.05", "eps_pfy"), ("predict?modell=x", "model")])

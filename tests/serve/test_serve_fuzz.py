@@ -37,9 +37,11 @@ for media_type in ("image/png", "image/jpeg"):
     schemathesis.openapi.media_type(media_type, st.one_of(PICTURES, st.binary(max_size=200)))
 
 
+INFER = "/v2/models/{name}/infer"
 ROUTES = (
     ("POST", "/v1/predict"), ("POST", "/v1/purify"), ("POST", "/v1/attack"), ("GET", "/v1/models"), ("GET", "/healthz"),
-    ("GET", "/metrics"),
+    ("GET", "/livez"), ("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/v2"), ("GET", "/v2/health/live"),
+    ("GET", "/v2/health/ready"), ("GET", "/v2/models/{name}"), ("GET", "/v2/models/{name}/ready"), ("POST", INFER),
 )  # fmt: skip
 CONFORMANCE = [
     checks.status_code_conformance,
