@@ -14,19 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from soap import (
-        attacks,
-        auxiliary,
-        constraints,
-        data,
-        evaluation,
-        gradient_rules,
-        models,
-        purifiers,
-        recipes,
-        training,
-        zoo,
-    )
+    from soap import attacks, auxiliary, data, evaluation, gradient_rules, models, purifiers, recipes, training, zoo
     from soap.auxiliary import JointModel, wrap
     from soap.defence import Defence
     from soap.errors import FileError, InputError, SoapError
@@ -48,7 +36,6 @@ __all__ = [
     "SoapError",
     "attacks",
     "auxiliary",
-    "constraints",
     "data",
     "evaluate",
     "evaluation",
@@ -82,7 +69,7 @@ _MODULES = {
     "tune": "evaluation",
     "wrap": "auxiliary",
 }
-"""The module of each public name; the others are packages and modules."""
+"""The module of each public name; the others are packages."""
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from soap._runtime.isolation import isolated
 from soap.attacks import MinimalL2
 from soap.balls import row_norms
 from soap.data.picture_files import COMPARISON_NAME, PictureFile, as_written, check_outputs, read_files, write_files
+from soap.data.pictures import is_light
 from soap.errors import InputError
 from soap.purifiers import SOAP, Purified
 from soap.recipes.purifiers import SOAP_NAME, by_prior
@@ -26,11 +27,12 @@ Watch = Callable[[str, float, float | None], None]
 class PictureOptions:
     """How pictures are read, processed and written.
 
-    resize: scale them to the input size of the model. force: overwrite files, but no input file. seed: of random
-    attacks and purifiers.
+    resize: scale them to the input size of the model. invert: swap dark and light. force: overwrite files, but no input
+    file. seed: of random attacks and purifiers.
     """
 
     resize: bool = False
+    invert: bool = False
     force: bool = False
     seed: int = 0
     device: torch.device | str = "cpu"
@@ -92,12 +94,16 @@ class PictureResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PictureReport:
-    """The results for all images; `method` is the attack or purifier, `comparison` the side-by-side image."""
+    """The results for all images; `method` is the attack or purifier, `comparison` the side-by-side image.
+
+    hint: advice about pictures that are probably inverted; empty without any.
+    """
 
     model: str
     method: str | None
     images: list[PictureResult]
     comparison: Path | None = None
+    hint: str = ""
 
 
 def predict_pictures(
@@ -109,14 +115,13 @@ def predict_pictures(
     """
     classifier = open_model(model, device=options.device)
     purifier = SOAP(classifier.model) if (classifier.model.purifiable if purify is None else purify) else None
-    found = read_files(files, classifier.model, resize=options.resize)
-    x = torch.cat([file.x for file in found])
+    found, x = _read(files, classifier.model, options)
     columns: dict[str, Sequence[Any]] = {"before": _predict(classifier, x, options.batch_size)}
     if purifier is not None:
         done = _purify_in_batches(purifier, x, options)
         columns |= {"after": _predict(classifier, done.x, options.batch_size), **_purification_columns(done)}
     method = None if purifier is None else repr(purifier)
-    return PictureReport(model=classifier.model.name, method=method, images=_results(found, columns))
+    return _report(classifier.model, method, found, columns, options)
 
 
 def attack_pictures(
@@ -136,9 +141,8 @@ def attack_pictures(
     """
     classifier, batch_size = open_model(model, device=options.device), options.batch_size
     method = classifier.attack(attack, seed=options.seed, settings=settings)
-    found = read_files(files, classifier.model, classes=classifier.classes, resize=options.resize)
+    found, x = _read(files, classifier.model, options, classes=classifier.classes)
     check_outputs(found, out, force=options.force)
-    x = torch.cat([file.x for file in found])
     before = _predict(classifier, x, batch_size)
     labels, sources = _true_labels(classifier.model.classes, found, before, label)
     y = torch.tensor(labels, device=x.device)
@@ -160,8 +164,7 @@ def attack_pictures(
         "linf": delta.flatten(1).abs().amax(1).tolist(),
         "l2": row_norms(delta).tolist(),
     }
-    name, images = classifier.model.name, _results(found, columns)
-    return PictureReport(model=name, method=repr(method), images=images, comparison=out / COMPARISON_NAME)
+    return _report(classifier.model, repr(method), found, columns, options, out)
 
 
 def purify_pictures(
@@ -191,9 +194,8 @@ def purify_pictures(
         classifier = open_model(model, device=options.device)
         network = classifier.model
         purify = SOAP(network, **given)
-    found = read_files(files, network, resize=options.resize)
+    found, x = _read(files, network, options)
     check_outputs(found, out, force=options.force)
-    x = torch.cat([file.x for file in found])
     done = _purify_in_batches(purify, x, options)
     written = as_written(found, done.x)
     columns, captions = _purification_columns(done), [("input", "purified")] * len(x)
@@ -204,8 +206,14 @@ def purify_pictures(
         columns |= {"before": before, "after": after, "loss_after": losses.tolist()}
         captions = [(f"input: {one}", f"purified: {two}") for one, two in zip(before, after, strict=True)]
     columns["output"] = _write(found, written, out, captions)
-    images = _results(found, columns)
-    return PictureReport(model=network.name, method=repr(purify), images=images, comparison=out / COMPARISON_NAME)
+    return _report(network, repr(purify), found, columns, options, out)
+
+
+def _read(
+    files: Sequence[Path], model: Any, options: PictureOptions, classes: Sequence[str] = ()
+) -> tuple[list[PictureFile], Tensor]:
+    found = read_files(files, model, classes=classes, resize=options.resize, invert=options.invert)
+    return found, torch.cat([file.x for file in found])
 
 
 def _predict(classifier: TrainedModel, x: Float[Tensor, "n *shape"], batch_size: int) -> list[ClassPrediction]:
@@ -235,11 +243,28 @@ def _purification_columns(done: Purified) -> dict[str, Sequence[Any]]:
     return {name: getattr(done, name).tolist() for name in ("eps", "loss_before", "loss_after")}
 
 
-def _results(files: Sequence[PictureFile], columns: Mapping[str, Sequence[Any]]) -> list[PictureResult]:
-    """One result for each image, from columns of values."""
+def _report(
+    model: Any,
+    method: str | None,
+    files: Sequence[PictureFile],
+    columns: Mapping[str, Sequence[Any]],
+    options: PictureOptions,
+    out: Path | None = None,
+) -> PictureReport:
+    """One result for each image, from columns of values, and a hint for grey pictures that look like ink on paper."""
     names = [name for file in files for name in file.names]
     rows = zip(names, *columns.values(), strict=True)
-    return [PictureResult(file=name, **dict(zip(columns, values, strict=True))) for name, *values in rows]
+    images = [PictureResult(file=name, **dict(zip(columns, values, strict=True))) for name, *values in rows]
+    light = sum(int(is_light(file.x).sum()) for file in files) if model.input_shape[0] == 1 else 0
+    before, advice = (" after --invert", "omit it") if options.invert else ("", "add --invert")
+    hint = f"{light} of {len(images)} pictures are dark on light{before}; MNIST digits are light on dark: {advice}."
+    return PictureReport(
+        model=model.name,
+        method=method,
+        images=images,
+        comparison=None if out is None else out / COMPARISON_NAME,
+        hint=hint if light else "",
+    )
 
 
 def _true_labels(

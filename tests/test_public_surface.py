@@ -11,9 +11,9 @@ import pytest
 import soap
 
 PUBLIC = {
-    "Defence", "FileError", "InputError", "JointModel", "Purified", "SOAP", "SoapError", "attacks", "auxiliary",
-    "constraints", "data", "evaluate", "evaluation", "export", "fit", "gradient_rules", "load", "load_prior", "models",
-    "purifiers", "recipes", "training", "tune", "wrap", "zoo",
+    "Defence", "FileError", "InputError", "JointModel", "Purified", "SOAP", "SoapError", "attacks", "auxiliary", "data",
+    "evaluate", "evaluation", "export", "fit", "gradient_rules", "load", "load_prior", "models", "purifiers", "recipes",
+    "training", "tune", "wrap", "zoo",
 }  # fmt: skip
 PACKAGES = [
     "attacks",

@@ -1,8 +1,11 @@
 """The command line `soap`: each command parses its options, calls one library function and prints the result."""
 
 import importlib
+import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -11,6 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 from soap import __version__
 
 EXIT_INTERRUPTED = 130
+
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of CPU time of a Linux container, or "max", and the period in which it may use them."""
 
 
 class CommandEntry(NamedTuple):
@@ -39,7 +45,7 @@ COMMANDS = {
     "bench": CommandEntry("soap.bench.command", "Measure speed, against a plain reference and the floor."),
     "models": CommandEntry("soap.cli.models", "List the bundled models with their results, or show one."),
     "push": CommandEntry("soap.cli.push", "Upload a model with its results to the Hugging Face Hub."),
-    "data": CommandEntry("soap.cli.data", "List, download or import data sets."),
+    "data": CommandEntry("soap.cli.data", "List, download, import or export data sets."),
     "serve": CommandEntry("soap.serve.command", "Serve predictions, attacks and purification over HTTP."),
     "export": CommandEntry("soap.onnx_export.command", "Write a model as ONNX files, which run without torch."),
 }
@@ -99,12 +105,22 @@ def _soap(
     pass
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line on `arguments` (None: those of this process) and return the exit code.
+def set_thread_defaults() -> None:
+    """Set the threads of OpenMP for small networks where the user has not; call it before torch is loaded.
 
-    Waiting threads sleep unless OMP_WAIT_POLICY says otherwise: spinning ones slow down a busy machine.
+    Waiting threads sleep: spinning ones slow down a busy machine. A container has a thread for each core of its quota;
+    torch would start one for each core of the machine.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded, which commands do later
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    with suppress(OSError, ValueError):  # no such file, no quota
+        quota, period = map(int, CPU_QUOTA.read_text().split())
+        if math.ceil(quota / period) < (os.cpu_count() or 1):
+            os.environ.setdefault("OMP_NUM_THREADS", str(math.ceil(quota / period)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line on `arguments` (None: those of this process) and return the exit code."""
+    set_thread_defaults()
     try:
         code = app(arguments, prog_name="soap", standalone_mode=False)
     except SystemExit as exit:  # from shell completion, and when the reader closes the pipe

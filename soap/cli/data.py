@@ -1,4 +1,4 @@
-"""`soap data`: list, download and import data sets."""
+"""`soap data`: list, download, import and export data sets."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,11 +7,11 @@ import typer
 
 from soap import data as library
 from soap.cli.console import EXIT_INTERRUPTED, Console, command, registered, table
-from soap.cli.options import DataRoot, completion, option
+from soap.cli.options import DataRoot, completion, data_names, option
 from soap.data.sources import SOURCES
 from soap.errors import InputError
 
-group = typer.Typer(help="List, download or import data sets.", no_args_is_help=True)
+group = typer.Typer(help="List, download, import or export data sets.", no_args_is_help=True)
 registered.add_typer(group, name="data")
 
 PublishedName = Annotated[
@@ -72,6 +72,23 @@ def import_set(
     _check_not_bundled(name)
     target = library.import_files(name, folder, root=data_root)
     console.result({"name": name, "folder": target}, f"{name} is in {target}")
+
+
+@command("data export", example="soap data export mnist-mini --out digits --limit 10", app=group)
+def export_set(
+    console: Console,
+    *,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A data set.", autocompletion=completion(data_names, ".npz"))
+    ],
+    out: Annotated[Path, option("DIR", "New folder for the images.")],
+    split: Annotated[str, option("NAME", "test or train.")] = "test",
+    limit: Annotated[int | None, option("N", "Only the first N images.", default="all", min=1)] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Write the images of a data set as PNG files in class folders, e.g. to try the other commands on them."""
+    files = library.save_folder(library.load(name, split, root=data_root).take(limit), out)
+    console.result({"name": name, "folder": out, "images": len(files)}, f"{len(files):,} images, e.g. {files[0]}")
 
 
 def _check_not_bundled(name: str) -> None:

@@ -15,7 +15,7 @@ from soap.cli.options import completion
 from soap.recipes import generative
 from soap.report import UPPER_BOUND
 from soap.report.model_cards import HEADLINE_ATTACKS, ModelCard, PriorCard, read_model_card, read_prior_card
-from soap.report.row_text import attack_text, eps_text, settings_text
+from soap.report.row_text import attack_text, eps_text, gradient_text, settings_text
 
 METADATA_TITLES = {"data": "sha256 of its training data", "epoch": "epochs trained", "weights": "which weights"}
 
@@ -101,8 +101,9 @@ def _print_card(console: Console, given: str, card: ModelCard) -> None:
     results: RenderableType = Text(f"\nNo results yet; measure them with `soap evaluate {given}`.\n")
     if card.rows:
         results = table("attack", "purified", "accuracy, %", "n", "data", "settings", right=("n",))
-        for row in card.rows:
-            shown = (attack_text(row.attack), eps_text(row.defence), accuracy(row), f"{row.n:,}", row.data)
+        for row in card.distinct_rows():
+            purified = eps_text(row.defence) + gradient_text(row.defence)
+            shown = (attack_text(row.attack), purified, accuracy(row), f"{row.n:,}", row.data)
             results.add_row(*shown, settings_text(row.attack))
     console.result(card.details(), Group(Text(_aligned(facts)), results, Text(card.recipe.text.rstrip())))
     if card.foreign_rows:

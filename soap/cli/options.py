@@ -98,7 +98,6 @@ Gradient = Annotated[
     str | None, option("NAME", "Label consistency only: paper, stop or exact.", default="that of the recipe")
 ]
 Precision = Annotated[str, option("NAME", "fp32, or bf16 for speed on a GPU.")]
-Resize = Annotated[bool, typer.Option("--resize", help="Scale images to the input size of the model (bilinear).")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +138,14 @@ class RowsOptions:
         if self.out is not None:
             for row in rows:
                 Store(self.out).append(row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """How pictures become inputs of the model."""
+
+    resize: Annotated[bool, typer.Option("--resize", help="Scale images to the input size (bilinear).")] = False
+    invert: Annotated[bool, typer.Option("--invert", help="Swap dark and light: for dark digits on white.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)

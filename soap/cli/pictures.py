@@ -16,7 +16,7 @@ from soap.cli.options import (
     OutputOptions,
     Prior,
     PurifierOptions,
-    Resize,
+    ReadingOptions,
     attack_names,
     completion,
     option,
@@ -34,16 +34,17 @@ from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP_NAME, parse_rad
 
 
 @contextmanager
-def _working(console: Console, *, resize: bool, force: bool = False) -> Iterator[PictureOptions]:
+def _working(console: Console, reading: ReadingOptions, *, force: bool = False) -> Iterator[PictureOptions]:
     """Show progress while pictures are read, changed and written with these options."""
     shared: dict[str, Any] = {"seed": console.seed, "device": console.device, "batch_size": console.batch_size}
     with console.progress() as show:
-        yield PictureOptions(resize=resize, force=force, watch=show, **shared)
+        yield PictureOptions(force=force, watch=show, **vars(reading), **shared)
 
 
-@command("predict", example="soap predict mnist-cnn-dr digit.png photos/ --resize")
+@command("predict", example="soap predict mnist-cnn-dr scan.png digits/ --resize --invert")
 def predict_command(
     console: Console,
+    *,
     model: ModelName,
     files: Annotated[list[Path], PICTURE_FILES],
     purify: Annotated[
@@ -53,7 +54,7 @@ def predict_command(
             help="Purify first (min-aux). [dim]\\[default: if the model has an auxiliary task][/dim]",
         ),
     ] = None,
-    resize: Resize = False,
+    reading: ReadingOptions,
 ) -> None:
     """Classify pictures, and show the effect of purification.
 
@@ -61,7 +62,7 @@ def predict_command(
     and the auxiliary loss before and after. Colour is converted to grey or RGB as the model needs; the size only with
     --resize.
     """
-    with _working(console, resize=resize) as options:
+    with _working(console, reading) as options:
         done = predict_pictures(model, files, options, purify=purify)
     view = table("picture", "bare", "purified", "eps", "auxiliary loss", right=("eps",))
     if done.method is None:
@@ -76,6 +77,8 @@ def predict_command(
         shown = () if one.after is None else (str(one.after), f"{one.eps:.3g}", _losses(one))
         view.add_row(one.file, str(one.before), *shown)
     console.result({"model": done.model, "purifier": done.method, "images": images}, view)
+    if done.hint:
+        console.info(done.hint)
 
 
 @command("attack", example="soap attack mnist-cnn-dr digits/ --attack pgd --out attacked")
@@ -95,7 +98,7 @@ def attack_command(
         ),
     ] = None,
     settings: AttackOptions,
-    resize: Resize = False,
+    reading: ReadingOptions,
 ) -> None:
     """Make adversarial pictures: almost unchanged to the eye, but misclassified.
 
@@ -104,7 +107,7 @@ def attack_command(
     .npz stays an .npz of floats. Predictions are those of the files as written. side-by-side.png shows the first
     pictures: input, adversarial picture, and the difference.
     """
-    with _working(console, resize=resize, force=output.force) as options:
+    with _working(console, reading, force=output.force) as options:
         done = attack_pictures(
             model, files, output.out, options, attack=attack, settings=settings.settings(), label=label
         )
@@ -140,7 +143,7 @@ def purify_command(
         str | None, option("CHOICE", "Radius: min-aux (chosen for each picture), or a number.", default="min-aux")
     ] = None,
     settings: PurifierOptions,
-    resize: Resize = False,
+    reading: ReadingOptions,
 ) -> None:
     """Purify pictures: minimise the auxiliary loss inside a small ball, and write the results.
 
@@ -163,7 +166,7 @@ def purify_command(
         raise InputError(f"no pictures; name FILES after the model {model}, or add --with defense-gan.")
     given = {"eps": None if eps_pfy is None else parse_radius(eps_pfy), **vars(settings)}
     chosen = {key: value for key, value in given.items() if value is not None}
-    with _working(console, resize=resize, force=output.force) as options:
+    with _working(console, reading, force=output.force) as options:
         done = purify_pictures(
             model if purifier is None else None,
             pictures,
@@ -191,3 +194,5 @@ def _print_written(console: Console, content: dict[str, Any], done: PictureRepor
     images = [one.as_json() for one in done.images]
     console.result({**content, "images": images, "sheet": done.comparison}, view)
     console.info(f"Side by side: {done.comparison}")
+    if done.hint:
+        console.info(done.hint)

@@ -17,7 +17,6 @@ from soap.cli.console import EXIT_INTERRUPTED, Console, stop_on_signal, table
 from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, completion, option
 from soap.errors import InputError
 from soap.evaluation.checks import FAIL, WARN
-from soap.evaluation.plan import protocols
 from soap.evaluation.protocols import DEFAULT_EFFORT, PROTOCOLS, QUICK_EFFORT, SUITES, Threat, default_effort
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.shards import AttackedShard
@@ -171,7 +170,10 @@ def run_suite(
 
 def _check_options(options: SuiteOptions, defence: DefenceOptions) -> tuple[int, int] | None:
     """The parsed --shard; raises for bad options before anything is read."""
-    protocols(str(options.suite))  # raises for an unknown name
+    if options.suite not in (*SUITES, *PROTOCOLS):
+        raise InputError(
+            f"unknown suite {options.suite!r}; expected {' or '.join(SUITES)}, or one protocol: {', '.join(PROTOCOLS)}."
+        )
     if options.require not in (None, "passed"):
         raise InputError(f"--require is {options.require!r}, expected passed; omit it to accept any verdict.")
     for name, given in (("--eps-pfy", defence.eps_pfy), ("--purifier", defence.purifier)):

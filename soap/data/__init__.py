@@ -3,6 +3,7 @@
 from soap.data.augment import gaussian_noise, random_affine, random_crop, random_flip, random_rotation
 from soap.data.dataset import Dataset
 from soap.data.downloads import download, import_files
+from soap.data.folder import save_folder
 from soap.data.loading import Presence, load, status
 from soap.data.loading import data_root as root
 
@@ -18,5 +19,6 @@ __all__ = [
     "random_flip",
     "random_rotation",
     "root",
+    "save_folder",
     "status",
 ]

@@ -1,4 +1,4 @@
-"""A data set from image files: a folder with one folder for each class.
+"""A data set from image files, and back: a folder with one folder for each class.
 
 `pets/cat/1.png`, `pets/dog/7.jpg` ... has no splits: both splits return all images, so a model trained on it must be
 tested on another folder. `pets/train/cat/...` with `pets/test/cat/...` has two splits; the classes are those of both
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from soap._files import atomic
 from soap.data.dataset import SPLITS, Dataset, make_dataset
-from soap.data.pictures import SUFFIXES, read_pixels
+from soap.data.pictures import SUFFIXES, encode_png, is_picture, read_pixels
 from soap.errors import InputError
 
 
@@ -35,7 +35,7 @@ def load_folder(path: Path, split: str) -> Dataset:
     chosen = _folders(path / split) if divided else splits
     files: list[Path] = []
     for folder in chosen:
-        images = [file for file in _entries(folder) if file.suffix.lower() in SUFFIXES and file.is_file()]
+        images = [file for file in _entries(folder) if is_picture(file)]
         if not images:
             hint = " Only train/ and test/ may be in a folder that has splits." if _folders(folder) else ""
             raise InputError(
@@ -48,6 +48,24 @@ def load_folder(path: Path, split: str) -> Dataset:
     files.sort(key=_shuffled_order)
     labels = np.array([classes.index(file.parent.name) for file in files])
     return make_dataset(path.resolve().name, split, _read_all(files), labels, classes)
+
+
+def save_folder(data: Dataset, path: str | Path) -> list[Path]:
+    """Write the images as 8-bit PNG files in class folders: image 7 as `path/CLASS/7.png`; return the files.
+
+    `load(path)` reads them again, shuffled. The folder must be new or empty.
+    """
+    folder = Path(path)
+    if data.x.ndim != 4 or data.x.shape[1] not in (1, 3):
+        raise InputError(f"{data.name} has inputs of shape {tuple(data.x.shape[1:])}; expected grey or RGB images.")
+    atomic.check_writable(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty; choose a new folder.")
+    files = [folder / data.classes[label] / f"{number}.png" for number, label in enumerate(data.y.tolist())]
+    for file, image in zip(files, data.x, strict=True):
+        with atomic.replace_file(file) as temporary:
+            temporary.write_bytes(encode_png(image))
+    return files
 
 
 def _shuffled_order(file: Path) -> bytes:

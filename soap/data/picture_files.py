@@ -12,7 +12,7 @@ import torch
 from soap import validate
 from soap._files import atomic
 from soap.data.npz import read_npz
-from soap.data.pictures import SUFFIXES, encode_png, read_picture, round_to_8bit
+from soap.data.pictures import SUFFIXES, encode_png, is_picture, read_picture, round_to_8bit
 from soap.errors import InputError
 from soap.shapes import Float, Int, Tensor
 
@@ -46,18 +46,19 @@ class PictureFile:
 
 
 def read_files(
-    paths: Sequence[Path], model: Any, *, classes: Sequence[str] = (), resize: bool = False
+    paths: Sequence[Path], model: Any, *, classes: Sequence[str] = (), resize: bool = False, invert: bool = False
 ) -> list[PictureFile]:
     """All images in files and folders, checked against the `input_shape` of a classifier or a generative model.
 
-    Colour is converted to grey or RGB as the model needs; another size is an error unless `resize` is set. Labels come
-    from the `y` of an .npz file, and in a folder from subfolders that are named like one of `classes`.
+    Colour is converted to grey or RGB as the model needs; another size is an error unless `resize` is set.
+    `invert` swaps dark and light. Labels come from the `y` of an .npz file, and in a folder from subfolders that are
+    named like one of `classes`.
     """
     device = next(model.parameters()).device
     found: list[PictureFile] = []
 
     def add_image(path: Path, output: Path, **label: Any) -> None:
-        x = read_picture(path, model.input_shape, resize=resize)[None].to(device)
+        x = read_picture(path, model.input_shape, resize=resize, invert=invert)[None].to(device)
         found.append(PictureFile(path=path, output=output, x=x, **label))
 
     for path in paths:
@@ -69,7 +70,7 @@ def read_files(
                 y = torch.tensor([list(classes).index(name)], device=device) if name in classes else None
                 add_image(image, output, y=y, label_source="its folder")
         elif path.suffix == ".npz":
-            found.append(_read_npz(path, model, device))
+            found.append(_read_npz(path, model, device, invert))
         else:
             add_image(path, Path(f"{path.stem}.png"))
     return found
@@ -77,7 +78,7 @@ def read_files(
 
 def _images_in(folder: Path) -> list[Path]:
     with atomic.file_errors(folder):
-        every = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+        every = sorted(path for path in folder.rglob("*") if is_picture(path))
     visible = [path for path in every if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     images = [path for path in visible if path.name != COMPARISON_NAME]
     if not images:
@@ -85,7 +86,7 @@ def _images_in(folder: Path) -> list[Path]:
     return images
 
 
-def _read_npz(path: Path, model: Any, device: torch.device) -> PictureFile:
+def _read_npz(path: Path, model: Any, device: torch.device, invert: bool) -> PictureFile:
     names, arrays = read_npz(path, ("x", "y"))
     if "x" not in arrays:
         raise InputError(
@@ -102,7 +103,7 @@ def _read_npz(path: Path, model: Any, device: torch.device) -> PictureFile:
             validate.labels(y, x, getattr(model, "classes", None))  # a generative model has no classes
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    return PictureFile(path=path, output=Path(path.name), x=x, y=y, label_source="the file's y")
+    return PictureFile(path=path, output=Path(path.name), x=1 - x if invert else x, y=y, label_source="the file's y")
 
 
 def _inputs(x: npt.NDArray[Any], shape: Sequence[int]) -> Tensor:

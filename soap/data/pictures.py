@@ -2,8 +2,8 @@
 
 The command line, the folder reader and the service share this reader, so each reads a file in the same way:
 
-- formats: PNG, JPEG, WebP and BMP, recognised by their first bytes and not by the file name. Others (GIF, TIFF,
-  EPS ...) are refused;
+- formats: PNG, JPEG, WebP and BMP, recognised by their first bytes and not by the file name. Others are refused; GIF,
+  TIFF, AVIF and HEIC files of a folder are an error, not skipped;
 - limits: the size in the header is checked before memory is allocated; a JPEG with more than 100 scans and a file that
   ends early are refused;
 - orientation: the EXIF orientation is applied;
@@ -33,7 +33,10 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 """Pillow reads many more; one of them (EPS) starts an external program."""
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-"""File names that a folder is searched for."""
+"""File names of these formats."""
+
+REFUSED_SUFFIXES = (".gif", ".tif", ".tiff", ".avif", ".heic")
+"""File names of pictures that are refused: without them, a folder would be read in part."""
 
 MAX_PIXELS = 2**24
 """Width times height at most: 4096 x 4096."""
@@ -96,6 +99,18 @@ def read_pixels(source: bytes | Path) -> npt.NDArray[np.uint8]:
     return _pixels(_decode(source, None, MAX_PIXELS, FORMATS))
 
 
+def is_picture(path: Path) -> bool:
+    """Whether a folder's entry is a picture by its name, which may be one that the reader refuses."""
+    return path.suffix.lower() in SUFFIXES + REFUSED_SUFFIXES and path.is_file()
+
+
+def is_light(x: Float[Tensor, "n c h w"]) -> Tensor:
+    """Which images are light at their border, like paper."""
+    inside = x[..., 1:-1, 1:-1]
+    border = x.flatten(1).sum(1) - inside.flatten(1).sum(1)
+    return border > 0.5 * (x[0].numel() - inside[0].numel())
+
+
 def _pixels(image: "Image") -> npt.NDArray[np.uint8]:
     return np.atleast_3d(np.array(image)).transpose(2, 0, 1)
 
@@ -115,7 +130,8 @@ def _decode(source: bytes | Path, channels: int | None, max_pixels: int, formats
         raise InputError("reading image files needs Pillow; install it with `pip install pillow`.") from error
     kind = _format(content)
     if kind not in formats:
-        raise UnsupportedPictureError(f"{name}: not an image in one of the formats {', '.join(formats)}.")
+        known = f"{name}: not an image in one of the formats {', '.join(formats)}"
+        raise UnsupportedPictureError(f"{known}{f', but {kind}' if kind else ''}; save it as PNG, or remove it.")
     if kind == "WEBP" and len(content) >= WEBP_HEADER_BYTES:  # its decoder allocates the pixels when it opens the file
         _check_size(name, webp_size(content[:WEBP_HEADER_BYTES]), max_pixels)
     if kind == "JPEG" and content.count(JPEG_SCAN_MARKER) > MAX_JPEG_SCANS:
@@ -133,7 +149,8 @@ def _decode(source: bytes | Path, channels: int | None, max_pixels: int, formats
             raise InputError(f"{name} has colour mode {image.mode}; expected grey or RGB. Convert it first.")
         target = {None: "L" if image.mode in GREY_MODES else "RGB", 1: "L", 3: "RGB"}[channels]
         if image.mode.startswith("I"):
-            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            deep, transparent = np.asarray(image), image.info.get("transparency")  # a level of 16 bits, or None
+            image = Image.fromarray(np.where(deep == transparent, 255, deep >> 8).astype(np.uint8))
         if image.has_transparency_data:
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
         return image.convert(target)
@@ -150,7 +167,7 @@ def _format(content: bytes) -> str:
     """The format by the first bytes, or ""."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "WEBP"
-    signatures = {"PNG": b"\x89PNG\r\n\x1a\n", "JPEG": b"\xff\xd8\xff", "BMP": b"BM"}
+    signatures = {"PNG": b"\x89PNG\r\n\x1a\n", "JPEG": b"\xff\xd8\xff", "BMP": b"BM", "GIF": b"GIF8"}
     return next((name for name, start in signatures.items() if content.startswith(start)), "")
 
 

@@ -16,7 +16,7 @@ from soap._runtime import devices
 from soap.data import Dataset
 from soap.defence import Defence
 from soap.gradient_rules.rule import Purify
-from soap.purifiers.purifier import prior_of
+from soap.purifiers.purifier import ClassifierWrapper, prior_of
 from soap.results import Provenance
 
 
@@ -56,6 +56,13 @@ def fingerprint(model: nn.Module) -> str:
         digest.update(f"{name}{list(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def classifier_fingerprint(defence: Defence) -> str | None:
+    """The fingerprint of the classifier's own weights, as on its model card; None where the classifier is unknown."""
+    model = defence.classifier
+    inner = model.classifier if isinstance(model, ClassifierWrapper) else model
+    return None if inner is None else fingerprint(inner)
 
 
 def commit() -> str | None:

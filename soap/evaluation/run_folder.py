@@ -37,6 +37,9 @@ SCHEMA = "soap-run/4"
 CONTINUED = "continued"
 """The fact that names versions and devices that resumed the run."""
 
+CLASSIFIER = "classifier"
+"""The fact that holds the checksum of the classifier's own weights, which a model card states, too."""
+
 MAKERS = ("version", "commit", "torch", "python", "device")
 """The part of a provenance that may change the result."""
 
@@ -151,6 +154,12 @@ class RunFolder:
     def write_fact(self, name: str, found: Mapping[str, Any]) -> None:
         """Write a fact."""
         checksums.write_json(self.path / "facts" / f"{name}.json", found, allow_nan=False)
+
+    def weights_text(self, digits: int = 64) -> str:
+        """The checksum of the classifier's weights, or of the whole defence where the run does not state it."""
+        own = self.read_fact(CLASSIFIER)
+        of_defence = f"{self.plan()['provenance']['weights_sha256'][:digits]} of the whole defence"
+        return of_defence if own is None else str(own["weights_sha256"][:digits])
 
     def read_fingerprints(self) -> Mapping[str, str] | None:
         """The fingerprints of the batches of a finished run; None where the run is not finished."""

@@ -19,7 +19,8 @@ from soap.evaluation.attempts import run_attempts
 from soap.evaluation.checks import Finding, judge_checks, run_measurements
 from soap.evaluation.plan import SUITE_BATCH, PlannedRun, plan_run
 from soap.evaluation.protocols import Threat, default_effort
-from soap.evaluation.run_folder import RunFolder, open_run_on
+from soap.evaluation.provenance import classifier_fingerprint
+from soap.evaluation.run_folder import CLASSIFIER, RunFolder, open_run_on
 from soap.evaluation.shards import AttackedShard, shard_in
 from soap.evaluation.summary import WORST, Summary, read_summary, result_rows
 from soap.evaluation.transfer import Watch, evaluate_transfer
@@ -179,6 +180,8 @@ def _begin(run: PlannedRun, folder: RunFolder, note: Mapping[str, object] | None
         folder.begin(run.content)
         if here.is_main and folder.read_fingerprints() is None:
             folder.note_continuation(run.content["provenance"])
+        if here.is_main and (weights := classifier_fingerprint(run.defence)) is not None:
+            folder.write_fact(CLASSIFIER, {"weights_sha256": weights})
         if here.is_main and note is not None:
             folder.write_fact(COMMAND_FACT, dict(note))
 

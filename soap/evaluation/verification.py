@@ -20,8 +20,8 @@ from soap.evaluation.attempts import evaluation_seed
 from soap.evaluation.checks.legal_perturbations import NORM_TOLERANCE
 from soap.evaluation.labels import predicted_labels
 from soap.evaluation.plan import suite_defence_spec
-from soap.evaluation.provenance import fingerprint
-from soap.evaluation.run_folder import AttackedBatch, RunFolder, batch_fingerprint, batch_fits, open_run
+from soap.evaluation.provenance import classifier_fingerprint, fingerprint
+from soap.evaluation.run_folder import CLASSIFIER, AttackedBatch, RunFolder, batch_fingerprint, batch_fits, open_run
 from soap.evaluation.suite import damaged_facts, judged
 from soap.evaluation.summary import SummaryBuilder, norms, result_rows
 from soap.evaluation.transfer import Watch
@@ -85,7 +85,7 @@ def verify_run(
     """Classify the stored images of the run in `out` again; None after a stop."""
     folder = open_run(Path(out))
     plan, names = folder.plan(), [*folder.batch_names()]
-    problems = _other_subject(plan, defence, data)
+    problems = _other_subject(folder, defence, data)
     same = whole = not problems  # images or weights of another run are not classified: they prove nothing
     stored, found = SummaryBuilder(plan, data), SummaryBuilder(plan, data)
     fingerprints: dict[str, str] = {}
@@ -131,13 +131,16 @@ def verify_run(
     )
 
 
-def _other_subject(plan: Mapping[str, Any], defence: Defence, data: Dataset) -> list[str]:
+def _other_subject(folder: RunFolder, defence: Defence, data: Dataset) -> list[str]:
     """One sentence for each of weights, data and defence that is not the run's."""
-    pairs = {
+    plan, own = folder.plan(), folder.read_fact(CLASSIFIER)
+    pairs: dict[str, tuple[Any, Any]] = {
         "weights": (plan["weights_sha256"], fingerprint(defence.seen_by(DEFENDED) or defence)),
         "data": (plan["data"]["sha256"], data.sha256),
         "defence": (call_text(defence_from_json(plan["target"]["defence"])), call_text(suite_defence_spec(defence))),
     }
+    if own is not None and len({*pairs["weights"]}) == 1:
+        pairs["classifier"] = (own["weights_sha256"], classifier_fingerprint(defence))
     return [
         f"the {what} of the run: {reported}; here: {found}. Give those of the run."
         for what, (reported, found) in pairs.items()

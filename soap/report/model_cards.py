@@ -10,7 +10,7 @@ from soap.evaluation import PAPER, fingerprint
 from soap.recipes import Recipe
 from soap.recipes.purifiers import purifier_of
 from soap.results import Row, Store
-from soap.specs import attack_spec
+from soap.specs import BARE, attack_spec
 
 HEADLINE_ATTACKS = {"none": "clean", "fgsm": "FGSM", "pgd": "PGD"}
 """Attacks whose results summarise a model, with their titles."""
@@ -37,6 +37,21 @@ class ModelCard:
     def bytes(self) -> int:
         """Size of the file."""
         return self.path.stat().st_size
+
+    def distinct_rows(self) -> list[Row]:
+        """One row for each attack, defence and data set: that on the most images.
+
+        A purifier of radius 0 changes nothing, so its row is omitted beside the same result of the bare classifier.
+        """
+        found: dict[Any, Row] = {}
+        for row in self.rows:
+            key = (row.protocol, row.metric, row.data, row.attack, row.defence)
+            if key not in found or found[key].n < row.n:
+                found[key] = row
+        counts = {key: (row.n, row.correct) for key, row in found.items()}
+        return [
+            row for key, row in found.items() if row.defence.eps != 0 or counts.get((*key[:-1], BARE)) != counts[key]
+        ]
 
     def headline(self, attack: str) -> Row | None:
         """The result of the paper's attack with min-aux purification (bare without a task), on the most images."""

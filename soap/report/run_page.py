@@ -65,6 +65,7 @@ def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
                 f"{one['protocol']}, {one['name']}: {step_text(AttackStep(**one['attack']))}"
                 for one in plan["attempts"]
             ],
+            weights=report.folder.weights_text(),
             command=command,
             light=LIGHT,
             dark=DARK,

@@ -12,13 +12,14 @@ import pytest
 import typer
 
 import soap
+from soap import cli
 from soap.cli import COMMANDS as REGISTERED
 from soap.cli.console import JSON_SCHEMA, CommonOptions, Console, command, error_message
 from soap.errors import FileError, InputError
 
 COMMANDS = [
     "demo", "predict", "attack", "purify", "evaluate", "train", "models", "data list", "data download", "data import",
-    "bench purify", "bench attack", "bench train", "reproduce", "report", "verify", "tune", "serve",
+    "data export", "bench purify", "bench attack", "bench train", "reproduce", "report", "verify", "tune", "serve",
     "export", "detect", "certify", "merge", "compare",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,32 @@ def test_only_the_module_of_the_called_command_is_imported():
 def test_version_and_help_do_not_import_torch(option):
     code = f"import sys; from soap.cli import main; main(['{option}']); print('torch' in sys.modules)"
     assert process("-c", code).stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize(("given", "policy"), [(None, "passive"), ("active", "active")])
+def test_waiting_threads_sleep_unless_the_user_decides(run, monkeypatch, given, policy):
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert run("--version").code == 0
+    assert os.environ["OMP_WAIT_POLICY"] == policy
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "threads"),
+    [("350000 100000", None, "4"), ("350000 100000", "2", "2"), ("max 100000", None, None), (None, None, None)],
+)
+def test_a_container_has_as_many_threads_as_its_quota(tmp_path, monkeypatch, content, given, threads):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("OMP_NUM_THREADS", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(cli, "CPU_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    if content is not None:
+        (tmp_path / "cpu.max").write_text(content)
+    cli.set_thread_defaults()
+    assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
 def test_version_and_call_without_arguments(run):

@@ -1,7 +1,8 @@
-"""`soap data`: list, download and import data sets."""
+"""`soap data`: list, download, import and export data sets."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +84,12 @@ def test_ctrl_c_during_a_download_says_how_to_resume(run, monkeypatch):
     done = run("data", "download", "mnist")
     assert done.code == 130
     assert "run the same command again to resume" in done.err
+
+
+def test_exported_images_are_input_of_other_commands(run, tmp_path):
+    done = run("data", "export", "mnist-mini", "--out", "digits", "--limit", "10")
+    assert done.code == 0
+    assert len([*(tmp_path / "digits").rglob("*.png")]) == 10
+    shown = run("predict", "mnist-fcn-dr", "digits", "--no-purify", "--json").json["images"]
+    assert sum(Path(one["file"]).parent.name == one["name"] for one in shown) >= 9
+    assert run("data", "export", "mnist-mini", "--out", "digits").code == 2

@@ -9,7 +9,8 @@ import pytest
 from soap import recipes, zoo
 from soap._files import tensor_files
 from soap.evaluation import fingerprint
-from soap.report.row_text import attack_text, eps_text, settings_text
+from soap.report.model_cards import read_model_card
+from soap.report.row_text import attack_text, eps_text, gradient_text, settings_text
 from soap.results import Store
 
 
@@ -103,3 +104,15 @@ def test_damaged_results_are_an_error_that_names_the_line(run, own_zoo):
     done = run("models")
     assert done.code == 1
     assert "mnist-fcn-dr.jsonl, line 1" in done.err
+
+
+@pytest.mark.parametrize("name", ["cifar10-resnet18-lc", "cifar10-resnet18-no-def", "mnist-cnn-dr"])
+def test_a_card_has_one_row_for_each_setting(name):
+    card = read_model_card(name)
+    shown = [(row.data, attack_text(row.attack), eps_text(row.defence) + gradient_text(row.defence))
+             for row in card.distinct_rows()]  # fmt: skip
+    assert len({*shown}) == len(shown) < len(card.rows)
+    assert all(one.n == max(row.n for row in card.rows if (row.attack, row.defence) == (one.attack, one.defence))
+               for one in card.distinct_rows())  # fmt: skip
+    assert not [words for *_, words in shown if words.startswith("0.0")]
+    assert {words for *_, words in shown} >= {"none"}

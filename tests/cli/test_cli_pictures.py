@@ -178,3 +178,24 @@ def test_outputs_are_overwritten_only_with_force_and_inputs_never(run, digits, t
     assert clash.code == 2
     assert "would both become" in clash.err
     assert not (tmp_path / "both").exists()
+
+
+def test_dark_digits_on_white_are_named_and_inverted(run, digits, archive, some, tmp_path):
+    for k in range(3):
+        Image.fromarray((255 - levels(digits / str(k) / "digit.png")).astype(np.uint8)).save(tmp_path / f"{k}.png")
+    np.savez(tmp_path / "dark.npz", x=1 - some.x[:4].numpy())
+    dark, light = ("0.png", "1.png", "2.png", "dark.npz"), (*(digits / str(k) for k in range(3)), archive)
+    expected, given = run("predict", MODEL, *light), run("predict", MODEL, *dark)
+    assert "7 of 7 pictures are dark on light" in given.err
+    assert "add --invert" in given.err
+    assert "dark on light" not in expected.err
+    inverted = run("predict", MODEL, *dark, "--invert", "--json")
+    assert inverted.err == ""
+    wanted = run("predict", MODEL, *light, "--json").json["images"]
+    for got, one in zip(inverted.json["images"], wanted, strict=True):
+        assert got["label"] == one["label"]
+        assert got["confidence"] == pytest.approx(one["confidence"], abs=1e-4)
+    assert "omit it" in run("predict", MODEL, *light, "--invert").err
+    # What is written is as the model sees it.
+    assert run("purify", MODEL, *dark, "--invert", "--out", "pure").code == 0
+    assert "dark on light" not in run("predict", MODEL, "pure").err

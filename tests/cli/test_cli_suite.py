@@ -384,3 +384,17 @@ def test_the_demo_shows_adaptive_and_transfer_results(run, monkeypatch, tmp_path
     assert "An attacker who knows the purifier" in page
     assert found["verdict"]["name"] in page
     assert "--adaptive" in page
+
+
+def test_a_run_states_the_checksum_of_the_model_card(run, copied):
+    weights = run("models", MODEL, "--json").json["weights_sha256"]
+    assert run("report", "run").code == 0
+    assert f"weights sha256 {weights}<" in (copied / "report.html").read_text()
+    checks = json.loads((copied / "findings.json").read_text())["findings"]
+    assert f"weights {weights[:12]}, data" in next(one["measured"] for one in checks if one["number"] == 19)
+
+
+def test_an_unknown_suite_names_the_suites(run):
+    refused = run("evaluate", MODEL, "--suite", "fast")
+    assert refused.code == 2
+    assert "expected quick or full" in refused.err

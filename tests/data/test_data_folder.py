@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from soap.data import load
+from soap.data import load, save_folder
 from soap.errors import FileError, InputError
 
 RANDOM = np.random.default_rng(0)
@@ -172,3 +172,17 @@ def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(InputError, match="needs Pillow"):
         load(tmp_path)
+
+
+def test_a_saved_folder_is_read_back(tmp_path: Path) -> None:
+    for split in ("test", "train"):
+        some = load("mnist-mini", split).take(12)
+        files = save_folder(some, tmp_path / "digits" / split)
+        assert [file.parent.name for file in files] == [some.classes[label] for label in some.y.tolist()]
+        again = load(tmp_path / "digits", split)
+        order = [int(torch.cdist(x.flatten()[None], some.x.flatten(1)).argmin()) for x in again.x]
+        assert sorted(order) == [*range(12)]
+        assert torch.equal(again.x, some.x[order])
+        assert torch.equal(again.y, some.y[order])
+    with pytest.raises(InputError, match="not empty"):
+        save_folder(some, tmp_path / "digits")

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from soap.data import load
+from soap.data.picture_files import read_files
 from soap.data.pictures import (
     MAX_PIXELS,
     PictureTooLargeError,
@@ -83,6 +84,18 @@ def test_other_formats_are_refused_whatever_the_file_name(tmp_path, kind):
     (tmp_path / "class" / "1.png").write_bytes(saved(kind))
     with pytest.raises(UnsupportedPictureError, match=r"1\.png: not an image in one of the formats PNG, JPEG"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["1.gif", "1.tif"])
+def test_a_folder_with_a_picture_of_another_format_is_not_read_in_part(tmp_path, name):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "0.png").write_bytes(saved("PNG"))
+    (tmp_path / "class" / name).write_bytes(saved("GIF" if name == "1.gif" else "TIFF"))
+    model = torch.nn.Linear(1, 1)
+    model.input_shape = (3, 9, 7)
+    for read in (load, lambda folder: read_files([folder], model)):
+        with pytest.raises(UnsupportedPictureError, match=f"{name}: not an image.*save it as PNG"):
+            read(tmp_path)
 
 
 def test_the_caller_can_allow_fewer_formats():
@@ -176,6 +189,8 @@ def test_opaque_alpha_changes_nothing():
 def test_the_upper_8_of_16_bits_are_kept():
     deep = GREY.astype(np.uint16) * 256 + RANDOM.integers(0, 256, GREY.shape).astype(np.uint16)
     assert np.array_equal(read_pixels(saved("PNG", Image.fromarray(deep))), GREY[None])
+    transparent = saved("PNG", Image.fromarray(np.array([[0, 5000, 65535]], np.uint16)), transparency=5000)
+    assert read_pixels(transparent)[0, 0].tolist() == [0, 255, 255]
 
 
 def test_the_first_frame_of_an_animation_is_read():

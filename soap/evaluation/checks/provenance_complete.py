@@ -18,7 +18,9 @@ def judge(evidence: Evidence) -> Judgement:
     missing = [name for name in REQUIRED if stated.get(name) in (None, "")]
     unsettled = [one["name"] for one in plan["attempts"] if not one.get("attack")]
     undone = {one["protocol"] for one in plan["attempts"]} - {line.protocol for line in evidence.summary.protocols}
-    measured = f"weights {hashes[0][:12]}, data {hashes[1][:12]}, commit {str(stated.get('commit'))[:12]}"
+    measured = (
+        f"weights {evidence.folder.weights_text(12)}, data {hashes[1][:12]}, commit {str(stated.get('commit'))[:12]}"
+    )
     for other in (evidence.folder.read_fact(CONTINUED) or {"by": []})["by"]:
         measured += f"; resumed at {str(other['commit'])[:12]}, torch {other['torch']}, {other['device']}"
     if missing or unsettled:

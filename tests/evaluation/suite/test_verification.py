@@ -220,3 +220,8 @@ def test_damaged_files_are_errors(out):
 def test_accuracies_may_differ_by_half_a_point(out, reported, holds):
     row = Store(out / "rows.jsonl").read()[0]
     assert RowComparison(row=type(row)(**{**vars(row), "n": 1000, "correct": 500}), reported=reported).holds == holds
+
+
+def test_another_checksum_of_the_classifier_is_found(out):
+    change_json(out / "facts" / "classifier.json", lambda kept: kept.update(weights_sha256="f" * 64))
+    assert not verify_run(defence(), images(), out).holds
