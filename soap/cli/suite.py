@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from soap import hub
 from soap._files import atomic
 from soap.cli.console import EXIT_INTERRUPTED, Console, stop_on_signal, table
 from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, ModelOptions, completion, option
@@ -99,6 +100,7 @@ def run_suite(
     """Run a suite and print its report."""
     suite = str(options.suite)
     shard = _check_options(options, defence)
+    model = replace(model, model=hub.pinned(model.model))
     trained = model.open(console.device, defence.gradient)
     network, data = trained.model, images.load(trained)
     if images.limit is None:

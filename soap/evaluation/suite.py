@@ -71,6 +71,10 @@ class Report:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({worst_case_line(self.worst, self.interval, self.n, self.verdict)})"
 
+    def _repr_html_(self) -> str:
+        """The worst case with the verdict, and the results, in notebooks."""
+        return exports.as_html(self)
+
     def to_pandas(self) -> Any:
         """The result rows as a pandas DataFrame: counts, accuracy in [0, 1] with its 95 % interval, seconds.
 
@@ -82,12 +86,16 @@ class Report:
         """A booktabs table of the results, the worst case in bold; the caption states the verdict."""
         return exports.as_latex(self)
 
+    def to_bibtex(self) -> str:
+        """A BibTeX entry with model, worst case, verdict, version, commit and date."""
+        return exports.as_bibtex(self)
+
     def to_robustbench(self, **known: Any) -> dict[str, Any]:
         """The fields of a RobustBench model_info file; None where unknown. known: e.g. authors, link, venue."""
         return exports.as_robustbench(self, **known)
 
     def save(self, path: str | Path, *, format: str | None = None) -> None:
-        """Write the report to a file; format: latex, csv, json or robustbench, by default as the name ends."""
+        """Write the report to a file; format: latex, bibtex, csv, json or robustbench, by default as the name ends."""
         format = exports.format_of(str(path)) if format is None else format
         atomic.write_text(Path(path), exports.report_text(self, format))
 
