@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +11,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from soap import hub
 from soap._files import atomic
 from soap.cli.console import EXIT_INTERRUPTED, Console, stop_on_signal, table
-from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, completion, option
+from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, ModelOptions, completion, option
 from soap.errors import InputError
 from soap.evaluation.checks import FAIL, WARN
 from soap.evaluation.protocols import DEFAULT_EFFORT, PROTOCOLS, QUICK_EFFORT, SUITES, Threat, default_effort
@@ -24,7 +25,6 @@ from soap.evaluation.summary import ProtocolResult, Summary, read_summary
 from soap.evaluation.verdict import DASH, PASSED, RobustnessVerdict, headline
 from soap.recipes.purifiers import SOAP_NAME
 from soap.recipes.run_request import RunRequest
-from soap.recipes.trained_model import open_model
 from soap.report.result_json import protocol_json, report_json
 from soap.report.run_words import protocol_lines, right, threat_words, words_beside
 
@@ -91,7 +91,7 @@ class SuiteOptions:
 
 def run_suite(
     console: Console,
-    model: str,
+    model: ModelOptions,
     options: SuiteOptions,
     images: ImageOptions,
     defence: DefenceOptions,
@@ -100,7 +100,8 @@ def run_suite(
     """Run a suite and print its report."""
     suite = str(options.suite)
     shard = _check_options(options, defence)
-    trained = open_model(model, device=console.device, gradient=defence.gradient)
+    model = replace(model, model=hub.pinned(model.model))
+    trained = model.open(console.device, defence.gradient)
     network, data = trained.model, images.load(trained)
     if images.limit is None:
         data = data.take(min(DEFAULT_LIMIT, len(data)))
@@ -111,10 +112,10 @@ def run_suite(
     purifier = defence.purifier[0] if defence.purifier else SOAP_NAME
     min_aux = "min-aux" if purifier == SOAP_NAME and (defence.purifier or network.purifiable) else None
     request = RunRequest(
-        model=model,
+        model=model.model,
         gradient=defence.gradient,
         eps_pfy=defence.eps_pfy[0] if defence.eps_pfy else min_aux,
-        data=images.data or trained.recipe.data,
+        data=trained.data_name(images.data),
         split=images.split,
         limit=len(data),
         command="",
@@ -135,9 +136,12 @@ def run_suite(
         "batch_size": console.batch_size,
         "seed": console.seed,
     }
-    stated = {**numbers, "shard": options.shard}
-    note = {**asdict(request), "command": _full_command(request, suite, threat, stated, folder)}
-    target = request.defence(console.device)
+    stated = {**numbers, "shard": options.shard, "module": model.module}
+    note = {
+        **asdict(request),
+        "command": _full_command(request, suite, threat, stated, folder),
+    }
+    target = request.defence(console.device, model.module)
     if request.bare:
         console.info(f"{network.name} has no auxiliary task to purify with: the bare classifier is attacked.")
     with stop_on_signal() as stop, console.progress() as show:

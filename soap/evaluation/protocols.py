@@ -83,6 +83,7 @@ class Threat:
     def __post_init__(self) -> None:
         validate.positive("eps", self.eps)
         validate.choice("norm", self.norm, tuple(BALLS))
+        validate.radius(self.eps, self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from soap._files import atomic
 from soap._runtime import devices, distributed
+from soap._runtime.progress import progress_bar
 from soap.attacks import Attack
 from soap.data import Dataset
 from soap.defence import Defence
@@ -70,6 +71,10 @@ class Report:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({worst_case_line(self.worst, self.interval, self.n, self.verdict)})"
 
+    def _repr_html_(self) -> str:
+        """The worst case with the verdict, and the results, in notebooks."""
+        return exports.as_html(self)
+
     def to_pandas(self) -> Any:
         """The result rows as a pandas DataFrame: counts, accuracy in [0, 1] with its 95 % interval, seconds.
 
@@ -81,12 +86,16 @@ class Report:
         """A booktabs table of the results, the worst case in bold; the caption states the verdict."""
         return exports.as_latex(self)
 
+    def to_bibtex(self) -> str:
+        """A BibTeX entry with model, worst case, verdict, version, commit and date."""
+        return exports.as_bibtex(self)
+
     def to_robustbench(self, **known: Any) -> dict[str, Any]:
         """The fields of a RobustBench model_info file; None where unknown. known: e.g. authors, link, venue."""
         return exports.as_robustbench(self, **known)
 
     def save(self, path: str | Path, *, format: str | None = None) -> None:
-        """Write the report to a file; format: latex, csv, json or robustbench, by default as the name ends."""
+        """Write the report to a file; format: latex, bibtex, csv, json or robustbench, by default as the name ends."""
         format = exports.format_of(str(path)) if format is None else format
         atomic.write_text(Path(path), exports.report_text(self, format))
 
@@ -125,7 +134,8 @@ def evaluate(
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     note: Mapping[str, object] | None = None,
-    watch: Watch = lambda what, done, total: None,
+    progress: bool = True,
+    watch: Watch | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Report | AttackedShard | None:
     """Measure the accuracy of a defence under attack on all images of `data`; None after a stop.
@@ -138,7 +148,8 @@ def evaluate(
     suite 30. queries: of each attack without gradients; 1000, quick 100. restarts: of the adaptive attacks; 3, quick 1.
     draws: of a random defence, over which the adaptive attacks average in the end; 16, quick 8; twice as many follow,
     and four times where accuracy still falls. With less the verdict is at best CHECKS WARNED. extra_attacks: run on the
-    defence, seen through its strongest gradient rule. note: kept in the folder, e.g. the command.
+    defence, seen through its strongest gradient rule. note: kept in the folder, e.g. the command. progress: show a bar
+    in terminals and notebooks, unless `watch` is given.
 
     Whether the defence is random and whether its gradient is exact is found by trying. The accuracy of a random defence
     is the mean over fresh draws.
@@ -150,9 +161,10 @@ def evaluate(
         if shard is not None:
             raise InputError("shard divides the run of a suite; omit it with attacks=..., or omit attacks.")
         store, size = None if out is None else Store(Path(out)), TRANSFER_BATCH if batch_size is None else batch_size
-        return _evaluate_attacks(
-            defence, data, attacks, store=store, batch_size=size, seed=seed, watch=watch, stop=stop
-        )
+        with progress_bar(progress and watch is None) as show:
+            return _evaluate_attacks(
+                defence, data, attacks, store=store, batch_size=size, seed=seed, watch=watch or show, stop=stop
+            )
     if eps is None or out is None:
         missing = "eps, the radius of the attacks" if eps is None else "out, the folder of the run"
         raise InputError(f"suite {suite!r} needs {missing}; or give attacks={{'pgd': ...}} for the transfer protocol.")
@@ -162,7 +174,8 @@ def evaluate(
     run = plan_run(defence, data, threat, suite, effort, extra_attacks, batch_size=size, seed=seed, shard=shard)
     folder = RunFolder(Path(out))
     _begin(run, folder, note)
-    return _run_suite(run, folder, watch, stop)
+    with progress_bar(progress and watch is None) as show:
+        return _run_suite(run, folder, watch or show, stop)
 
 
 def _begin(run: PlannedRun, folder: RunFolder, note: Mapping[str, object] | None) -> None:

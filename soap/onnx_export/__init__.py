@@ -2,6 +2,7 @@
 
 from soap.onnx_export.checking import MIN_AGREEMENT, PartAgreement, check_export
 from soap.onnx_export.onnx_files import MANIFEST, OPSETS, PARTS, ExportedFiles, OnnxModel, export, open_onnx
+from soap.onnx_export.triton import write_triton_repository
 
 __all__ = [
     "MANIFEST",
@@ -14,4 +15,5 @@ __all__ = [
     "check_export",
     "export",
     "open_onnx",
+    "write_triton_repository",
 ]

@@ -11,14 +11,15 @@ from rich.text import Text
 from soap import data as library
 from soap._files import atomic
 from soap.cli.console import Console, command, percent, size, table
-from soap.cli.options import DataOptions, Gradient, ModelName, PurifierOptions, option
+from soap.cli.options import DataOptions, Gradient, ModelOptions, PurifierOptions, option
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.onnx_export.checking import MIN_AGREEMENT, PartAgreement, check_attacked_images
 from soap.onnx_export.onnx_files import DEFAULT_OPSET, OPSETS, PARTS
 from soap.onnx_export.onnx_files import export as write_onnx
+from soap.onnx_export.triton import write_triton_repository
 from soap.recipes.purifiers import parse_radius
-from soap.recipes.trained_model import TrainedModel, open_model
+from soap.recipes.trained_model import TrainedModel
 
 EXIT_DISAGREES = 1
 
@@ -45,7 +46,7 @@ class CheckOptions(DataOptions):
 def export(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the files.")],
     part: Annotated[
         list[str] | None,
@@ -63,6 +64,9 @@ def export(
         int, typer.Option(metavar="N", help=f"Version of the ONNX operators, {OPSETS[0]} to {OPSETS[1]}.")
     ] = DEFAULT_OPSET,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files in --out.")] = False,
+    triton: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also add the parts to this Triton model repository.")
+    ] = None,
     checking: CheckOptions,
 ) -> None:
     """Write a model as ONNX files, which onnxruntime runs without torch; batches of any size, images in [0, 1].
@@ -75,21 +79,26 @@ def export(
     for name, value in (("--data", checking.data), ("--results", checking.results)):
         if value is not None and not checking.check:
             raise InputError(f"{name} needs --check; add it.")
-    trained = open_model(model, gradient=gradient)
-    atomic.check_writable(out)
+    trained = model.open("cpu", gradient)
+    for folder in (out, triton or out):
+        atomic.check_writable(folder)
     images = _check_images(console, trained, checking) if checking.check else None
     console.info("Tracing and writing; a deep network takes a minute or two.", level=1)
     purifier = {"eps": parse_radius(eps), "step_size": settings.step_size, "steps": settings.steps}
     made = write_onnx(trained.model, out, parts=part, opset=opset, force=force, **purifier)  # type: ignore[arg-type]
+    repository = [] if triton is None else write_triton_repository(made, triton)
     described = {"model": trained.model.name, "purifier": made.purifier and repr(made.purifier), "opset": opset}
     content: dict[str, Any] = {
         **described,
         "folder": out,
         "parts": {name: {"file": path, "sha256": atomic.sha256(path)} for name, path in made.paths.items()},
+        "triton": repository,
     }
     view = table("part", "file", "size", right=("size",))
     for name, path in made.paths.items():
         view.add_row(name, str(path), size(path.stat().st_size))
+    for path in repository:
+        view.add_row("Triton", str(path), "")
     if images is None:
         console.result(content, view)
         return
@@ -108,10 +117,10 @@ def export(
 def _check_images(console: Console, trained: TrainedModel, options: CheckOptions) -> Dataset:
     """The given test images, else those of the recipe, else their bundled subset."""
     present = {one.name for one in library.status(options.data_root) if one.present}
-    name = options.data or trained.recipe.data
+    name = trained.data_name(options.data)
     if options.data is None and name in BUNDLED_SUBSETS and name not in present:
         name = BUNDLED_SUBSETS[name]
-        console.info(f"{trained.recipe.data} is not present, so {name} is used.")
+        console.info(f"{trained.data} is not present, so {name} is used.")
     return library.load(name, "test", root=options.data_root).take(options.limit)
 
 

@@ -24,6 +24,7 @@ from soap.descent import UNIT, loss_and_gradient
 from soap.errors import FileError, InputError, unknown
 from soap.evaluation import fingerprint
 from soap.onnx_export.tracing import trace_batch
+from soap.onnx_export.unsupported import export_problem
 from soap.purifiers import SOAP
 from soap.shapes import Tensor
 
@@ -191,19 +192,22 @@ def _metadata(model: JointModel, purifier: SOAP | None, opset: int) -> dict[str,
 
 def _write(part: ExportPart, path: Path, metadata: dict[str, Any], opset: int) -> None:
     """Write one part as one file."""
-    graph = trace_batch(part.function, part.examples)
     batch = torch.export.Dim("batch")
-    with _without_exporter_messages():
-        program = torch.onnx.export(
-            graph,
-            part.examples,
-            dynamo=True,
-            dynamic_shapes=tuple({0: batch} if x.ndim else None for x in part.examples),
-            input_names=part.inputs,
-            output_names=part.outputs,
-            opset_version=opset,
-            verbose=False,
-        )
+    try:
+        with _without_exporter_messages():
+            program = torch.onnx.export(
+                trace_batch(part.function, part.examples),
+                part.examples,
+                dynamo=True,
+                dynamic_shapes=tuple({0: batch} if x.ndim else None for x in part.examples),
+                input_names=part.inputs,
+                output_names=part.outputs,
+                opset_version=opset,
+                verbose=False,
+            )
+    except RuntimeError as error:
+        problem = export_problem(error, part.function, part.examples)
+        raise InputError(f"the network cannot be exported as {path.name}: {problem}") from error
     onnx_model = program.model  # type: ignore[union-attr]
     onnx_model.producer_name, onnx_model.producer_version = "soap-defense", __version__
     onnx_model.metadata_props.clear()

@@ -11,7 +11,8 @@ convolutions, because ONNX has no operators for them.
 
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from soap.errors import InputError
@@ -39,7 +41,7 @@ def trace_batch(function: Callable[..., Any], examples: Sequence[Tensor]) -> Gra
         **get_decompositions([torch.ops.aten.max_pool2d_with_indices_backward]),
         **DECOMPOSITIONS,
     }
-    with torch.no_grad(), BlockPooling():
+    with torch.no_grad(), BlockPooling(), plain_attention():
         # Run once with real tensors: those that are cached for later calls must not be fake tensors.
         function(*examples)
         with FakeTensorMode(allow_non_fake_inputs=True):
@@ -155,6 +157,21 @@ def _window_counts(
         end = min(start + kernel, inputs + padding)
         counts.append(end - start if with_padding else min(end, inputs) - max(start, 0))
     return counts
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Context in which attention is computed with matrix products and a softmax, which have ONNX operators.
+
+    The fused kernels of torch, that of `nn.TransformerEncoderLayer` included, have none for their gradients.
+    """
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

@@ -93,6 +93,7 @@ class SOAP(DescentPurifier):
             if eps == "min-aux-batch" and max_memory is not None:
                 raise InputError("eps='min-aux-batch' needs the whole batch at once; remove max_memory.")
         else:
+            validate.radius(eps, bounds=bounds)
             grid = (eps,)
         validate.choice("precision", precision, devices.PRECISIONS)
         own = model.purification
@@ -126,7 +127,7 @@ class SOAP(DescentPurifier):
             validate.labels(y, x, self.model.classes)
         with isolated(self.model):
             parts = self._in_parts(self._purified, *((x.detach(),) if y is None else (x.detach(), y)))
-        return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
+        return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)), before=x.detach())
 
     def route(
         self, x: Float[Tensor, "batch *shape"]

@@ -13,10 +13,11 @@ from soap._files.records import read_record
 from soap.data import Dataset
 from soap.defence import Defence
 from soap.errors import FileError, InputError
-from soap.evaluation.run_folder import RunFolder
-from soap.evaluation.suite import COMMAND_FACT
+from soap.evaluation.run_folder import RunFolder, open_run
+from soap.evaluation.suite import COMMAND_FACT, SuiteReport, read_report
 from soap.purifiers.purifier import ClassifierWrapper
 from soap.recipes import purifiers
+from soap.recipes.own_network import Factory
 from soap.recipes.purifiers import SOAP_NAME
 
 
@@ -46,9 +47,12 @@ class RunRequest:
         """Whether the network has no purifier."""
         return self.purifier == SOAP_NAME and self.eps_pfy is None
 
-    def defence(self, device: torch.device) -> Defence:
-        """The model with its purifier, on `device`."""
-        model = zoo.load(self.model, device=device, gradient=self.gradient)
+    def defence(self, device: torch.device, module: Factory | None = None) -> Defence:
+        """The model with its purifier, on `device`.
+
+        module: as in `soap.load`; it is not stored with the run, because reading a run must not import code.
+        """
+        model = zoo.load(self.model, device=device, gradient=self.gradient, module=module)
         if self.bare:
             return Defence(model)
         eps = None if self.eps_pfy is None else purifiers.parse_radius(self.eps_pfy)
@@ -84,6 +88,15 @@ def read_request(folder: RunFolder, *, model: str | None = None, data: str | Non
         path = folder.path / "facts" / f"{COMMAND_FACT}.json"
         raise FileError(f"{path}: not a stored request ({error}); repeat the command that made the run.") from error
     return replace(found, model=model or found.model, data=data or found.data)
+
+
+def report_of(run: Path, *, data: str | None = None, root: Path | None = None) -> tuple[SuiteReport, Dataset]:
+    """The report of a run and its images, which are loaded by their stored name or from `data`."""
+    folder = open_run(run)
+    request = read_request(folder, data=data)
+    with python_advice(folder, f"soap.evaluation.read_report({str(run)!r}, data)"):
+        images = request.images(root, folder.plan()["classes"])
+    return read_report(run, images), images
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from torch import nn
 
 import soap
 from soap.auxiliary import Consistency, JointModel
+from soap.errors import InputError
 from soap.models import Network
 from soap.onnx_export import export, open_onnx
 
@@ -123,3 +124,56 @@ def test_a_user_network_is_exported(tmp_path):
     export(model, tmp_path, parts=["step"], eps=0.1, step_size=0.05, steps=1)
     for rows in (1, 5):
         compare(model, open_onnx(tmp_path), None, rows)
+
+
+class SmallViT(nn.Module):
+    """Patches, a class token, and an encoder whose evaluation mode would use torch's fused kernels."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, stride=4)
+        self.token, self.position = nn.Parameter(torch.randn(1, 1, 16)), nn.Parameter(torch.randn(1, 17, 16))
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.logits = nn.Linear(16, 5)
+
+    def forward(self, x):
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1) + self.position
+        tokens = tokens + nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)
+        return self.logits(self.encoder(tokens)[:, 0])
+
+
+def test_a_transformer_is_exported(tmp_path):
+    with soap._runtime.isolation.preserved_random_state():
+        torch.manual_seed(0)
+        model = soap.wrap(SmallViT().eval(), "consistency", shape=(3, 16, 16))
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    made = export(model, tmp_path, eps=0.03, step_size=0.03, steps=2)
+    assert torch.backends.mha.get_fastpath_enabled() == fast_path
+    for rows in (1, 5):
+        compare(model, open_onnx(tmp_path), made.purifier, rows)
+
+
+class Resampled(nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.grid_sample(x, torch.zeros(len(x), 8, 8, 2), align_corners=False)
+
+
+class Thresholded(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.mean() > 0.5 else x
+
+
+@pytest.mark.parametrize(
+    ("layer", "part", "said"),
+    [
+        (Resampled(), "step", r"as step.onnx: .* encoder.1.0 uses aten.grid_sampler_2d_backward, .* replace it"),
+        (Thresholded(), "classifier", r"as classifier.onnx: .* aten._local_scalar_dense, .* use torch.where"),
+    ],
+)
+def test_the_operator_that_cannot_be_exported_is_named(layer, part, said, tmp_path):
+    network = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(layer), nn.Flatten(), nn.Linear(192, 5)).eval()
+    with pytest.raises(InputError, match=said):
+        export(soap.wrap(network, "consistency", shape=(3, 8, 8)), tmp_path, parts=[part])
+    assert not list(tmp_path.iterdir())

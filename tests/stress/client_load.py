@@ -44,14 +44,19 @@ class ClientLoad:
             stream = self.idle.pop()[:2] if self.idle else await self._connect()
             stream[1].write(self.requests[number])
             head = await stream[0].readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-            body = await stream[0].readexactly(length)
+            length = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
+            # Without a length the body is chunked; so are Ray Serve's errors, whose body is not needed.
+            body = await (stream[0].readexactly(int(length)) if length else stream[0].readuntil(b"0\r\n\r\n"))
             record["status"] = int(head[9:12])
             record["retry"] = b"retry-after:" in head.lower()
             if record["status"] == 200:
                 found = json.loads(body)
                 record["result"] = {key: found.get(key) for key in ("class", "probabilities", "input")}
-            self.idle.append((*stream, time.monotonic()))
+            if b"connection: close" in head.lower():
+                stream[1].close()
+                self.open -= 1
+            else:
+                self.idle.append((*stream, time.monotonic()))
         except (OSError, EOFError, asyncio.IncompleteReadError):
             if stream is not None:
                 stream[1].close()
