@@ -195,7 +195,8 @@ def _begin(run: PlannedRun, folder: RunFolder, note: Mapping[str, object] | None
         folder.begin(run.content)
         if here.is_main and folder.read_fingerprints() is None:
             folder.note_continuation(run.content["provenance"])
-        if here.is_main and (weights := classifier_fingerprint(run.defence)) is not None:
+        is_unknown = here.is_main and folder.read_fact(CLASSIFIER) is None
+        if is_unknown and (weights := classifier_fingerprint(run.defence)) is not None:
             folder.write_fact(CLASSIFIER, {"weights_sha256": weights})
         if here.is_main and note is not None:
             folder.write_fact(COMMAND_FACT, dict(note))
