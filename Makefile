@@ -74,5 +74,5 @@ lock: ## resolve requirements.lock again from pyproject.toml, with the same torc
 	"$$folder/bin/python" -m pip check && \
 	"$$folder/bin/python" -m pip freeze --all --exclude pip --exclude soap-defense > "$$folder/frozen" && \
 	{ echo "# Every package of the development environment, pinned; written by \`make lock\` from pyproject.toml."; \
-	  sed 's/+[A-Za-z0-9.]*$$//' "$$folder/frozen" | grep -Ev '^(nvidia|cuda|triton)'; } > "$$folder/lock" && \
+	  sed 's/+[A-Za-z0-9.]*$$//' "$$folder/frozen" | grep -Ev '^(nvidia|cuda|triton(==|-rocm))'; } > "$$folder/lock" && \
 	cp "$$folder/lock" requirements.lock && echo "requirements.lock: $$(grep -c == requirements.lock) packages"
