@@ -1,7 +1,7 @@
 # Two commands to start with: `make demo` and `make test`. They need Python 3.11 or newer and a package index.
 # Paths are relative, so a clone under a folder with spaces works too.
 
-.PHONY: help demo test docs render browser chaos fuzz stress audit lock
+.PHONY: help demo test docs render notebooks browser chaos fuzz stress audit lock
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
 TORCH := $(shell sed -n '/^torch==/p' requirements.lock)
@@ -30,9 +30,13 @@ test: $(INSTALLED) ## ruff, mypy --strict, pytest with warnings as errors
 docs: $(INSTALLED) ## the documentation as a site, in site/index.html
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
-render: $(INSTALLED) ## render the numbers in docs/ and README.md from the committed result rows
+render: $(INSTALLED) ## render the numbers in docs/ and README.md from the committed result rows, and the data's metadata
 	$(PY) -m soap.paper.render
 	$(PY) tools/render_pages.py
+	$(PY) tools/write_croissant.py
+
+notebooks: $(INSTALLED) ## run the notebooks in docs/notebooks and store their outputs
+	OMP_NUM_THREADS=1 $(PY) tools/run_notebooks.py
 
 browser: $(INSTALLED) ## fetch onnxruntime-web with npm (21 MB), so that the page can run networks in the browser
 	OMP_NUM_THREADS=1 $(PY) tools/vendor_onnxruntime.py

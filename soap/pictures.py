@@ -235,7 +235,8 @@ def _purify_in_batches(
     for part in torch.split(x, options.batch_size):
         parts.append(purifier(part))
         options.watch("purifying", sum(len(done.x) for done in parts), len(x))
-    columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Purified)}
+    names = ("x", "eps", "loss_before", "loss_after")
+    columns = {name: [getattr(part, name) for part in parts] for name in names}
     return Purified(**{name: torch.cat(column) for name, column in columns.items()})
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from soap import recipes, validate
+from soap import hub, recipes, validate
 from soap._files import tensor_files
 from soap._runtime import devices
 from soap.auxiliary import Consistency, JointModel
@@ -49,7 +49,9 @@ def folder() -> Path:
 
 
 def weights_path(name: str | Path) -> Path:
-    """Return the weights' file of a bundled classifier or generative model, or the path itself."""
+    """Return the weights' file of a bundled model or of one on the hub (`hf://`), or the path itself."""
+    if str(name).startswith(hub.SCHEME):
+        return hub.fetch(str(name))
     if str(name).endswith(".safetensors"):
         return Path(name)
     if str(name) not in _bundled():
@@ -75,14 +77,15 @@ def load(
     gradient: str | None = None,
     module: Factory | None = None,
 ) -> JointModel:
-    """Load a trained model in evaluation mode, by the name of a bundled one or the path of a .safetensors file.
+    """Load a trained model in evaluation mode: a bundled name, the path of a .safetensors file, or `hf://owner/name`.
 
-    The file contains only data; nothing in it is executed. gradient: for models with label consistency, the gradient
-    to purify by ("paper", "stop" or "exact") instead of its own. module: for a file of `soap.fit`, which contains no
-    network: a function or class that returns the network, or its name "package:function", imported from the current
-    folder.
+    `hf://owner/name@revision` downloads a model from the Hugging Face Hub; its `source` then names the commit. The file
+    contains only data; nothing in it is executed. gradient: for models with label consistency, the gradient to purify
+    by ("paper", "stop" or "exact") instead of its own. module: for a file of `soap.fit`, which contains no network: a
+    function or class that returns the network, or its name "package:function", imported from the current folder.
     """
-    path = weights_path(name)
+    source = hub.pinned(str(name))
+    path = weights_path(source)
     tensors, metadata = tensor_files.load_tensors(path)
     if METADATA_KEY in metadata:
         if module is None:
@@ -106,6 +109,7 @@ def load(
                 f"the task of {model.name} is {type(model.task).__name__}."
             )
         model.task.gradient = gradient
+    model.source = source
     return model.to(devices.pick_device(str(device))).eval()
 
 

@@ -22,6 +22,9 @@ def test_purification_raises_the_accuracy_on_attacked_table_rows(monkeypatch):
     assert accuracy["attacked, bare"] < 0.7
     assert accuracy["attacked, purified"] > accuracy["attacked, bare"]
     assert "Purification helps here: +" in table.words(accuracy)
+    assert accuracy["attacked, valid rows"] < 0.5
+    assert {accuracy[f"{rows}, valid rows"] for rows in ("clean", "attacked validly", "purified")} == {1.0}
+    assert accuracy["attacked, bare"] <= accuracy["attacked validly, bare"] < 0.7
 
 
 def test_purification_raises_the_accuracy_on_attacked_signals(monkeypatch):

@@ -22,11 +22,11 @@ LAYERS = (  # a module may import modules of earlier lines and of its own line
     ("auxiliary",),
     ("purifiers",),
     ("gradient_rules", "detection_scores", "defence"),
-    ("attacks",),
+    ("attacks", "constraints"),
     ("training",),
     ("evaluation",),
     ("estimator",),
-    ("recipes", "zoo"),
+    ("recipes", "zoo", "hub"),
     ("report",),
     ("bench",),
     ("TOP",),  # the names of `import soap`

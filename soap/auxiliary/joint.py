@@ -67,8 +67,8 @@ class JointModel(nn.Module):
     """`model(x)` returns logits g(f(x)); `model.auxiliary.loss(model, x)` returns the auxiliary loss of each sample.
 
     `task` is None for networks without an auxiliary task (No Def, adversarial training): they cannot be purified.
-    `training_spec` describes how the weights were trained, if known. `class_names` are those of the training data; None
-    for numbers. `normalisation` holds mean and std of `soap.wrap`.
+    `training_spec` describes how the weights were trained, and `source` where they were loaded from, if known.
+    `class_names` are those of the training data; None for numbers. `normalisation` holds mean and std of `soap.wrap`.
 
     `recordable` allows attacks, purifiers and training to replay the model as a CUDA graph. Set it to True on your own
     model if its encoder, classifier and task never wait for the host (no `.item()`); models of recipes have it.
@@ -99,6 +99,7 @@ class JointModel(nn.Module):
         self.training_spec: TrainingSpec | None = None
         self.class_names: tuple[str, ...] | None = None
         self.normalisation: dict[str, float | Sequence[float]] = {}
+        self.source: str | None = None
 
     def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
         """Return the logits g(f(x))."""

@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from soap import recipes, zoo
+from soap import hub, recipes, zoo
 from soap._files import atomic
 from soap.cli.console import Console, accuracy, command, size, table
 from soap.cli.options import ModuleName, completion
@@ -28,7 +28,7 @@ def models_command(
         str | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="Show the card of this one: a bundled model, or the path of a .safetensors file.",
+            help="Show the card of this one: a bundled model, the path of a .safetensors file, or hf://owner/name.",
             autocompletion=completion(zoo.names, ".safetensors"),
         ),
     ] = None,
@@ -41,7 +41,7 @@ def models_command(
     """
     if model is None:
         _print_list(console)
-    elif zoo.is_prior(model):
+    elif zoo.is_prior(model := hub.pinned(model)):
         card = read_prior_card(model)
         facts = {key: str(value) for key, value in asdict(card).items() if key != "recipe"}
         facts["purifier"] = f"--with {card.purifier}"

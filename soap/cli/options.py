@@ -63,7 +63,7 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A bundled model (`soap models` lists them), or the path of a .safetensors file.",
+        help="A bundled model (`soap models` lists them), the path of a .safetensors file, or hf://owner/name.",
         autocompletion=completion(zoo.names, ".safetensors"),
     ),
 ]

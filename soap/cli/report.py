@@ -9,8 +9,7 @@ from soap.cli.options import DataOptions, RunName, option
 from soap.errors import FileError, unknown
 from soap.evaluation.exports import SUFFIXES
 from soap.evaluation.run_folder import open_run
-from soap.evaluation.suite import read_report
-from soap.recipes.run_request import python_advice, read_request
+from soap.recipes.run_request import read_request, report_of
 
 HTML = "html"
 FORMATS = (HTML, *SUFFIXES)
@@ -27,8 +26,8 @@ def report_command(
 ) -> None:
     """Write one HTML page of a run: verdict, accuracies, plots, checks, images that broke it, provenance.
 
-    With --format, a LaTeX table, the result rows as CSV or JSON, or the fields of RobustBench's model_info. It needs
-    the run's folder and its data set, not the model. The page makes no network requests.
+    With --format, a LaTeX table, a BibTeX entry, the result rows as CSV or JSON, or the fields of RobustBench's
+    model_info. It needs the run's folder and its data set, not the model. The page makes no network requests.
     """
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
@@ -36,15 +35,12 @@ def report_command(
     if file.is_dir():
         raise FileError(f"{file}: it is a folder, expected a file; name one, e.g. {file / file.name}.")
     folder = open_run(run)
-    request = read_request(folder, data=images.data)
     atomic.check_writable(file.parent)
-    with python_advice(folder, f"soap.evaluation.read_report({str(run)!r}, data)"):
-        data = request.images(images.data_root, folder.plan()["classes"])
-    found = read_report(run, data)
+    found, data = report_of(run, data=images.data, root=images.data_root)
     if format == HTML:
         from soap.report.run_page import render_run  # here, because importing matplotlib takes long
 
-        atomic.write_text(file, render_run(found, data, command=request.command))
+        atomic.write_text(file, render_run(found, data, command=read_request(folder).command))
     else:
         found.save(file, format=format)
     name = "page" if format == HTML else "file"

@@ -62,6 +62,14 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.x)
 
+    def _repr_html_(self) -> str:
+        """Facts and the first images, in notebooks."""
+        from soap.data.html_view import html_table, image_strip
+
+        facts = {"data": self.name, "split": self.split, "examples": f"{len(self):,}", "shape": [*self.x.shape[1:]]}
+        facts |= {"classes": f"{len(self.classes)}: {', '.join(self.classes[:10])}", "sha256": self.sha256[:12]}
+        return html_table([facts]) + image_strip(self.x)
+
     def to(self, device: torch.device | str) -> "Dataset":
         """The same data on `device`."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))

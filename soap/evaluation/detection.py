@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from html import escape
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from soap import validate
 from soap._runtime.isolation import isolated
 from soap.attacks import PGD, Attack, LagrangianPGD, OrthogonalPGD, SelectivePGD
 from soap.data import Dataset
+from soap.data.html_view import html_table
 from soap.defence import BARE, DEFENDED, Defence
 from soap.detection_scores import ScoreFunction, differentiable_score, score_function
 from soap.errors import InputError, unknown
@@ -84,6 +86,13 @@ class DetectionReport:
     eps: float
     results: tuple[DetectionResult, ...]
     rows: tuple[Row, ...]
+
+    def _repr_html_(self) -> str:
+        """The results, in notebooks."""
+        names = ("attack", "fpr", "auroc", "tpr", "clean_accuracy", "robust_accuracy", "n")
+        lines = [{name: getattr(one, name) for name in names} for one in self.results]
+        shown = [{k: f"{v:.3g}" if isinstance(v, float) else v for k, v in line.items()} for line in lines]
+        return f"<p><b>{escape(self.defence)}, score {escape(self.score)}</b></p>{html_table(shown)}"
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON values, without the rows."""

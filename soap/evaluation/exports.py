@@ -1,4 +1,4 @@
-"""A report in other formats: pandas, CSV, JSON, LaTeX and RobustBench's model_info.
+"""A report in other formats: pandas, CSV, JSON, LaTeX, BibTeX and RobustBench's model_info.
 
 Where a check failed, no accuracy under attack is exported: it is not a robustness number.
 """
@@ -7,13 +7,16 @@ import csv
 import importlib
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from html import escape
 from typing import TYPE_CHECKING, Any
 
+from soap.data.html_view import html_table
 from soap.errors import InputError, unknown
 from soap.evaluation.summary import WORST
-from soap.evaluation.verdict import INVALID, RobustnessVerdict
+from soap.evaluation.verdict import DASH, INVALID, RobustnessVerdict, worst_case_line
 from soap.results import Row
 from soap.specs import DefenceSpec, call_text
 
@@ -77,6 +80,23 @@ def as_json(report: "Report") -> str:
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
+def as_html(report: "Report") -> str:
+    """The worst case with the verdict, and a table of the results with dashes where a check failed."""
+    lines = [
+        {
+            "attack": line["attack"],
+            "defence": line["defence"],
+            "accuracy, %": DASH
+            if line["accuracy"] is None
+            else f"{100 * line['accuracy']:.1f} [{100 * line['low']:.1f}, {100 * line['high']:.1f}]",
+            "n": line["n"],
+        }
+        for line in result_lines(report)
+    ]
+    line = worst_case_line(report.worst, report.interval, report.n, report.verdict)
+    return f"<p><b>{escape(line)}</b></p>{html_table(lines)}"
+
+
 def as_latex(report: "Report") -> str:
     """A booktabs table of the defence's results, the worst case in bold; the caption states the verdict."""
     worst, verdict = report.worst_row, report.verdict
@@ -110,6 +130,23 @@ def as_latex(report: "Report") -> str:
             "",
         ]
     )
+
+
+def as_bibtex(report: "Report") -> str:
+    """A BibTeX entry of the run: model, worst case with interval and n, verdict, version, commit and date."""
+    worst, verdict = report.worst_row, report.verdict
+    made = worst.provenance
+    line = worst_case_line(report.worst, report.interval, report.n, verdict)
+    fields = {
+        "author": "{the soap-defense contributors}",
+        "title": f"{{Robustness evaluation of {_escaped(worst.model)} on {_escaped(worst.data)}}}",
+        "howpublished": f"soap-defense {_escaped(made.version)}, commit {_escaped(made.commit or 'unknown')}",
+        "year": made.date[:4],
+        "note": _escaped(f"Defence {_defence_text(worst.defence)}: {line}. Evaluated {made.date[:10]}."),
+    }
+    key = re.sub("[^A-Za-z0-9]+", "-", worst.model).strip("-")
+    entries = "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items())
+    return f"@misc{{soap-{key}-{worst.key},\n{entries}}}\n"
 
 
 def as_robustbench(report: "Report", **known: Any) -> dict[str, Any]:
@@ -156,13 +193,14 @@ def robustbench_json(report: "Report") -> str:
 
 FORMATS: Mapping[str, Callable[["Report"], str]] = {
     "latex": as_latex,
+    "bibtex": as_bibtex,
     "csv": as_csv,
     "json": as_json,
     "robustbench": robustbench_json,
 }
 """The text formats of a report by name."""
 
-SUFFIXES = {"latex": ".tex", "csv": ".csv", "json": ".json", "robustbench": ".robustbench.json"}
+SUFFIXES = {"latex": ".tex", "bibtex": ".bib", "csv": ".csv", "json": ".json", "robustbench": ".robustbench.json"}
 """How the names of files in each format end."""
 
 

@@ -71,6 +71,10 @@ class Report:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({worst_case_line(self.worst, self.interval, self.n, self.verdict)})"
 
+    def _repr_html_(self) -> str:
+        """The worst case with the verdict, and the results, in notebooks."""
+        return exports.as_html(self)
+
     def to_pandas(self) -> Any:
         """The result rows as a pandas DataFrame: counts, accuracy in [0, 1] with its 95 % interval, seconds.
 
@@ -82,12 +86,16 @@ class Report:
         """A booktabs table of the results, the worst case in bold; the caption states the verdict."""
         return exports.as_latex(self)
 
+    def to_bibtex(self) -> str:
+        """A BibTeX entry with model, worst case, verdict, version, commit and date."""
+        return exports.as_bibtex(self)
+
     def to_robustbench(self, **known: Any) -> dict[str, Any]:
         """The fields of a RobustBench model_info file; None where unknown. known: e.g. authors, link, venue."""
         return exports.as_robustbench(self, **known)
 
     def save(self, path: str | Path, *, format: str | None = None) -> None:
-        """Write the report to a file; format: latex, csv, json or robustbench, by default as the name ends."""
+        """Write the report to a file; format: latex, bibtex, csv, json or robustbench, by default as the name ends."""
         format = exports.format_of(str(path)) if format is None else format
         atomic.write_text(Path(path), exports.report_text(self, format))
 
@@ -125,6 +133,7 @@ def evaluate(
     batch_size: int | None = None,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
+    headline: bool = False,
     note: Mapping[str, object] | None = None,
     progress: bool = True,
     watch: Watch | None = None,
@@ -148,22 +157,31 @@ def evaluate(
 
     shard: (i, n) attacks only part i of n of the batches of images, counted from 0, and returns an `AttackedShard`.
     After `merge_runs` the same call without `shard`, with the merged folder as `out`, returns the report.
+
+    headline: attack each image only until an attack of any protocol breaks it. The worst case is that of the full
+    suite in less time; there are no results for single protocols, and the verdict is at best CHECKS WARNED. For
+    deterministic defences.
     """
     if attacks is not None:
-        if shard is not None:
-            raise InputError("shard divides the run of a suite; omit it with attacks=..., or omit attacks.")
+        if shard is not None or headline:
+            what = "headline is a mode of" if headline else "shard divides the run of"
+            raise InputError(f"{what} a suite; omit it with attacks=..., or omit attacks.")
         store, size = None if out is None else Store(Path(out)), TRANSFER_BATCH if batch_size is None else batch_size
         with progress_bar(progress and watch is None) as show:
             return _evaluate_attacks(
                 defence, data, attacks, store=store, batch_size=size, seed=seed, watch=watch or show, stop=stop
             )
+    if headline and suite != "full":
+        raise InputError(f"headline is a mode of the suite 'full', got suite={suite!r}; omit headline, or suite.")
     if eps is None or out is None:
         missing = "eps, the radius of the attacks" if eps is None else "out, the folder of the run"
         raise InputError(f"suite {suite!r} needs {missing}; or give attacks={{'pgd': ...}} for the transfer protocol.")
     effort = default_effort(suite).changed(steps=steps, queries=queries, restarts=restarts, draws=draws)
     size = SUITE_BATCH if batch_size is None else batch_size
     threat = Threat(eps=eps, norm=norm)
-    run = plan_run(defence, data, threat, suite, effort, extra_attacks, batch_size=size, seed=seed, shard=shard)
+    run = plan_run(
+        defence, data, threat, suite, effort, extra_attacks, batch_size=size, seed=seed, shard=shard, headline=headline
+    )
     folder = RunFolder(Path(out))
     _begin(run, folder, note)
     with progress_bar(progress and watch is None) as show:

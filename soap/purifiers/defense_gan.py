@@ -93,7 +93,7 @@ class DefenseGAN(Specified):
             parts = in_chunks(
                 replay, x.detach(), starts, max_rows=rows, release=partial(release_graphs, self.generator)
             )
-        return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
+        return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)), before=x.detach())
 
     def _project(self, x: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
         """Return images, largest changes, and errors before and after, all [batch, ...]; nothing waits for the host."""

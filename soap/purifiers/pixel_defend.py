@@ -74,6 +74,7 @@ class PixelDefend(Specified):
             eps=(after - before).abs().flatten(1).amax(1).to(dtype) / top,
             loss_before=bits[0].to(dtype),
             loss_after=bits[1].to(dtype),
+            before=x.detach(),
         )
 
     def _bits_per_dim(self, x: Tensor) -> tuple[Tensor]:

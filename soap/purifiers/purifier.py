@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import nn
 
 from soap import validate
 from soap._runtime.isolation import frozen
+from soap.data.html_view import html_table, image_strip
 from soap.errors import InputError
 from soap.shapes import Float, Tensor
 from soap.specs import Spec, call_text
@@ -16,12 +17,23 @@ from soap.specs import Spec, call_text
 
 @dataclass(frozen=True, kw_only=True)
 class Purified:
-    """The result of a purifier: purified images, the radius used, and the loss before and after, per sample."""
+    """The result of a purifier: purified images, the radius used, and the loss before and after, per sample.
+
+    before: the images as they came in, where the purifier keeps them.
+    """
 
     x: Float[Tensor, "batch *shape"]
     eps: Float[Tensor, "batch"]
     loss_before: Float[Tensor, "batch"]
     loss_after: Float[Tensor, "batch"]
+    before: Float[Tensor, "batch *shape"] | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        """Images before and after, and mean losses, in notebooks."""
+        facts = {"purified": len(self.x), "mean eps": f"{float(self.eps.mean()):.3g}"}
+        losses = {"loss before": self.loss_before, "loss after": self.loss_after}
+        facts |= {name: f"{float(loss.mean()):.4g}" for name, loss in losses.items()}
+        return html_table([facts]) + image_strip(*(() if self.before is None else (self.before,)), self.x)
 
 
 @runtime_checkable
@@ -84,6 +96,7 @@ class ImageMap(Specified):
             eps=change.abs().amax(1),
             loss_before=change.square().mean(1),
             loss_after=change.new_zeros(len(x)),
+            before=x.detach(),
         )
 
 

@@ -89,7 +89,8 @@ class SignStepPurifier(DescentPurifier):
     def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
         """Return the purified batch, with the losses at `x` and at the purified images. Inputs are not modified."""
         image, before, after = self._in_parts(self._purified, x)
-        return Purified(x=image, eps=x.new_full((len(x),), self.eps), loss_before=before, loss_after=after)
+        eps = x.new_full((len(x),), self.eps)
+        return Purified(x=image, eps=eps, loss_before=before, loss_after=after, before=x.detach())
 
     def route(
         self, x: Float[Tensor, "batch *shape"]

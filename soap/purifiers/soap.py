@@ -127,7 +127,7 @@ class SOAP(DescentPurifier):
             validate.labels(y, x, self.model.classes)
         with isolated(self.model):
             parts = self._in_parts(self._purified, *((x.detach(),) if y is None else (x.detach(), y)))
-        return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)))
+        return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)), before=x.detach())
 
     def route(
         self, x: Float[Tensor, "batch *shape"]

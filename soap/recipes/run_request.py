@@ -13,8 +13,8 @@ from soap._files.records import read_record
 from soap.data import Dataset
 from soap.defence import Defence
 from soap.errors import FileError, InputError
-from soap.evaluation.run_folder import RunFolder
-from soap.evaluation.suite import COMMAND_FACT
+from soap.evaluation.run_folder import RunFolder, open_run
+from soap.evaluation.suite import COMMAND_FACT, SuiteReport, read_report
 from soap.purifiers.purifier import ClassifierWrapper
 from soap.recipes import purifiers
 from soap.recipes.own_network import Factory
@@ -88,6 +88,15 @@ def read_request(folder: RunFolder, *, model: str | None = None, data: str | Non
         path = folder.path / "facts" / f"{COMMAND_FACT}.json"
         raise FileError(f"{path}: not a stored request ({error}); repeat the command that made the run.") from error
     return replace(found, model=model or found.model, data=data or found.data)
+
+
+def report_of(run: Path, *, data: str | None = None, root: Path | None = None) -> tuple[SuiteReport, Dataset]:
+    """The report of a run and its images, which are loaded by their stored name or from `data`."""
+    folder = open_run(run)
+    request = read_request(folder, data=data)
+    with python_advice(folder, f"soap.evaluation.read_report({str(run)!r}, data)"):
+        images = request.images(root, folder.plan()["classes"])
+    return read_report(run, images), images
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from soap import data, zoo
+from soap import data, hub, zoo
 from soap.attacks import FGSM, PGD, Attack
 from soap.auxiliary import JointModel
 from soap.auxiliary.serialization import task_name
@@ -112,8 +112,9 @@ def open_model(
     if isinstance(source, JointModel):
         model, recipe = source.eval(), None
     else:
-        model = zoo.load(source, device=device, gradient=gradient, module=module)
-        recipe = zoo.recipe(source) if module is None else None
+        name = hub.pinned(str(source))
+        model = zoo.load(name, device=device, gradient=gradient, module=module)
+        recipe = zoo.recipe(name) if module is None else None
     return TrainedModel(model=model, recipe=recipe, classes=model.class_names or tuple(map(str, range(model.classes))))
 
 

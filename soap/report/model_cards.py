@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from soap import recipes, zoo
+from soap import hub, recipes, zoo
 from soap._files import atomic, tensor_files
 from soap.auxiliary.serialization import METADATA_KEY
 from soap.evaluation import PAPER, fingerprint
@@ -111,7 +111,8 @@ class PriorCard:
 
 
 def read_model_card(name: str, module: Factory | None = None) -> ModelCard:
-    """The card of a bundled classifier, or of the weights at a path; module: as in `soap.load`."""
+    """The card of a bundled classifier, or of the weights at a path or on the hub; module: as in `soap.load`."""
+    name = hub.pinned(name)
     trained, path = open_model(name, module=module), zoo.weights_path(name)
     weights = fingerprint(trained.model)
     rows = Store(path.with_suffix(".jsonl")).read()

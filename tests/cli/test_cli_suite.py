@@ -275,13 +275,20 @@ def test_the_path_of_a_page_is_checked(run, copied):
 @pytest.mark.parametrize(
     ("name", "file", "start"),
     [("latex", "report.tex", r"\begin{table}"), ("csv", "report.csv", "protocol,"), ("json", "report.json", "{"),
-     ("robustbench", "report.robustbench.json", "{")],
+     ("robustbench", "report.robustbench.json", "{"), ("bibtex", "report.bib", "@misc{soap-mnist-fcn-dr-")],
 )  # fmt: skip
 def test_a_run_in_other_formats(run, copied, name, file, start):
     done = run("report", "run", "--format", name, "--json")
     assert done.json["file"] == str(copied / file)
     assert (copied / file).read_text().startswith(start)
     assert "did you mean" in run("report", "run", "--format", f"{name}x").err
+
+
+def test_cite_prints_the_entry_of_the_run(run, copied):
+    assert run("report", "run", "--format", "bibtex").code == 0
+    entry = (copied / "report.bib").read_text()
+    assert run("cite", "run").out == entry
+    assert run("cite", "run", "--json").json["bibtex"] == entry
 
 
 def test_verify_reports_a_report_that_holds(run, copied):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 import sys
 import types
 from dataclasses import replace
@@ -142,6 +143,22 @@ def test_a_data_frame_of_a_void_run(void):
     assert set(frame[frame.note == ""].protocol) == {"transfer"}  # the clean images
     assert len(attacked) == len(frame) - 2
     assert attacked[["correct", "accuracy", "low", "high"]].isna().all(axis=None)
+
+
+def test_bibtex_states_model_worst_case_verdict_version_commit_and_date(report, void):
+    text, made = exports.as_bibtex(report), report.worst_row.provenance
+    fields = dict(re.findall(r"^  (\w+) = \{(.*)\},$", text, re.MULTILINE))
+    low, high = report.interval
+    line = f"worst {100 * report.worst:.1f} \\% [{100 * low:.1f}, {100 * high:.1f}] of {report.n:,} images"
+    assert f"{line}: {report.verdict.name}" in fields["note"]
+    assert made.date[:10] in fields["note"]
+    assert fields["howpublished"] == f"soap-defense {made.version}, commit {made.commit}"
+    assert (fields["year"], text.count("{")) == (made.date[:4], text.count("}"))
+    assert re.fullmatch(r"@misc\{[A-Za-z0-9-]+,", text.splitlines()[0])
+    assert not re.search(r"(?<!\\)[%&_#$]", "".join(fields.values()))
+    hidden = exports.as_bibtex(void)
+    assert "no accuracy of" in hidden
+    assert "worst" not in hidden
 
 
 def test_latex_and_robustbench_of_a_void_run(void):
