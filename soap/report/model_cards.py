@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from soap import recipes, zoo
+from soap import hub, recipes, zoo
 from soap._files import atomic, tensor_files
 from soap.evaluation import PAPER, fingerprint
 from soap.recipes import Recipe
@@ -105,7 +105,8 @@ class PriorCard:
 
 
 def read_model_card(name: str) -> ModelCard:
-    """The card of a bundled classifier, or of the weights at a path."""
+    """The card of a bundled classifier, of the weights at a path, or of a model on the hub."""
+    name = hub.pinned(name)
     model, path = zoo.load(name), zoo.weights_path(name)
     weights = fingerprint(model)
     rows = Store(path.with_suffix(".jsonl")).read()

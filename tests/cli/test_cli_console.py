@@ -20,7 +20,7 @@ from soap.errors import FileError, InputError
 COMMANDS = [
     "demo", "predict", "attack", "purify", "evaluate", "train", "models", "data list", "data download", "data import",
     "data export", "bench purify", "bench attack", "bench train", "reproduce", "report", "verify", "tune", "serve",
-    "export", "detect", "certify", "merge", "compare",
+    "export", "detect", "certify", "merge", "compare", "cite", "push",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
 
