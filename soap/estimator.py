@@ -86,6 +86,7 @@ class PurifiedClassifier:
                     model,
                     data,
                     out=Path(folder),
+                    progress=False,
                     **{name: self._plain(name) for name in ("epochs", "lr", "batch_size", "warmup_epochs", "seed")},
                 )
         self.classes_, self.n_features_in_, self.model_ = classes, x.shape[1], model.eval()

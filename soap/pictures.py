@@ -27,8 +27,8 @@ Watch = Callable[[str, float, float | None], None]
 class PictureOptions:
     """How pictures are read, processed and written.
 
-    resize: scale them to the input size of the model. invert: swap dark and light. force: overwrite files, but no input
-    file. seed: of random attacks and purifiers.
+    module: as in `soap.load`, for the weights of your own network. resize: scale them to the input size of the model.
+    invert: swap dark and light. force: overwrite files, but no input file. seed: of random attacks and purifiers.
     """
 
     resize: bool = False
@@ -37,6 +37,7 @@ class PictureOptions:
     seed: int = 0
     device: torch.device | str = "cpu"
     batch_size: int = 500
+    module: str | None = None
     watch: Watch = lambda what, done, total: None
 
 
@@ -113,7 +114,7 @@ def predict_pictures(
 
     purify: None purifies if the model has an auxiliary task.
     """
-    classifier = open_model(model, device=options.device)
+    classifier = open_model(model, device=options.device, module=options.module)
     purifier = SOAP(classifier.model) if (classifier.model.purifiable if purify is None else purify) else None
     found, x = _read(files, classifier.model, options)
     columns: dict[str, Sequence[Any]] = {"before": _predict(classifier, x, options.batch_size)}
@@ -139,7 +140,7 @@ def attack_pictures(
     label: the true class of all pictures; None takes the file's label, else the model's prediction. Image files are
     rounded to 8 bits: towards the input, so that they stay in the attack's ball, and away from it for minimal attacks.
     """
-    classifier, batch_size = open_model(model, device=options.device), options.batch_size
+    classifier, batch_size = open_model(model, device=options.device, module=options.module), options.batch_size
     method = classifier.attack(attack, seed=options.seed, settings=settings)
     found, x = _read(files, classifier.model, options, classes=classifier.classes)
     check_outputs(found, out, force=options.force)
@@ -191,7 +192,7 @@ def purify_pictures(
     else:
         if given.get("eps") == "oracle":
             raise InputError("eps 'oracle' needs the true labels: it is a bound, not a defence; see `soap evaluate`.")
-        classifier = open_model(model, device=options.device)
+        classifier = open_model(model, device=options.device, module=options.module)
         network = classifier.model
         purify = SOAP(network, **given)
     found, x = _read(files, network, options)

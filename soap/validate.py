@@ -48,8 +48,12 @@ def inputs(x: Tensor, model: object = None, bounds: tuple[float, float] = (0.0, 
         bad = int((~torch.isfinite(x)).sum())
         raise InputError(f"the input has {bad} NaN or infinite values, expected {expected}.")
     if smallest < low or largest > high:
-        hint = "; it looks like 0..255, divide by 255" if (low, high) == (0, 1) and largest > 2 else ""
-        raise InputError(f"input values span [{smallest:g}, {largest:g}], expected [{low:g}, {high:g}]{hint}.")
+        hint = "."
+        if (low, high) == (0, 1) and smallest < 0:
+            hint = ". If they are normalised, omit that and give mean= and std= to soap.wrap."
+        elif (low, high) == (0, 1) and largest > 2:
+            hint = "; it looks like 0..255, divide by 255."
+        raise InputError(f"input values span [{smallest:g}, {largest:g}], expected [{low:g}, {high:g}]{hint}")
 
 
 def labels(y: Tensor, x: Tensor, classes: int | None = None) -> None:
@@ -63,13 +67,30 @@ def labels(y: Tensor, x: Tensor, classes: int | None = None) -> None:
     smallest, largest = torch.stack(torch.aminmax(y)).tolist()
     if smallest < 0 or (classes is not None and largest >= classes):
         limit = "" if classes is None else f" and at most {classes - 1}"
-        raise InputError(f"labels span {smallest}..{largest}, expected at least 0{limit}: classes count from 0.")
+        raise InputError(
+            f"labels span {smallest}..{largest}, expected at least 0{limit}: classes count from 0."
+            f"{from_one(smallest, largest, classes)}"
+        )
+
+
+def from_one(smallest: int, largest: int, classes: int | None) -> str:
+    """Return a hint if the labels run from 1 to the number of classes, else nothing."""
+    return " Do your labels count from 1? Subtract 1." if smallest >= 1 and largest == classes else ""
+
+
+def radius(eps: object, norm: str = "linf", bounds: tuple[float, float] = (0.0, 1.0)) -> None:
+    """Check that an Linf radius is at most the width of `bounds`; radii of other norms may be larger."""
+    width = bounds[1] - bounds[0]
+    if norm == "linf" and isinstance(eps, int | float) and eps > width:
+        hint = f"; images are in [0, 1]: did you mean {eps:g}/255?" if bounds == (0, 1) else "."
+        raise InputError(f"eps is {eps:g}, expected at most {width:g}{hint}")
 
 
 def logits(z: object, batch: int) -> None:
     """Check that `z` is a valid output of a classifier: finite logits [batch, classes], not probabilities."""
     if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != batch or not z.is_floating_point():
-        raise InputError(f"the model returned {describe(z)}, expected float logits of shape [{batch}, classes].")
+        hint = "" if isinstance(z, Tensor) else " Put the network in soap.models.LogitsAdapter, or use soap.wrap."
+        raise InputError(f"the model returned {describe(z)}, expected float logits of shape [{batch}, classes].{hint}")
     if not torch.isfinite(z).all():
         raise InputError("the model returned NaN or infinite logits for a valid input; check its weights.")
     sums_to_one = (z.sum(1) - 1).abs().max() < 1e-3

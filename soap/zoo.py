@@ -3,9 +3,9 @@
 The folder also holds the generative models that purifiers use, under names of their own.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +16,13 @@ from torch import nn
 from soap import hub, recipes, validate
 from soap._files import tensor_files
 from soap._runtime import devices
-from soap.auxiliary import JointModel
+from soap.auxiliary import Consistency, JointModel
 from soap.auxiliary.consistency import GRADIENTS
+from soap.auxiliary.serialization import METADATA_KEY, class_list
 from soap.errors import FileError, InputError, unknown
 from soap.recipes import GenerativeRecipe, Recipe, generative
+from soap.recipes.own_network import Factory, load_own
+from soap.recipes.recipe import class_names
 from soap.recipes.typed_options import parameter_limit
 from soap.shapes import Tensor
 from soap.specs import PriorTraining, TrainingSpec
@@ -67,27 +70,45 @@ def recipe(name: str | Path) -> Recipe:
     return _classifier_recipe(path, tensor_files.load_tensors(path)[1])
 
 
-def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str | None = None) -> JointModel:
+def load(
+    name: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    gradient: str | None = None,
+    module: Factory | None = None,
+) -> JointModel:
     """Load a trained model in evaluation mode: a bundled name, the path of a .safetensors file, or `hf://owner/name`.
 
     `hf://owner/name@revision` downloads a model from the Hugging Face Hub; its `source` then names the commit. The file
-    contains only data; nothing in it is executed. gradient: for models with label consistency, the gradient
-    to purify by ("paper", "stop" or "exact") instead of the recipe's.
+    contains only data; nothing in it is executed. gradient: for models with label consistency, the gradient to purify
+    by ("paper", "stop" or "exact") instead of its own. module: for a file of `soap.fit`, which contains no network: a
+    function or class that returns the network, or its name "package:function", imported from the current folder.
     """
     source = hub.pinned(str(name))
     path = weights_path(source)
     tensors, metadata = tensor_files.load_tensors(path)
-    plan = _classifier_recipe(path, metadata)
+    if METADATA_KEY in metadata:
+        if module is None:
+            raise InputError(
+                f"{path} holds the weights of your own network, but not its code; name the function or class that "
+                "returns the network: module=Classifier in Python, --module nets:Classifier on the command line."
+            )
+        model = load_own(path, module)
+    else:
+        plan = _classifier_recipe(path, metadata)
+        if module is not None:
+            raise InputError(f"{name} contains the recipe of its network, so it needs no module; omit module.")
+        model = _filled(lambda: recipes.build(plan), tensors, path)
+        model.training_spec = _training_spec(plan, metadata)
+        model.class_names = _class_names(path, metadata, plan, model.classes)
     if gradient is not None:
-        if plan.task != "consistency":
+        validate.choice("gradient", gradient, GRADIENTS)
+        if not isinstance(model.task, Consistency):
             raise InputError(
                 f"gradient is {gradient!r}, but only the task 'consistency' has a choice of gradients; "
-                f"the task of {plan.name} is {plan.task!r}."
+                f"the task of {model.name} is {type(model.task).__name__}."
             )
-        validate.choice("gradient", gradient, GRADIENTS)
-        plan = replace(plan, auxiliary={**plan.auxiliary, "gradient": gradient})
-    model = _filled(lambda: recipes.build(plan), tensors, path)
-    model.training_spec = _training_spec(plan, metadata)
+        model.task.gradient = gradient
     model.source = source
     return model.to(devices.pick_device(str(device))).eval()
 
@@ -95,7 +116,8 @@ def load(name: str | Path, *, device: str | torch.device = "cpu", gradient: str 
 def is_prior(name: str | Path) -> bool:
     """Return whether a weights file holds a generative model."""
     path = weights_path(name)
-    return isinstance(_recipe(path, tensor_files.load_tensors(path)[1]), GenerativeRecipe)
+    metadata = tensor_files.load_tensors(path)[1]
+    return METADATA_KEY not in metadata and isinstance(_recipe(path, metadata), GenerativeRecipe)
 
 
 def prior_recipe(name: str | Path) -> GenerativeRecipe:
@@ -172,9 +194,22 @@ def _training_spec(plan: Recipe, metadata: dict[str, str]) -> TrainingSpec:
     )
 
 
+def _class_names(path: Path, metadata: Mapping[str, str], plan: Recipe, classes: int) -> tuple[str, ...]:
+    """The names of the classes: those of the training data in the file, else of the recipe's published data set."""
+    if "classes" not in metadata:
+        return class_names(plan, classes)
+    try:
+        names = class_list(json.loads(metadata["classes"]))
+    except (RecursionError, ValueError) as error:
+        raise FileError(f"{path}: its class names cannot be read ({error}); train it again.") from error
+    if len(names) != classes:
+        raise FileError(f"{path}: it names {len(names)} classes, but its recipe has {classes}; train it again.")
+    return names
+
+
 def _recipe(path: Path, metadata: dict[str, str]) -> Recipe | GenerativeRecipe:
     if "recipe" not in metadata:
-        raise FileError(f"{path}: contains no recipe; expected weights written by `soap train`.")
+        raise FileError(f"{path}: contains no recipe; expected weights of `soap train` or `soap.fit`.")
     with _recipe_errors(path):
         return recipes.parse_any(metadata["recipe"], str(path))
 

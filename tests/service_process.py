@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,7 @@ def service_process(
     limits: dict[str, Any] | None = None,
     patch: str = "",
     options: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
 ) -> Iterator[ServiceProcess]:
     """Start `soap serve` on a free port, and stop it at the end.
 
@@ -102,7 +103,7 @@ def service_process(
     command += [word for model in models for word in ("--model", model)]
     if limits or patch:
         command = [sys.executable, "-c", WITH_LIMITS, json.dumps([models, token, limits or {}, patch])]
-    environment = {**os.environ, **({"SOAP_TOKEN": token} if token else {})}
+    environment = {**environment, **({"SOAP_TOKEN": token} if token else {})}
     with (
         log.open("w") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,

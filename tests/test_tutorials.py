@@ -2,13 +2,17 @@
 
 import contextlib
 import io
+import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 import typer.main
+from service_process import service_process
 
 import soap
 from soap._runtime.isolation import preserved_random_state
@@ -66,15 +70,20 @@ def test_blocks_and_commands_are_found():
 def test_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOAP_COMMIT", "test")
+    monkeypatch.syspath_prepend(tmp_path)  # for the files that a page asks to save
     names: dict[str, object] = {"__name__": "__main__", "soap": soap}
     printed = io.StringIO()
     with preserved_random_state(), contextlib.redirect_stdout(printed):
         torch.manual_seed(0)  # foolbox draws random starts from the global state
         for number, (kind, content) in enumerate(blocks(TEXTS[page]), 1):
-            if kind == "python":
+            if saved := re.match(r"# (\w+\.py)\n", content):
+                (tmp_path / saved[1]).write_text(content)
+            elif kind == "python":
                 exec(compile(content, f"{page}, block {number}", "exec"), names)
             elif ALL_RUN in TEXTS[page]:
                 for line in commands(content):
+                    if line.startswith("soap serve"):  # runs until it is stopped
+                        continue
                     assert main(shlex.split(line, comments=True)[1:]) == 0, line
     if (check := CHECKS.get(Path(page).stem)) is not None:
         check(names, printed.getvalue(), tmp_path)
@@ -95,6 +104,25 @@ def check_your_own_model(names, printed, folder):
         ("full", "4"),
     ]
     assert names["report"].worst == 0  # of the full suite, at a radius that no defence survives
+    assert sorted(path.name for path in (folder / "onnx").glob("*.onnx")) == [
+        f"{part}.onnx" for part in ("classifier", "loss", "step", "whole")
+    ]
+    assert re.search(r"digits/test/7/7\.png +\d \(\d", printed)  # of `soap predict`
+    check_served_with_curl(folder)
+
+
+def check_served_with_curl(folder):
+    """Run `soap serve` and curl as the page prints them, but on a free port."""
+    shell = "".join(content for kind, content in blocks(TEXTS["docs/your_own_model.md"]) if kind == "console")
+    (serve,) = re.findall(r"^soap serve (.*) --port 8000$", shell, re.MULTILINE)
+    (curl,) = re.findall(r"^curl .*$", shell, re.MULTILINE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with service_process(folder / "log", models=[], options=serve.split(), environment=environment) as service:
+        words = shlex.split(curl.replace("http://127.0.0.1:8000", service.address))
+        response = json.loads(subprocess.run(words, check=True, capture_output=True, timeout=60).stdout)
+    assert response["name"] in list("0123456789")
+    assert response["before"]["name"] in list("0123456789")
+    assert response["model"] == "mine"
 
 
 def check_tutorial(names, printed, folder):

@@ -54,6 +54,7 @@ class Attack(ABC):
     def _checked(self, run: Callable[[Model, Tensor, Tensor], Result], model: Model, x: Tensor, y: Tensor) -> Result:
         """Return `run(model, x, y)` for checked copies of `x` and `y` and a model in evaluation mode."""
         validate.inputs(x, model, self.bounds)
+        validate.radius(getattr(self, "eps", None), getattr(self, "norm", "linf"), self.bounds)
         validate.labels(y, x)
         with isolated(model), torch.inference_mode(False), torch.no_grad():
             x, y = x.detach().clone(), y.long().clone()  # autograd cannot record tensors made in inference mode

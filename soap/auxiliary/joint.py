@@ -5,6 +5,7 @@ losses, and the per-sample loss that purification minimises.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -67,6 +68,7 @@ class JointModel(nn.Module):
 
     `task` is None for networks without an auxiliary task (No Def, adversarial training): they cannot be purified.
     `training_spec` describes how the weights were trained, and `source` where they were loaded from, if known.
+    `class_names` are those of the training data; None for numbers. `normalisation` holds mean and std of `soap.wrap`.
 
     `recordable` allows attacks, purifiers and training to replay the model as a CUDA graph. Set it to True on your own
     model if its encoder, classifier and task never wait for the host (no `.item()`); models of recipes have it.
@@ -95,6 +97,8 @@ class JointModel(nn.Module):
         self.purification = purification
         self.name = name
         self.training_spec: TrainingSpec | None = None
+        self.class_names: tuple[str, ...] | None = None
+        self.normalisation: dict[str, float | Sequence[float]] = {}
         self.source: str | None = None
 
     def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:

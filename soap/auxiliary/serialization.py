@@ -35,11 +35,19 @@ def metadata(model: JointModel) -> dict[str, str]:
     about: dict[str, Any] = {
         "name": model.name,
         "shape": list(model.input_shape),
-        "task": next((name for name, kind in TASKS.items() if type(task) is kind), None),
+        "task": task_name(task),
         "options": {key: getattr(task, key) for key in ("alpha", "noise", "gradient") if hasattr(task, key)},
         "purification": None if settings is None else asdict(settings),
+        **model.normalisation,
     }
+    if model.class_names is not None:
+        about["classes"] = model.class_names
     return {METADATA_KEY: json.dumps(about, sort_keys=True)}
+
+
+def task_name(task: AuxiliaryTask | None) -> str | None:
+    """Return the name of a task that `wrap` accepts; None for others."""
+    return next((name for name, kind in TASKS.items() if type(task) is kind), None)
 
 
 def restore(
@@ -52,7 +60,8 @@ def restore(
 ) -> JointModel:
     """Load a joint model written by `save` or `soap.fit`, in evaluation mode.
 
-    classifier, encoder, head: the same modules as passed to `wrap`; the file's weights are loaded into them.
+    classifier, encoder, head: the same modules as passed to `wrap`; the file's weights are loaded into them. A
+    `JointModel` as classifier is used as it is, with the file's purifier settings, name and classes.
     task: required if the model was wrapped with your own `AuxiliaryTask`.
     """
     path = Path(path)
@@ -64,6 +73,8 @@ def restore(
         gradient = given.pop("gradient", None)
         options: dict[str, Any] = {key: _finite(given[key]) for key in ("alpha", "noise") if key in given}
         purification = _purification(about["purification"])
+        normalisation: dict[str, Any] = {key: _numbers(about[key]) for key in ("mean", "std") if key in about}
+        classes = class_list(about["classes"]) if "classes" in about else None
         if {*given} != {*options}:
             raise ValueError(f"options {', '.join(given)}")
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -74,24 +85,33 @@ def restore(
             f"{path}: the input shape {list(shape)!r:.80} has more than {MAX_INPUT_VALUES:,} values; if you trust the "
             "file, call soap.wrap with your shape and load the file's tensors into it."
         )
-    if task is not None:
-        options = {}
-    elif known is None:
-        raise InputError(
-            f"{path}: {name} was wrapped with its own task, which is code and not in the file; pass it as task=..."
+    if isinstance(classifier, JointModel):
+        model = classifier
+        model.purification, model.name = purification, name
+    else:
+        if task is not None:
+            options = {}
+        elif known is None:
+            raise InputError(
+                f"{path}: {name} was wrapped with its own task, which is code and not in the file; pass it as "
+                "task=..., or pass the joint model as classifier."
+            )
+        elif gradient is not None:
+            task, options = Consistency(**options, gradient=gradient), {}
+        model = wrap(
+            classifier,
+            known if task is None else task,
+            shape=shape,
+            encoder=encoder,
+            head=head,
+            purification=purification,
+            name=name,
+            **normalisation,
+            **options,
         )
-    elif gradient is not None:
-        task, options = Consistency(**options, gradient=gradient), {}
-    model = wrap(
-        classifier,
-        known if task is None else task,
-        shape=shape,
-        encoder=encoder,
-        head=head,
-        purification=purification,
-        name=name,
-        **options,
-    )
+    if classes is not None and len(classes) != model.classes:
+        raise FileError(f"{path}: it names {len(classes)} classes, but the module has {model.classes}.")
+    model.class_names = classes
     fresh = model.state_dict()
     for key in sorted({*fresh, *tensors}):
         got, want = (list(part[key].shape) if key in part else "nothing" for part in (tensors, fresh))
@@ -109,6 +129,18 @@ def _purification(settings: Mapping[str, Any] | None) -> Purification | None:
         return None
     grid = tuple(map(_finite, settings["grid"]))
     return Purification(step_size=_finite(settings["step_size"]), steps=index(settings["steps"]), grid=grid)
+
+
+def class_list(value: Any) -> tuple[str, ...]:
+    """Return the class names of an untrusted file; they are printed, so they must not control a terminal."""
+    if not isinstance(value, list) or not all(isinstance(name, str) and name.isprintable() for name in value):
+        raise ValueError("the class names are not a list of printable texts")
+    return tuple(value)
+
+
+def _numbers(value: Any) -> float | list[float]:
+    """Return a number or a list of numbers."""
+    return list(map(_finite, value)) if isinstance(value, list) else _finite(value)
 
 
 def _finite(value: Any) -> float:

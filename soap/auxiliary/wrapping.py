@@ -5,7 +5,7 @@ copied. The joint model holds the given module itself, so training one trains th
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from soap.auxiliary.joint import AuxiliaryTask, JointModel, Purification
 from soap.auxiliary.reconstruction import Reconstruction
 from soap.auxiliary.rotation import TURNS, Rotation
 from soap.errors import InputError, unknown
-from soap.models import Network, dense_decoder
+from soap.models import LogitsAdapter, Network, dense_decoder
 from soap.shapes import Float, Tensor
 
 TASKS: dict[str, type[AuxiliaryTask]] = {
@@ -39,6 +39,8 @@ def wrap(
     shape: tuple[int, ...],
     encoder: nn.Module | None = None,
     head: nn.Module | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
     alpha: float | None = None,
     noise: float | None = None,
     purification: Purification | None = None,
@@ -49,12 +51,15 @@ def wrap(
 
     The classifier's weights and modes are unchanged. The features z are the input of its last linear layer. If the
     network has no such layer, pass the split: `encoder` f, and as `classifier` g, with logits g(f(x)). Label
-    consistency needs neither features nor training.
+    consistency needs neither features nor training. The network may return a tensor, an object with `.logits`, a dict
+    with "logits", or a tuple whose first element is the logits.
 
     - `task`: "consistency" (images), "rotation" (square images), "reconstruction" (any input), or your own
       `AuxiliaryTask`.
     - `head`: module from z to four logits (rotation) or to the input's shape (reconstruction). The default, drawn from
       `seed`, is a linear layer (rotation) or a two-layer decoder (reconstruction); it must be trained.
+    - `mean`, `std`: for a network whose inputs are normalised: the network gets (x - mean) / std. One number, or one
+      for each channel.
     - `alpha`, `noise`: weight of the auxiliary loss in training, and its noise; the paper's values by default.
     - `purification`: gamma, T and radii; by default the paper's for CIFAR if there are three channels, else for MNIST.
     """
@@ -62,7 +67,9 @@ def wrap(
         raise InputError(
             f"shape is {shape!r}; expected the shape of one input without the batch, e.g. shape=(3, 32, 32)."
         )
-    network = _network(classifier, encoder, tuple(shape), whole=task == "consistency" or isinstance(task, Consistency))
+    normalisation = {key: value for key, value in (("mean", mean), ("std", std)) if value is not None}
+    whole = task == "consistency" or isinstance(task, Consistency)
+    network = _network(classifier, encoder, tuple(shape), normalisation, whole=whole)
     like = _probe(classifier, network.inputs)
     made = task if isinstance(task, AuxiliaryTask) else None
     if made is None:
@@ -72,6 +79,7 @@ def wrap(
     colour = len(shape) == 3 and shape[0] == 3
     settings = purification or (CIFAR_PURIFICATION if colour else MNIST_PURIFICATION)
     model = JointModel(network, made.to(like.device, like.dtype), purification=settings, name=name)
+    model.normalisation = normalisation
     model.register_state_dict_post_hook(_copy_shared_tensors)  # type: ignore[no-untyped-call]
     model.training = classifier.training  # this flag only: the submodules keep their modes
     made.train(classifier.training)
@@ -89,9 +97,20 @@ def _copy_shared_tensors(model: nn.Module, weights: dict[str, Any], prefix: str,
             seen.add(value.data_ptr())
 
 
-def _network(classifier: nn.Module, encoder: nn.Module | None, shape: tuple[int, ...], *, whole: bool) -> Network:
+def _network(
+    classifier: nn.Module,
+    encoder: nn.Module | None,
+    shape: tuple[int, ...],
+    normalisation: dict[str, Any],
+    *,
+    whole: bool,
+) -> Network:
     """Return f, g and their shapes. whole: the task needs no features, so f is the whole classifier."""
     x = _probe(classifier if encoder is None else encoder, shape)
+    if encoder is not None and normalisation:
+        encoder = LogitsAdapter(encoder, **normalisation)
+    elif encoder is None:
+        classifier = _adapted(classifier, x.clone(), normalisation)
     if encoder is None and whole:
         encoder, classifier = classifier, nn.Identity()
     elif encoder is None:
@@ -104,6 +123,7 @@ def _network(classifier: nn.Module, encoder: nn.Module | None, shape: tuple[int,
             raise InputError(
                 "the network modifies its input in place; write x = x - mean instead of x -= mean, for example."
             )
+        classifier = _adapted(classifier, z)
         logits = _call_part("classifier", classifier, z)
     validate.logits(logits, len(x))
     if not isinstance(z, Tensor) or z.ndim < 2 or len(z) != len(x):
@@ -115,6 +135,15 @@ def _network(classifier: nn.Module, encoder: nn.Module | None, shape: tuple[int,
     return Network(
         encoder=encoder, classifier=classifier, inputs=shape, features=tuple(z.shape[1:]), classes=logits.shape[1]
     )
+
+
+def _adapted(network: nn.Module, x: Tensor, normalisation: dict[str, Any] | None = None) -> nn.Module:
+    """Return the network, behind an adapter if its inputs are normalised or it returns no tensor."""
+    if not normalisation:
+        with isolated(network), torch.no_grad():
+            if isinstance(_call_part("classifier", network, x), Tensor):
+                return network
+    return LogitsAdapter(network, **(normalisation or {}))
 
 
 def _task(

@@ -19,9 +19,10 @@ from soap.bench.inputs import BenchSetup, load_bench_model
 from soap.bench.measures import measure_rate
 from soap.bench.pages import case_text
 from soap.bench.results import OURS, BenchRow
+from soap.bench.suite import bench_suite
 from soap.bench.training import bench_train
 from soap.cli.console import Console, command, percent, registered, size, table
-from soap.cli.options import DataRoot, Precision, completion, option
+from soap.cli.options import DataRoot, ModelName, Precision, completion, option
 
 group = typer.Typer(help="Measure speed: ours against a plain reference and against the floor.", no_args_is_help=True)
 registered.add_typer(group, name="bench")
@@ -153,6 +154,28 @@ def train(
     _measure(console, runs, precision, storage)
 
 
+@command("bench suite", example="soap bench suite mnist-cnn-dr --limit 100", app=group)
+def suite(
+    console: Console,
+    model: ModelName,
+    *,
+    data: Annotated[str | None, option("NAME", "Test images.", default="those of the model")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="The first N images.")] = 100,
+    steps: Annotated[int | None, option("N", "Steps of the attacks.", default="those of the suite", min=1)] = None,
+    queries: Annotated[
+        int | None, option("N", "Queries of black-box attacks.", default="those of the suite", min=1)
+    ] = None,
+    storage: ResultOptions,
+) -> None:
+    """Measure `soap evaluate --suite full` with --headline (ours) and without (full), each once, checks included.
+
+    The model has its purifier with min-aux, if it has an auxiliary task. The labels that agree are images that both
+    worst cases break, or both do not.
+    """
+    run = partial(bench_suite, model=model, data=data, limit=limit, steps=steps, queries=queries)
+    _measure(console, [run], "fp32", storage)
+
+
 def _measure(
     console: Console, runs: Iterable[Callable[[BenchSetup], BenchRow]], precision: str, storage: ResultOptions
 ) -> None:
@@ -201,9 +224,10 @@ def _view(row: BenchRow) -> RenderableType:
         texts = {key: percent(value) if key in SHARES else f"{value:.6g}" for key, value in measures.items()}
         shares = ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in texts.items())
         lines.append(f"ours against {name}: {shares}")
-    floor = row["floor"]
-    lines.append(
-        f"floor: {floor['seconds']:.4g} s, {floor['operations']:.3g} operations at the rate measured in this run, "
-        f"{floor['rates']['operations']:.3g}/s; ours reaches {percent(row['share'])} of its speed"
-    )
+    if "floor" in row:
+        floor = row["floor"]
+        lines.append(
+            f"floor: {floor['seconds']:.4g} s, {floor['operations']:.3g} operations at the rate measured in this run, "
+            f"{floor['rates']['operations']:.3g}/s; ours reaches {percent(row['share'])} of its speed"
+        )
     return Group(Text(_title(row)), view, Text("\n".join([*lines, *row["notes"]]) + "\n"))

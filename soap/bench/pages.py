@@ -19,6 +19,11 @@ HEAD = (
     "passes plain", "peak memory", "floor, s", "of the floor", "equal",
 )  # fmt: skip
 
+SUITE_HEAD = (
+    "model", "case", "full suite, s", "of these attacks", "headline, s", "of these attacks", "full / headline",
+    "worst, full", "worst, headline", "images that agree",
+)  # fmt: skip
+
 
 def committed_rows(folder: Path) -> list[BenchRow]:
     """Rows of `folder`/bench-*.jsonl; of several for the same paths, case and machine, the latest."""
@@ -44,8 +49,11 @@ def rendered_performance(document: str, rows: Sequence[BenchRow]) -> str:
     parts = [f"![Cost of purification as batch, grid and T grow]({PICTURE})"]
     for place in dict.fromkeys(map(machine, rows)):
         here = [row for row in rows if machine(row) == place]
+        suites = [row for row in here if row["what"] == "suite"]
         notes = dict.fromkeys(f"- {note}" for row in here for note in row["notes"])
-        parts += [f"### {place}", markdown_table(HEAD, map(_line, here)), "\n".join([*_commands(here), *notes])]
+        parts += [f"### {place}", markdown_table(HEAD, [_line(row) for row in here if row not in suites])]
+        parts += [markdown_table(SUITE_HEAD, map(_suite_line, suites))] if suites else []
+        parts.append("\n".join([*_commands(here), *notes]))
     return with_section(document, "figures", "\n\n".join(parts))
 
 
@@ -74,6 +82,19 @@ def _line(row: BenchRow) -> list[str]:
         f"{row['floor']['seconds']:.3g} ({row['floor']['bound']})",
         f"{100 * row['share']:.0f} %",
         equal,
+    ]
+
+
+def _suite_line(row: BenchRow) -> list[str]:
+    """The full suite and its headline mode."""
+    ours, full = row["paths"]["ours"], row["paths"]["full"]
+    return [
+        f"`{row['model']}`",
+        case_text(row),
+        *(f"{part:,.0f}" for path in (full, ours) for part in (path["seconds"]["median"], path["attack_seconds"])),
+        f"**{full['ratio']:.1f}**",
+        *(f"{100 * path['worst']:.1f}" for path in (full, ours)),
+        f"{100 * row['agreement']['full']['labels']:.1f} %",
     ]
 
 

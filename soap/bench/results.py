@@ -26,10 +26,10 @@ OURS, PLAIN, FOOLBOX, FP32 = "ours", "plain", "foolbox", "fp32"
 BenchRow = dict[str, Any]
 """The result of one benchmark as JSON.
 
-what: "purify", "attack" or "train". case: its settings, e.g. batch, T and grid size. paths: metrics of "ours", "plain",
-"foolbox", and in a bf16 row "fp32", which is ours in fp32. agreement: how the results of each other path compare with
-ours. floor: least operations, measured rate and their quotient; share: its seconds divided by ours. notes: what a
-reader must know about the numbers.
+what: "purify", "attack", "train" or "suite", which has no floor. case: its settings, e.g. batch and T. paths:
+metrics of "ours", "plain", "foolbox", in a bf16 row "fp32", which is ours in fp32, and in a row of the suite "full".
+agreement: how the results of each other path compare with ours. floor: least operations, measured rate and their
+quotient; share: its seconds divided by ours. notes: what a reader must know about the numbers.
 """
 
 

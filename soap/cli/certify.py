@@ -6,9 +6,8 @@ from rich.console import Group
 from rich.text import Text
 
 from soap.cli.console import Console, accuracy, command, table
-from soap.cli.options import ImageOptions, ModelName, RowsOptions, number, option
+from soap.cli.options import ImageOptions, ModelOptions, RowsOptions, number, option
 from soap.evaluation.certificates import certify
-from soap.recipes.trained_model import open_model
 
 CERTIFICATE_NOTE = "A lower bound: no Linf attack within eps lowers the certified accuracy."
 
@@ -17,7 +16,7 @@ CERTIFICATE_NOTE = "A lower bound: no Linf attack within eps lowers the certifie
 def certify_command(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     images: ImageOptions,
     eps: Annotated[float | None, option("X", "Linf radius.", default="that of the paper", parser=number)] = None,
     rows: RowsOptions,
@@ -27,7 +26,7 @@ def certify_command(
     For convolutional and fully connected networks without a purifier, or with purification by binarity. Networks that
     were not trained for it have a bound near zero.
     """
-    trained = open_model(model, device=console.device)
+    trained = model.open(console.device)
     data = images.load(trained)
     radius = trained.radius(data.name) if eps is None else eps
     rows.check()

@@ -22,13 +22,13 @@ from typing import Annotated, Any, Literal, Protocol
 
 import rich.box
 import rich.console
-import rich.progress
 import torch
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 
 from soap import report
 from soap._runtime import devices, distributed
+from soap._runtime.progress import progress_bar
 from soap.cli import EXIT_INTERRUPTED as EXIT_INTERRUPTED
 from soap.errors import InputError, SoapError
 from soap.results import Row
@@ -112,25 +112,7 @@ class Console:
     @contextmanager
     def progress(self) -> Iterator[ShowProgress]:
         """Progress bars on standard error, removed at the end; none with -q and none without a terminal."""
-        bar = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}", markup=False),
-            rich.progress.BarColumn(bar_width=10),
-            rich.progress.TaskProgressColumn(),
-            rich.progress.TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            rich.progress.TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
-            expand=True,  # the note gets the remaining width and is cut first
-            console=self.errors,
-            disable=self.silent or self.quiet or not self.errors.is_terminal,
-            transient=True,
-        )
-        tasks: dict[str, rich.progress.TaskID] = {}
-
-        def show(what: str, done: float, total: float | None, note: str = "") -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total, note=note)
-            bar.update(tasks[what], completed=done, total=total, note=note)
-
-        with bar:
+        with progress_bar(not self.silent and not self.quiet, self.errors) as show:
             yield show
 
 

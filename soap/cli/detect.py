@@ -7,19 +7,18 @@ from rich.console import Group
 from rich.text import Text
 
 from soap.cli.console import Console, command, percent, table
-from soap.cli.options import ImageOptions, ModelName, RowsOptions, completion, number, option
+from soap.cli.options import ImageOptions, ModelOptions, RowsOptions, completion, number, option
 from soap.defence import Defence
 from soap.detection_scores import SCORES
 from soap.evaluation.detection import DETECTION_NOTE, DetectionReport, evaluate_detection
 from soap.purifiers import SOAP
-from soap.recipes.trained_model import open_model
 
 
 @command("detect", example="soap detect mnist-cnn-dr --data mnist-mini --limit 100")
 def detect_command(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     images: ImageOptions,
     score: Annotated[str, option("NAME", f"{', '.join(SCORES)}.", autocompletion=completion(lambda: SCORES))] = "loss",
     eps: Annotated[
@@ -37,7 +36,7 @@ def detect_command(
     selective and orthogonal PGD. Thresholds give 1 % and 5 % false positives on the clean images. A clean image that is
     rejected counts as an error, as does an attacked one that is accepted and misclassified.
     """
-    trained = open_model(model, device=console.device)
+    trained = model.open(console.device)
     defence = Defence(trained.model, SOAP(trained.model))
     data = images.load(trained)
     rows.check()

@@ -15,14 +15,13 @@ from soap._files import atomic
 from soap._runtime import distributed
 from soap._runtime.isolation import preserved_random_state
 from soap.cli.console import EXIT_INTERRUPTED, Console, accuracy, command, percent, stop_on_signal, table
-from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, ModelName, attack_names, option
+from soap.cli.options import AttackOptions, DefenceOptions, ImageOptions, ModelOptions, attack_names, option
 from soap.cli.suite import SuiteOptions, run_suite
 from soap.errors import InputError
 from soap.evaluation import evaluate_transfer
 from soap.evaluation.transfer import wrapper_rows
 from soap.purifiers.purifier import ClassifierWrapper
 from soap.recipes.purifiers import SOAP_NAME, parse_radius, purifier_by_name
-from soap.recipes.trained_model import open_model
 from soap.report import UPPER_BOUND
 from soap.report.row_text import eps_text
 from soap.results import Row, Store
@@ -52,7 +51,7 @@ class TransferOptions:
 @command("evaluate", example="soap evaluate mnist-cnn-dr --data mnist-mini --limit 500 --attack pgd", shared=True)
 def evaluate_command(
     console: Console,
-    model: ModelName,
+    model: ModelOptions,
     suite: SuiteOptions,
     images: ImageOptions,
     measured: TransferOptions,
@@ -74,7 +73,7 @@ def evaluate_command(
         run_suite(console, model, suite, images, defence, settings)
         return
     results = measured.results or Path("runs/results.jsonl")
-    trained = open_model(model, device=console.device, gradient=defence.gradient)
+    trained = model.open(console.device, defence.gradient)
     network = trained.model
     names = defence.purifier or ([SOAP_NAME] if defence.eps_pfy or network.purifiable else [])
     radii = [parse_radius(text) for text in defence.eps_pfy] if defence.eps_pfy else [None]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from textwrap import shorten
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from rich.text import Text
 from soap import hub, recipes, zoo
 from soap._files import atomic
 from soap.cli.console import Console, accuracy, command, size, table
-from soap.cli.options import completion
+from soap.cli.options import ModuleName, completion
 from soap.recipes import generative
 from soap.report import UPPER_BOUND
 from soap.report.model_cards import HEADLINE_ATTACKS, ModelCard, PriorCard, read_model_card, read_prior_card
@@ -31,6 +32,7 @@ def models_command(
             autocompletion=completion(zoo.names, ".safetensors"),
         ),
     ] = None,
+    module: ModuleName = None,
 ) -> None:
     """List the bundled models with their results, or show one model's card.
 
@@ -45,7 +47,7 @@ def models_command(
         facts["purifier"] = f"--with {card.purifier}"
         console.result(asdict(card), f"{_aligned(facts)}\n\n{card.recipe.rstrip()}")
     else:
-        _print_card(console, model, read_model_card(model))
+        _print_card(console, model, read_model_card(model, module))
 
 
 def _print_list(console: Console) -> None:
@@ -74,7 +76,7 @@ def _tables(cards: Sequence[ModelCard], priors: Sequence[PriorCard]) -> list[Ren
         counts = sorted({row.n for row in rows if row})
         models.add_row(
             card.name,
-            f"{card.recipe.task or 'none'}\n{card.recipe.architecture}",
+            f"{card.trained.task or 'none'}\n{card.architecture}",
             f"{card.parameters:,}\n{size(card.bytes)}",
             *(accuracy(row).replace(" ", "\n", 1) for row in rows),
             ", ".join(f"{n:,}" for n in counts) or "-",
@@ -93,8 +95,9 @@ def _print_card(console: Console, given: str, card: ModelCard) -> None:
         "size": size(card.bytes),
         "sha256 of the file": atomic.sha256(card.path),
         "sha256 of the weights": card.weights_sha256,
-        "task": card.recipe.task or "none",
-        "network": card.recipe.architecture,
+        "task": card.trained.task or "none",
+        "network": card.architecture,
+        "classes": shorten(", ".join(card.trained.classes), 200),
         "parameters": f"{card.parameters:,}",
         **{METADATA_TITLES.get(key, key): value for key, value in card.metadata.items()},
     }
@@ -105,7 +108,8 @@ def _print_card(console: Console, given: str, card: ModelCard) -> None:
             purified = eps_text(row.defence) + gradient_text(row.defence)
             shown = (attack_text(row.attack), purified, accuracy(row), f"{row.n:,}", row.data)
             results.add_row(*shown, settings_text(row.attack))
-    console.result(card.details(), Group(Text(_aligned(facts)), results, Text(card.recipe.text.rstrip())))
+    recipe = Text(card.trained.recipe.text.rstrip() if card.trained.recipe else "")
+    console.result(card.details(), Group(Text(_aligned(facts)), results, recipe))
     if card.foreign_rows:
         rows_file = card.path.with_suffix(".jsonl")
         console.info(f"{card.foreign_rows} rows of {rows_file} were measured with other weights and are not shown.")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from soap import data, zoo
@@ -13,7 +14,7 @@ from soap.data import Dataset
 from soap.errors import InputError
 from soap.evaluation import PAPER
 from soap.recipes.purifiers import NAMES, parse_setting
-from soap.recipes.trained_model import TrainedModel
+from soap.recipes.trained_model import TrainedModel, open_model
 from soap.recipes.typed_options import parse_number
 from soap.results import Row, Store
 
@@ -66,6 +67,15 @@ ModelName = Annotated[
         autocompletion=completion(zoo.names, ".safetensors"),
     ),
 ]
+ModuleName = Annotated[
+    str | None,
+    option(
+        "PACKAGE:NAME",
+        "The function or class that returns your own network, for a MODEL file written by soap.fit; imported from "
+        "the current folder.",
+        default="the network of the recipe in the file",
+    ),
+]
 PICTURE_FILES: Any = typer.Argument(
     metavar="FILES...",
     help="Image files (PNG, JPEG, WebP, BMP), folders of them, or .npz files with x.",
@@ -98,6 +108,18 @@ Gradient = Annotated[
     str | None, option("NAME", "Label consistency only: paper, stop or exact.", default="that of the recipe")
 ]
 Precision = Annotated[str, option("NAME", "fp32, or bf16 for speed on a GPU.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which model, and whose network its weights belong to."""
+
+    model: ModelName
+    module: ModuleName = None
+
+    def open(self, device: torch.device | str, gradient: str | None = None) -> TrainedModel:
+        """The model on `device`."""
+        return open_model(self.model, device=device, gradient=gradient, module=self.module)
 
 
 @dataclass(frozen=True, kw_only=True)

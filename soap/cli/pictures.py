@@ -12,7 +12,7 @@ from soap.cli.console import Console, command, table
 from soap.cli.options import (
     PICTURE_FILES,
     AttackOptions,
-    ModelName,
+    ModelOptions,
     OutputOptions,
     Prior,
     PurifierOptions,
@@ -34,18 +34,20 @@ from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, SOAP_NAME, parse_rad
 
 
 @contextmanager
-def _working(console: Console, reading: ReadingOptions, *, force: bool = False) -> Iterator[PictureOptions]:
+def _working(
+    console: Console, reading: ReadingOptions, module: str | None, *, force: bool = False
+) -> Iterator[PictureOptions]:
     """Show progress while pictures are read, changed and written with these options."""
     shared: dict[str, Any] = {"seed": console.seed, "device": console.device, "batch_size": console.batch_size}
     with console.progress() as show:
-        yield PictureOptions(force=force, watch=show, **vars(reading), **shared)
+        yield PictureOptions(force=force, module=module, watch=show, **vars(reading), **shared)
 
 
 @command("predict", example="soap predict mnist-cnn-dr scan.png digits/ --resize --invert")
 def predict_command(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     files: Annotated[list[Path], PICTURE_FILES],
     purify: Annotated[
         bool | None,
@@ -62,8 +64,8 @@ def predict_command(
     and the auxiliary loss before and after. Colour is converted to grey or RGB as the model needs; the size only with
     --resize.
     """
-    with _working(console, reading) as options:
-        done = predict_pictures(model, files, options, purify=purify)
+    with _working(console, reading, model.module) as options:
+        done = predict_pictures(model.model, files, options, purify=purify)
     view = table("picture", "bare", "purified", "eps", "auxiliary loss", right=("eps",))
     if done.method is None:
         view = table("picture", "prediction")
@@ -85,7 +87,7 @@ def predict_command(
 def attack_command(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     files: Annotated[list[Path], PICTURE_FILES],
     output: OutputOptions,
     attack: Annotated[str, option("NAME", "fgsm, pgd, cw or df.", autocompletion=attack_names)] = "pgd",
@@ -107,9 +109,9 @@ def attack_command(
     .npz stays an .npz of floats. Predictions are those of the files as written. side-by-side.png shows the first
     pictures: input, adversarial picture, and the difference.
     """
-    with _working(console, reading, force=output.force) as options:
+    with _working(console, reading, model.module, force=output.force) as options:
         done = attack_pictures(
-            model, files, output.out, options, attack=attack, settings=settings.settings(), label=label
+            model.model, files, output.out, options, attack=attack, settings=settings.settings(), label=label
         )
     view = table("picture", "true class", "input", "attacked", "Linf", "L2", "written to", right=("Linf", "L2"))
     for one in done.images:
@@ -125,7 +127,7 @@ def attack_command(
 def purify_command(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     output: OutputOptions,
     files: Annotated[list[Path] | None, PICTURE_FILES] = None,
     purifier: Annotated[
@@ -157,18 +159,18 @@ def purify_command(
             instead = f"try `soap evaluate MODEL --purifier {purifier}`"
             instead = "omit --with and name a model" if purifier == SOAP_NAME else instead
             raise InputError(f"--with {purifier} needs a classifier; {instead}, or use {' or '.join(BY_PRIOR)}.")
-        if model in zoo.names() and not Path(model).exists():
-            raise InputError(f"--with {purifier} uses no classifier, so {model} is read as a file; remove it.")
-        pictures = [Path(model), *pictures]
+        if model.model in zoo.names() and not Path(model.model).exists():
+            raise InputError(f"--with {purifier} uses no classifier, so {model.model} is read as a file; remove it.")
+        pictures = [Path(model.model), *pictures]
     elif prior is not None:
         raise InputError("--prior is the generative model of --with; add --with, or omit --prior.")
     elif not pictures:
-        raise InputError(f"no pictures; name FILES after the model {model}, or add --with defense-gan.")
+        raise InputError(f"no pictures; name FILES after the model {model.model}, or add --with defense-gan.")
     given = {"eps": None if eps_pfy is None else parse_radius(eps_pfy), **vars(settings)}
     chosen = {key: value for key, value in given.items() if value is not None}
-    with _working(console, reading, force=output.force) as options:
+    with _working(console, reading, model.module, force=output.force) as options:
         done = purify_pictures(
-            model if purifier is None else None,
+            model.model if purifier is None else None,
             pictures,
             output.out,
             options,

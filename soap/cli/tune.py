@@ -9,10 +9,9 @@ from rich.text import Text
 
 from soap._files import atomic
 from soap.cli.console import Console, command, percent, table
-from soap.cli.options import DataOptions, ModelName, number, option
+from soap.cli.options import DataOptions, ModelOptions, number, option
 from soap.evaluation.tuning import Tuning
 from soap.evaluation.tuning import tune as find_settings
-from soap.recipes.trained_model import open_model
 from soap.report import UPPER_BOUND
 from soap.report.result_json import tuning_json
 
@@ -21,7 +20,7 @@ from soap.report.result_json import tuning_json
 def tune_command(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     images: DataOptions,
     split: Annotated[str, option("NAME", "train or test; do not tune on the images you test on.")] = "train",
     eps: Annotated[
@@ -45,7 +44,7 @@ def tune_command(
     """
     from soap.report.tuning_curve import save  # imported here because matplotlib is slow to import
 
-    trained = open_model(model, device=console.device)
+    trained = model.open(console.device)
     trained.model.auxiliary  # noqa: B018  # raises before the work if the model has no task
     folder = out or Path("runs") / f"tune-{trained.model.name}"
     atomic.check_writable(folder)

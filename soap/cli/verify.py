@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.text import Text
 
 from soap.cli.console import EXIT_INTERRUPTED, Console, command, stop_on_signal, table
-from soap.cli.options import DataOptions, RunName, option
+from soap.cli.options import DataOptions, ModuleName, RunName, option
 from soap.errors import InputError
 from soap.evaluation.plan import suite_defence_spec
 from soap.evaluation.run_folder import open_run
@@ -30,6 +30,7 @@ def verify_command(
     model: Annotated[
         str | None, option("NAME", "A bundled model, or the path of a .safetensors file, if that of the run has moved.")
     ] = None,
+    module: ModuleName = None,
     images: DataOptions,
 ) -> None:
     """Score the stored images of a run again, and print whether its report holds.
@@ -41,7 +42,7 @@ def verify_command(
     folder = open_run(run)
     request = read_request(folder, model=model, data=images.data)
     with python_advice(folder, f"soap.evaluation.verify_run(defence, data, {str(run)!r})"):
-        defence = request.defence(console.device)
+        defence = request.defence(console.device, module)
         data = request.images(images.data_root, folder.plan()["classes"]).to(console.device)
         stated = defence_from_json(folder.plan()["target"]["defence"])
         if folder.read_fact(COMMAND_FACT) is None and suite_defence_spec(defence) != stated:

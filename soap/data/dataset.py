@@ -56,7 +56,7 @@ class Dataset:
         if low < 0 or high >= len(self.classes):
             raise InputError(
                 f"{self.name}: labels run from {low} to {high}; expected 0 to {len(self.classes) - 1}, "
-                f"one for each of the {len(self.classes)} classes."
+                f"one for each of the {len(self.classes)} classes.{validate.from_one(low, high, len(self.classes))}"
             )
 
     def __len__(self) -> int:
@@ -90,9 +90,10 @@ class Dataset:
         if count == len(names) or (count < len(names) and self.classes == tuple(map(str, range(count)))):
             return self
         few = ", ".join(self.classes[:5]) + (" ..." if count > 5 else "")
+        hint = validate.from_one(int(self.y.min()), count - 1, len(names))
         raise InputError(
             f"{self.name} has {count} classes ({few}), but the model's {len(names)} are {', '.join(names[:5])}"
-            f"{' ...' if len(names) > 5 else ''}; rename the classes (the folders) to match."
+            f"{' ...' if len(names) > 5 else ''}; rename the classes (the folders) to match.{hint}"
         )
 
     def take(self, n: int | None) -> "Dataset":

@@ -1,8 +1,9 @@
 """Run the attempts of a plan on every batch; each batch is written as soon as it is done.
 
 Each protocol starts from all images that the defence classifies correctly when clean; each attempt of a protocol
-attacks the images that survived the earlier ones. Attacked images are classified again by the whole defence and by the
-bare classifier, so the result does not rely on what an attack reports.
+attacks the images that survived the earlier ones; in the headline mode, the earlier ones of all protocols. Attacked
+images are classified again by the whole defence and by the bare classifier, so the result does not rely on what an
+attack reports.
 """
 
 import time
@@ -15,6 +16,7 @@ import numpy as np
 from soap._runtime import distributed, seeding
 from soap.attacks import Attack
 from soap.defence import Defence
+from soap.evaluation.cascade import ORDER_FACT, learned_order
 from soap.evaluation.labels import PredictedLabels, predicted_labels
 from soap.evaluation.paired import Mask
 from soap.evaluation.plan import PlannedRun
@@ -38,6 +40,8 @@ def run_attempts(
     on earlier ones of the same batch only. They need a common folder and a `stop` that is the same in all of them.
     """
     builder = SummaryBuilder(folder.begin(run.content), run.data)
+    if run.headline and not _learn_order(run, folder, stop):
+        return None
     here, numbers = distributed.processes(), folder.batch_numbers()
     first, end = numbers.start * run.batch_size, min(numbers.stop * run.batch_size, len(run.data))
     for _, attempt, number in folder.batch_names():
@@ -46,17 +50,41 @@ def run_attempts(
             return None
         if turn != here.rank:
             continue
-        batch = folder.read_batch(attempt, number)
-        if batch is None:
-            batch = _new_batch(run, attempt, number, builder.wanted(attempt, number))
-            folder.write_batch(attempt, number, batch)
-        builder.add(attempt, number, batch)
+        _add_batch(run, folder, builder, attempt, number)
         planned = None if attempt is None else run.attempts[attempt]
         name = "clean images" if planned is None else f"{planned.protocol}, {planned.name}"
         watch(name, min((number + here.world_size) * run.batch_size, end) - first, end - first)
     if not here.is_distributed:
         return builder.summary()
     return None if stop() else read_summary(folder, run.data)  # `stop` waits for the batches of the other processes
+
+
+def _learn_order(run: PlannedRun, folder: RunFolder, stop: Callable[[], bool]) -> bool:
+    """Attack the first batch in the plan's order, and store the order for the others; False after a stop.
+
+    The first process does it, and each shard for itself, so that the order is the same in all of them.
+    """
+    if folder.read_fact(ORDER_FACT) is not None:
+        return True
+    here, builder = distributed.processes(), SummaryBuilder(folder.plan(), run.data)
+    for attempt in (None, *folder.plan()["cascade"]):
+        if stop():  # in all processes, so none is ahead of the first
+            return False
+        if here.is_main:
+            _add_batch(run, folder, builder, attempt, 0)
+    if here.is_main:
+        folder.write_fact(ORDER_FACT, {"attempts": learned_order(run.attempts, builder.broken)})
+    here.barrier()
+    return True
+
+
+def _add_batch(run: PlannedRun, folder: RunFolder, builder: SummaryBuilder, attempt: int | None, number: int) -> None:
+    """Add a batch of the folder to the results; make and write it where it is missing."""
+    batch = folder.read_batch(attempt, number)
+    if batch is None:
+        batch = _new_batch(run, attempt, number, builder.wanted(attempt, number))
+        folder.write_batch(attempt, number, batch)
+    builder.add(attempt, number, batch)
 
 
 def seeded(attack: Attack, seed: int) -> Attack:

@@ -56,6 +56,7 @@ def certify(
     network.
     """
     validate.positive("eps", eps)
+    validate.radius(eps)
     validate.inputs(data.x, model)
     binary = isinstance(model.task, Binarity)
     if model.task is not None and not binary:

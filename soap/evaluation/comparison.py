@@ -83,8 +83,8 @@ def compare_runs(
         a=one,
         b=other,
         lines=[_compared(one.verdict, other.verdict, *pair, same_attacks=same[pair[0].protocol]) for pair in pairs],
-        missing_in_a=tuple(name for name in others if name not in mine),
-        missing_in_b=tuple(name for name in mine if name not in others),
+        missing_in_a=tuple(name for name in other.summary.done if name not in one.summary.done),
+        missing_in_b=tuple(name for name in one.summary.done if name not in other.summary.done),
     )
 
 

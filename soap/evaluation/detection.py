@@ -124,6 +124,7 @@ def evaluate_detection(
     long. seed: of a defence that draws random numbers.
     """
     validate.positive("eps", eps)
+    validate.radius(eps)
     validate.at_least("batch_size", batch_size, 1)
     validate.inputs(data.x, defence)
     for name in attacks:

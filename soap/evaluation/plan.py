@@ -15,7 +15,8 @@ from soap.attacks import Attack
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.defence import DEFENDED, Defence
-from soap.errors import InputError, unknown
+from soap.errors import InputError
+from soap.evaluation.cascade import first_order
 from soap.evaluation.protocols import (
     AUTOATTACK_NORMS,
     CLASSIFIER,
@@ -78,6 +79,7 @@ class PlannedRun:
     probe: whether the defence is random and its gradient exact. draws: how often a random defence classifies each
     attacked image, once to select the worst and once to report.
     shard: (i, n) for part i of n, counted from 0; the data are still those of the whole run.
+    headline: whether the attempts are one cascade, see `soap.evaluation.cascade`.
     """
 
     defence: Defence
@@ -90,12 +92,18 @@ class PlannedRun:
     batch_size: int = SUITE_BATCH
     seed: int = 0
     shard: tuple[int, int] | None = None
+    headline: bool = False
 
     def __post_init__(self) -> None:
         validate.at_least("batch_size", self.batch_size, 1)
         validate.at_least("draws", self.draws, 2)
         if self.shard is not None:
             check_shard(self.shard, -(-len(self.data) // self.batch_size))
+        if self.headline and self.random:
+            raise InputError(
+                f"headline: {self.defence.name} is random, so one success does not break an image, and a cascade would "
+                "leave out attacks that lower its accuracy; run the suite without headline."
+            )
 
     @property
     def random(self) -> bool:
@@ -160,6 +168,7 @@ class PlannedRun:
             "seed": self.seed,
             "weights_sha256": provenance.weights_sha256,
             "provenance": asdict(provenance),
+            **({"cascade": first_order(self.attempts)} if self.headline else {}),
             **({} if self.shard is None else {"shard": {"index": self.shard[0], "count": self.shard[1]}}),
         }
 
@@ -256,7 +265,9 @@ def protocols(suite: str) -> tuple[str, ...]:
     """The protocols of a suite, in the order in which they run."""
     known = {**SUITES, **{name: (name,) for name in PROTOCOLS}}
     if suite not in known:
-        raise unknown("suite", suite, known)
+        raise InputError(
+            f"unknown suite {suite!r}; expected {' or '.join(SUITES)}, or one protocol: {', '.join(PROTOCOLS)}."
+        )
     return known[suite]
 
 

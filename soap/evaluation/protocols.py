@@ -20,6 +20,7 @@ from soap.attacks import (
     Square,
     StolenCopy,
 )
+from soap.attacks.losses import TARGETED
 from soap.balls import BALLS
 from soap.defence import BARE, DEFENDED, Defence
 from soap.errors import InputError
@@ -66,6 +67,9 @@ FEW_DRAWS = 4
 MORE_DRAWS = (2, 4)
 """Multiples of the last number of draws that follow: twice always, four times where twice lowered accuracy."""
 
+AUTOATTACK_PASSES = 2 * (1 + 9 + 9) * 100 + 5000
+"""Passes of AutoAttack on an image that it does not break: APGD, targeted APGD and FAB for 9 classes, and Square."""
+
 HALF_A_POINT = 0.005
 """Change of accuracy below which more effort does not count."""
 
@@ -83,6 +87,7 @@ class Threat:
     def __post_init__(self) -> None:
         validate.positive("eps", self.eps)
         validate.choice("norm", self.norm, tuple(BALLS))
+        validate.radius(self.eps, self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +154,21 @@ class Attempt:
         if random and self.draws == 1 and (self.rule != BARE or not defence.purifies):
             return MeanOverDraws(model, 1)
         return model
+
+    @property
+    def passes(self) -> int:
+        """Forward and backward passes, about, for an image that the attack does not break; 1 for a user's attack."""
+        attack = self.attack
+        if self.protocol == EXTRA:
+            return 1
+        if isinstance(attack, AutoAttack):
+            return AUTOATTACK_PASSES
+        runs = getattr(attack, "restarts", 1)
+        if isinstance(attack, APGD) and attack.loss in TARGETED:
+            runs *= attack.targets
+        return sum(
+            [2 * runs * getattr(attack, "steps", 0), getattr(attack, "queries", 0), getattr(attack, "draws", 0)], 1
+        )
 
     @property
     def step(self) -> AttackStep:

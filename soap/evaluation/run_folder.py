@@ -17,7 +17,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from soap._files.records import fits
 from soap.data import Dataset
 from soap.data.npz import read_arrays
 from soap.errors import FileError, InputError
+from soap.evaluation.cascade import ORDER_FACT
 from soap.results import defence_from_json, provenance_from_json
 
 PLAN, ROWS, FINGERPRINTS = "run.json", "rows.jsonl", "seal.json"
@@ -107,7 +108,7 @@ class RunFolder:
         if not (self.path / PLAN).exists():
             checksums.write_json(self.path / PLAN, {"schema": SCHEMA, **plan})
         there = self.plan()
-        for key, wanted in {"shard": None, **json.loads(json.dumps(plan))}.items():
+        for key, wanted in {"shard": None, "cascade": None, **json.loads(json.dumps(plan))}.items():
             if key != "provenance" and there.get(key) != wanted:
                 raise InputError(
                     f"{self.path} holds another run: its {key} is {there.get(key)!r:.80}, expected {wanted!r:.80}. "
@@ -182,10 +183,26 @@ class RunFolder:
         return range(batches) if part is None else shard_batches(batches, part["index"], part["count"])
 
     def batch_names(self) -> Iterator[tuple[str, int | None, int]]:
-        """(name, attempt, number) of every batch of the plan, clean images first (attempt None)."""
-        for attempt in (None, *range(len(self.plan()["attempts"]))):
-            for number in self.batch_numbers():
-                yield batch_name(attempt, number), attempt, number
+        """(name, attempt, number) of every batch in the order of the run, clean images first (attempt None)."""
+        order, numbers = self.plan().get("cascade"), self.batch_numbers()
+        yield from _named((None,), numbers)
+        if order is None:
+            yield from _named(range(len(self.plan()["attempts"])), numbers)
+            return
+        has_first = int(numbers.start == 0)
+        yield from _named(order, numbers[:has_first])
+        yield from _named(self._learned_order() or order, numbers[has_first:])
+
+    def _learned_order(self) -> list[int]:
+        """The order of the attempts of a cascade on all batches but the first; empty before it is known."""
+        found = self.read_fact(ORDER_FACT)
+        if found is None:
+            return []
+        order: Any = found.get("attempts")
+        if not _is_order(order, len(self.plan()["attempts"])):
+            place = self.path / "facts" / f"{ORDER_FACT}.json"
+            raise FileError(f"{place}: it does not name every attempt once; remove it and run the suite again.")
+        return list(order)
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
         path = self.path / name
@@ -198,6 +215,12 @@ class RunFolder:
 def shard_batches(batches: int, index: int, count: int) -> range:
     """The batches of one of `count` shards, counted from 0: contiguous parts whose sizes differ by at most one."""
     return range(index * batches // count, (index + 1) * batches // count)
+
+
+def _named(attempts: Iterable[int | None], numbers: range) -> Iterator[tuple[str, int | None, int]]:
+    for attempt in attempts:
+        for number in numbers:
+            yield batch_name(attempt, number), attempt, number
 
 
 def batch_name(attempt: int | None, number: int) -> str:
@@ -267,6 +290,8 @@ def _invalid_entry(plan: Mapping[str, Any]) -> str:
             return path
     if plan["batch_size"] < 1 or plan["data"]["n"] < 1:
         return "batch_size" if plan["batch_size"] < 1 else "data.n"
+    if "cascade" in plan and not _is_order(plan["cascade"], len(plan["attempts"])):
+        return "cascade"
     if "shard" in plan and not _valid_shard(plan["shard"]):
         return "shard"
     try:
@@ -275,6 +300,11 @@ def _invalid_entry(plan: Mapping[str, Any]) -> str:
     except (TypeError, ValueError) as error:
         return f"target.defence or provenance ({error})"
     return ""
+
+
+def _is_order(order: Any, count: int) -> bool:
+    """Whether the numbers of `count` attempts are in `order`, each once."""
+    return fits(order, list) and sorted(map(repr, order)) == sorted(map(repr, range(count)))
 
 
 def _valid_shard(shard: Any) -> bool:

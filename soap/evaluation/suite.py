@@ -10,6 +10,7 @@ from typing import Any
 
 from soap._files import atomic
 from soap._runtime import devices, distributed
+from soap._runtime.progress import progress_bar
 from soap.attacks import Attack
 from soap.data import Dataset
 from soap.defence import Defence
@@ -132,8 +133,10 @@ def evaluate(
     batch_size: int | None = None,
     seed: int = 0,
     shard: tuple[int, int] | None = None,
+    headline: bool = False,
     note: Mapping[str, object] | None = None,
-    watch: Watch = lambda what, done, total: None,
+    progress: bool = True,
+    watch: Watch | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Report | AttackedShard | None:
     """Measure the accuracy of a defence under attack on all images of `data`; None after a stop.
@@ -146,31 +149,43 @@ def evaluate(
     suite 30. queries: of each attack without gradients; 1000, quick 100. restarts: of the adaptive attacks; 3, quick 1.
     draws: of a random defence, over which the adaptive attacks average in the end; 16, quick 8; twice as many follow,
     and four times where accuracy still falls. With less the verdict is at best CHECKS WARNED. extra_attacks: run on the
-    defence, seen through its strongest gradient rule. note: kept in the folder, e.g. the command.
+    defence, seen through its strongest gradient rule. note: kept in the folder, e.g. the command. progress: show a bar
+    in terminals and notebooks, unless `watch` is given.
 
     Whether the defence is random and whether its gradient is exact is found by trying. The accuracy of a random defence
     is the mean over fresh draws.
 
     shard: (i, n) attacks only part i of n of the batches of images, counted from 0, and returns an `AttackedShard`.
     After `merge_runs` the same call without `shard`, with the merged folder as `out`, returns the report.
+
+    headline: attack each image only until an attack of any protocol breaks it. The worst case is that of the full
+    suite in less time; there are no results for single protocols, and the verdict is at best CHECKS WARNED. For
+    deterministic defences.
     """
     if attacks is not None:
-        if shard is not None:
-            raise InputError("shard divides the run of a suite; omit it with attacks=..., or omit attacks.")
+        if shard is not None or headline:
+            what = "headline is a mode of" if headline else "shard divides the run of"
+            raise InputError(f"{what} a suite; omit it with attacks=..., or omit attacks.")
         store, size = None if out is None else Store(Path(out)), TRANSFER_BATCH if batch_size is None else batch_size
-        return _evaluate_attacks(
-            defence, data, attacks, store=store, batch_size=size, seed=seed, watch=watch, stop=stop
-        )
+        with progress_bar(progress and watch is None) as show:
+            return _evaluate_attacks(
+                defence, data, attacks, store=store, batch_size=size, seed=seed, watch=watch or show, stop=stop
+            )
+    if headline and suite != "full":
+        raise InputError(f"headline is a mode of the suite 'full', got suite={suite!r}; omit headline, or suite.")
     if eps is None or out is None:
         missing = "eps, the radius of the attacks" if eps is None else "out, the folder of the run"
         raise InputError(f"suite {suite!r} needs {missing}; or give attacks={{'pgd': ...}} for the transfer protocol.")
     effort = default_effort(suite).changed(steps=steps, queries=queries, restarts=restarts, draws=draws)
     size = SUITE_BATCH if batch_size is None else batch_size
     threat = Threat(eps=eps, norm=norm)
-    run = plan_run(defence, data, threat, suite, effort, extra_attacks, batch_size=size, seed=seed, shard=shard)
+    run = plan_run(
+        defence, data, threat, suite, effort, extra_attacks, batch_size=size, seed=seed, shard=shard, headline=headline
+    )
     folder = RunFolder(Path(out))
     _begin(run, folder, note)
-    return _run_suite(run, folder, watch, stop)
+    with progress_bar(progress and watch is None) as show:
+        return _run_suite(run, folder, watch or show, stop)
 
 
 def _begin(run: PlannedRun, folder: RunFolder, note: Mapping[str, object] | None) -> None:

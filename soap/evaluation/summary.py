@@ -7,7 +7,7 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -132,6 +132,7 @@ class Reach:
 class Summary:
     """The results of a run. plan: its run.json. protocols: those that are complete, in order. worst: over all of them.
 
+    done: names of the complete protocols. In the headline mode `protocols` is empty: none has a result of its own.
     reach: of all attacked images. fingerprints: of the batches, by name. broken: by attempt, attacked images and how
     many of them were misclassified. first_breaks: by image, the first (attempt, number, place) that broke it.
     clean_rows: image numbers of the clean batches, in the order in which they were read. clean_labels: of the defence.
@@ -142,6 +143,7 @@ class Summary:
     clean: ProtocolResult
     protocols: tuple[ProtocolResult, ...]
     worst: ProtocolResult
+    done: tuple[str, ...] = ()
     reach: Reach = field(default_factory=Reach)
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     broken: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -154,6 +156,16 @@ class Summary:
         """The result of a protocol; None where it did not run."""
         return next((one for one in self.protocols if one.protocol == name), None)
 
+    @property
+    def headline(self) -> bool:
+        """Whether the attempts were one cascade, see `soap.evaluation.cascade`."""
+        return self.plan.get("cascade") is not None
+
+    def first_broken_by(self, protocols: Collection[str]) -> list[int]:
+        """The images that these protocols were the first to break."""
+        attempts = self.plan["attempts"]
+        return [row for row, (each, *_) in self.first_breaks.items() if attempts[each]["protocol"] in protocols]
+
 
 class SummaryBuilder:
     """Collects the batches of a run, in the order of its plan, into a `Summary`."""
@@ -162,6 +174,7 @@ class SummaryBuilder:
         n, self.draws = len(data), int(plan["draws"])
         self.plan, self.x, self.y = plan, data.x.cpu().numpy(), data.y.cpu().numpy()
         self.batches = -(-n // int(plan["batch_size"]))
+        self.cascade = plan.get("cascade") is not None
         self.clean = ProtocolState(
             survived=np.zeros(n, bool),
             moved=np.zeros(n, bool),
@@ -215,8 +228,9 @@ class SummaryBuilder:
     def wanted(self, attempt: int | None, number: int) -> Mask:
         """The images that an attempt attacks in a batch: all for None, else those that its protocol has not broken.
 
-        The protocol on the classifier attacks the images that no earlier point made the classifier misclassify. An
-        attempt `unless_converged` attacks none where the attempt before it lowered accuracy by less than half a point.
+        In the headline mode, those that no protocol has broken. The protocol on the classifier attacks the images that
+        no earlier point made the classifier misclassify. An attempt `unless_converged` attacks none where the attempt
+        before it lowered accuracy by less than half a point.
         """
         batch = np.zeros(len(self.y), bool)
         first, size = number * int(self.plan["batch_size"]), int(self.plan["batch_size"])
@@ -228,6 +242,9 @@ class SummaryBuilder:
             return np.zeros_like(batch)
         if one["protocol"] == CLASSIFIER:
             return batch & self.classifier_survived
+        if self.cascade:
+            batch[list(self.first_breaks)] = False
+            return batch & self.clean.survived
         return batch & self.states.get(one["protocol"], self.clean).survived
 
     def summary(self) -> Summary:
@@ -256,7 +273,8 @@ class SummaryBuilder:
         return Summary(
             plan=self.plan,
             clean=self._result(CLEAN, self.clean),
-            protocols=tuple(self._result(name, one) for name, one in complete.items()),
+            protocols=() if self.cascade else tuple(self._result(name, one) for name, one in complete.items()),
+            done=tuple(complete),
             worst=self._result(WORST, worst),
             reach=self.reach,
             fingerprints=self.fingerprints,

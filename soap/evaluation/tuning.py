@@ -18,6 +18,7 @@ import torch
 from soap import validate
 from soap._files import atomic
 from soap._runtime.isolation import isolated
+from soap._runtime.progress import progress_bar
 from soap.attacks import PGD
 from soap.auxiliary import JointModel, Purification
 from soap.data import Dataset
@@ -119,16 +120,18 @@ def tune(
     limit: int | None = None,
     batch_size: int = 100,
     seed: int = 0,
-    watch: Watch = lambda what, done, total: None,
+    progress: bool = True,
+    watch: Watch | None = None,
 ) -> Tuning:
     """Try every gamma (a share of `eps`) with every T on images of `data` under PGD of radius `eps`.
 
     limit: number of images, drawn by `seed` because a user's data may be ordered by class; None for all. The model is
     not changed: assign `model.purification = tune(...).purification` to use the choice. The attack is that of the
     transfer protocol, 20 steps on the bare classifier, and the choice is made on the same images, so the accuracies are
-    upper bounds.
+    upper bounds. progress: show a bar in terminals and notebooks, unless `watch` is given.
     """
     validate.positive("eps", eps)
+    validate.radius(eps)
     validate.at_least("batch_size", batch_size, 1)
     for gamma in gammas:
         validate.positive("gamma", gamma)
@@ -158,25 +161,26 @@ def tune(
         return torch.cat(losses, 1), torch.cat(correct, 1)
 
     candidates = []
-    for place, (gamma, number) in enumerate(pairs, 1):
-        clean, attacked = by_radius(data.x, gamma, number), by_radius(x_adv, gamma, number)
-        curve = attacked[0].mean(1).tolist()
-        bend = elbow(radii, curve)
-        grid = tuple(radius for radius in radii if radius <= LARGEST_PER_ELBOW * bend * (1 + 1e-9))
-        made = Candidate(
-            step_size=gamma,
-            steps=number,
-            clean=tuple(clean[0].mean(1).tolist()),
-            attacked=tuple(curve),
-            elbow=bend,
-            grid=grid,
-            clean_accuracy=_accuracy(*clean, len(grid)),
-            attacked_accuracy=_accuracy(*attacked, len(grid)),
-        )
-        candidates.append(made)
-        if place == 1:  # radius 0 leaves the images as they are
-            bare_clean, bare_attacked = _accuracy(*clean, 1), _accuracy(*attacked, 1)
-        watch("gamma and T", place * len(data), len(pairs) * len(data))
+    with progress_bar(progress and watch is None) as show:
+        for place, (gamma, number) in enumerate(pairs, 1):
+            clean, attacked = by_radius(data.x, gamma, number), by_radius(x_adv, gamma, number)
+            curve = attacked[0].mean(1).tolist()
+            bend = elbow(radii, curve)
+            grid = tuple(radius for radius in radii if radius <= LARGEST_PER_ELBOW * bend * (1 + 1e-9))
+            made = Candidate(
+                step_size=gamma,
+                steps=number,
+                clean=tuple(clean[0].mean(1).tolist()),
+                attacked=tuple(curve),
+                elbow=bend,
+                grid=grid,
+                clean_accuracy=_accuracy(*clean, len(grid)),
+                attacked_accuracy=_accuracy(*attacked, len(grid)),
+            )
+            candidates.append(made)
+            if place == 1:  # radius 0 leaves the images as they are
+                bare_clean, bare_attacked = _accuracy(*clean, 1), _accuracy(*attacked, 1)
+            (watch or show)("gamma and T", place * len(data), len(pairs) * len(data))
     return Tuning(
         model=model.name,
         data=data.name,

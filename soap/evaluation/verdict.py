@@ -7,6 +7,7 @@ of a run keep all results.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from soap.evaluation.cascade import HEADLINE_NOTE
 from soap.evaluation.checks import FAIL, NOT_RUN, WARN, Finding
 from soap.evaluation.plan import NOT_APPLICABLE
 from soap.evaluation.protocols import QUERIES_ONLY, RELAXED, THROUGH_PURIFIER
@@ -54,20 +55,23 @@ class RobustnessVerdict:
 
 
 def judge(findings: Sequence[Finding], summary: Summary) -> RobustnessVerdict:
-    """CHECKS PASSED where every check passes and the suite is complete; INVALID where any fails."""
+    """CHECKS PASSED where every check passes and the suite is complete; INVALID where any fails.
+
+    A run in the headline mode has CHECKS WARNED at best: its checks see fewer images, and no protocol alone.
+    """
     graded = {state: [_reason(one) for one in findings if one.state == state] for state in (FAIL, WARN, NOT_RUN)}
     missing = [f"{protocol} was not run" for protocol in missing_protocols(summary)]
     if graded[FAIL]:
         return RobustnessVerdict(name=INVALID, reasons=tuple(graded[FAIL]))
-    reasons = (*graded[WARN], *missing, *graded[NOT_RUN])
+    mode = [HEADLINE_NOTE] * summary.headline
+    reasons = (*graded[WARN], *missing, *mode, *graded[NOT_RUN])
     return RobustnessVerdict(name=WARNED if reasons else PASSED, reasons=reasons)
 
 
 def missing_protocols(summary: Summary) -> list[str]:
     """Needed protocols that did not run on all images, except those that cannot apply to the defence."""
     why = summary.plan["left_out"]
-    done = {line.protocol for line in summary.protocols}
-    return [name for name in NEEDED if name not in done and why.get(name) not in NOT_APPLICABLE]
+    return [name for name in NEEDED if name not in summary.done and why.get(name) not in NOT_APPLICABLE]
 
 
 def headline(summary: Summary, verdict: RobustnessVerdict) -> str:

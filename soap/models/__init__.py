@@ -17,6 +17,7 @@ from soap.models.classifiers import (
 )
 from soap.models.ddpm import DDPM
 from soap.models.image_networks import Autoencoder, Critic, Generator
+from soap.models.logits_adapter import LogitsAdapter
 
 ARCHITECTURES: dict[str, Callable[..., Network]] = {
     "fcn": fcn,
@@ -41,6 +42,7 @@ __all__ = [
     "Autoencoder",
     "Critic",
     "Generator",
+    "LogitsAdapter",
     "Network",
     "Normalise",
     "build",

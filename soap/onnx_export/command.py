@@ -11,7 +11,7 @@ from rich.text import Text
 from soap import data as library
 from soap._files import atomic
 from soap.cli.console import Console, command, percent, size, table
-from soap.cli.options import DataOptions, Gradient, ModelName, PurifierOptions, option
+from soap.cli.options import DataOptions, Gradient, ModelOptions, PurifierOptions, option
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.onnx_export.checking import MIN_AGREEMENT, PartAgreement, check_attacked_images
@@ -19,7 +19,7 @@ from soap.onnx_export.onnx_files import DEFAULT_OPSET, OPSETS, PARTS
 from soap.onnx_export.onnx_files import export as write_onnx
 from soap.onnx_export.triton import write_triton_repository
 from soap.recipes.purifiers import parse_radius
-from soap.recipes.trained_model import TrainedModel, open_model
+from soap.recipes.trained_model import TrainedModel
 
 EXIT_DISAGREES = 1
 
@@ -46,7 +46,7 @@ class CheckOptions(DataOptions):
 def export(
     console: Console,
     *,
-    model: ModelName,
+    model: ModelOptions,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the files.")],
     part: Annotated[
         list[str] | None,
@@ -79,7 +79,7 @@ def export(
     for name, value in (("--data", checking.data), ("--results", checking.results)):
         if value is not None and not checking.check:
             raise InputError(f"{name} needs --check; add it.")
-    trained = open_model(model, gradient=gradient)
+    trained = model.open("cpu", gradient)
     for folder in (out, triton or out):
         atomic.check_writable(folder)
     images = _check_images(console, trained, checking) if checking.check else None
@@ -117,10 +117,10 @@ def export(
 def _check_images(console: Console, trained: TrainedModel, options: CheckOptions) -> Dataset:
     """The given test images, else those of the recipe, else their bundled subset."""
     present = {one.name for one in library.status(options.data_root) if one.present}
-    name = options.data or trained.recipe.data
+    name = trained.data_name(options.data)
     if options.data is None and name in BUNDLED_SUBSETS and name not in present:
         name = BUNDLED_SUBSETS[name]
-        console.info(f"{trained.recipe.data} is not present, so {name} is used.")
+        console.info(f"{trained.data} is not present, so {name} is used.")
     return library.load(name, "test", root=options.data_root).take(options.limit)
 
 

@@ -93,6 +93,7 @@ class SOAP(DescentPurifier):
             if eps == "min-aux-batch" and max_memory is not None:
                 raise InputError("eps='min-aux-batch' needs the whole batch at once; remove max_memory.")
         else:
+            validate.radius(eps, bounds=bounds)
             grid = (eps,)
         validate.choice("precision", precision, devices.PRECISIONS)
         own = model.purification

@@ -1,5 +1,7 @@
 """Build the joint model of a recipe, and train the model of a recipe into a folder."""
 
+import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +21,7 @@ from soap.data import Dataset
 from soap.errors import InputError, unknown
 from soap.models import DECODERS, Network
 from soap.recipes import generative
-from soap.recipes.recipe import GenerativeRecipe, Recipe
+from soap.recipes.recipe import GenerativeRecipe, Recipe, class_names, revised
 from soap.recipes.typed_options import build_errors, call_typed, check_types
 from soap.training import Trained, train, train_generative
 
@@ -83,10 +85,17 @@ def make(
 ) -> Trained:
     """Train the recipe's model on `images`; write the files of `soap.training` and recipe.toml to `out`.
 
-    The recipe's text and the precision are stored inside the weights.
+    The network gets as many classes as `images`. The recipe's text, the precision and the names of the classes are
+    stored inside the weights.
     """
+    facts: dict[str, str] = {}
+    if isinstance(recipe, Recipe):
+        recipe = _with_classes(recipe, images)
+        if images.classes != class_names(recipe, len(images.classes)):
+            facts["classes"] = json.dumps(images.classes)
     options: dict[str, Any] = {"device": device, "precision": precision, "compiled": compiled, "resume": resume}
-    options |= {"out": out, "watch": watch, "stop": stop, "metadata": {"recipe": recipe.text, "precision": precision}}
+    facts |= {"recipe": recipe.text, "precision": precision}
+    options |= {"out": out, "watch": watch, "stop": stop, "metadata": facts}
     with compile_errors(compiled):
         if isinstance(recipe, GenerativeRecipe):
             done = train_generative(generative.objective(recipe, device), images, recipe.training, **options)
@@ -96,6 +105,21 @@ def make(
     if distributed.processes().is_main:
         atomic.write_text(out / "recipe.toml", recipe.text)
     return done
+
+
+def _with_classes(recipe: Recipe, images: Dataset) -> Recipe:
+    """The recipe with the number of classes of the data."""
+    count = len(images.classes)
+    network = models.ARCHITECTURES.get(recipe.architecture)
+    default = None if network is None else inspect.signature(network).parameters["classes"].default
+    if network is None or count == recipe.model.get("classes", default):
+        return recipe
+    if images.classes == tuple(map(str, range(count))) and int(images.y.min()) == 1:
+        raise InputError(
+            f"the labels of {images.name} run from 1 to {count - 1}, and none is 0, but classes count from 0. Do your "
+            "labels count from 1? Subtract 1."
+        )
+    return revised(recipe, classes=count)
 
 
 def _start(recipe: Recipe) -> JointModel:

@@ -156,14 +156,15 @@ def revised(
     seed: int | None = None,
     decay: str | None = None,
     dropout: float | None = None,
+    classes: int | None = None,
 ) -> AnyRecipe:
     """Return the recipe with changed values; None keeps a value.
 
     The text keeps its own values and gets the new ones in a table [changed] at its end. The fields are then read from
     that text, so the two cannot differ.
     """
-    given = {"data": data, "epochs": epochs, "seed": seed, "decay": decay, "dropout": dropout}
-    present = {"data": recipe.data, "dropout": recipe.model.get("dropout"), **vars(recipe.training)}
+    given = {"data": data, "epochs": epochs, "seed": seed, "decay": decay, "dropout": dropout, "classes": classes}
+    present = {"data": recipe.data, **recipe.model, **vars(recipe.training)}
     changes = {key: new for key, new in given.items() if new is not None and new != present.get(key)}
     if not changes:
         return recipe
@@ -265,7 +266,7 @@ def _string(table: Mapping[str, Any], key: str, where: str) -> str:
     return value
 
 
-def class_names(recipe: Recipe, classes: int) -> list[str]:
+def class_names(recipe: Recipe, classes: int) -> tuple[str, ...]:
     """Return the class names of a recipe's published data set if it has `classes` of them, otherwise numbers from 0."""
     names = SOURCES[recipe.data].classes if recipe.data in SOURCES else ()
-    return list(names) if len(names) == classes else [str(label) for label in range(classes)]
+    return tuple(names) if len(names) == classes else tuple(map(str, range(classes)))

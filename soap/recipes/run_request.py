@@ -17,6 +17,7 @@ from soap.evaluation.run_folder import RunFolder, open_run
 from soap.evaluation.suite import COMMAND_FACT, SuiteReport, read_report
 from soap.purifiers.purifier import ClassifierWrapper
 from soap.recipes import purifiers
+from soap.recipes.own_network import Factory
 from soap.recipes.purifiers import SOAP_NAME
 
 
@@ -46,9 +47,12 @@ class RunRequest:
         """Whether the network has no purifier."""
         return self.purifier == SOAP_NAME and self.eps_pfy is None
 
-    def defence(self, device: torch.device) -> Defence:
-        """The model with its purifier, on `device`."""
-        model = zoo.load(self.model, device=device, gradient=self.gradient)
+    def defence(self, device: torch.device, module: Factory | None = None) -> Defence:
+        """The model with its purifier, on `device`.
+
+        module: as in `soap.load`; it is not stored with the run, because reading a run must not import code.
+        """
+        model = zoo.load(self.model, device=device, gradient=self.gradient, module=module)
         if self.bare:
             return Defence(model)
         eps = None if self.eps_pfy is None else purifiers.parse_radius(self.eps_pfy)

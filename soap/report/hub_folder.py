@@ -74,7 +74,9 @@ def write_hub_folder(model: str, folder: Path, repo: str, report: SuiteReport | 
             f"{report.folder.path} measured other weights than those of {model}, or a purifier with a network of its "
             "own; give a run of this model, or omit it."
         )
-    recipe, sha256 = card.recipe, atomic.sha256(card.path)
+    recipe, sha256 = card.trained.recipe, atomic.sha256(card.path)
+    if recipe is None:
+        raise InputError(f"{model} has no recipe; expected a model trained by `soap train`, which others can load.")
     shown = {"architecture": recipe.architecture, "task": recipe.task, "data": recipe.data}
     config = {"format": CONFIG_FORMAT, "library": __version__, **shown, "sha256": sha256, "recipe": recipe.text}
     rows = [row for attack in HEADLINE_ATTACKS if (row := card.headline(attack)) is not None]

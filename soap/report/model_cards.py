@@ -6,9 +6,11 @@ from typing import Any
 
 from soap import hub, recipes, zoo
 from soap._files import atomic, tensor_files
+from soap.auxiliary.serialization import METADATA_KEY
 from soap.evaluation import PAPER, fingerprint
-from soap.recipes import Recipe
+from soap.recipes.own_network import Factory, factory_name
 from soap.recipes.purifiers import purifier_of
+from soap.recipes.trained_model import TrainedModel, open_model
 from soap.results import Row, Store
 from soap.specs import BARE, attack_spec
 
@@ -20,13 +22,15 @@ HEADLINE_ATTACKS = {"none": "clean", "fgsm": "FGSM", "pgd": "PGD"}
 class ModelCard:
     """A classifier and its results.
 
+    architecture: for a network of the user, the name of its class or function.
     rows: results in NAME.jsonl beside the weights that were measured with these weights; `foreign_rows` counts the
     others.
     """
 
     name: str
     path: Path
-    recipe: Recipe
+    trained: TrainedModel
+    architecture: str
     parameters: int
     weights_sha256: str
     metadata: dict[str, str]
@@ -55,11 +59,12 @@ class ModelCard:
 
     def headline(self, attack: str) -> Row | None:
         """The result of the paper's attack with min-aux purification (bare without a task), on the most images."""
-        settings = PAPER.get(self.recipe.data, {}).get(attack)
-        choice = "none" if self.recipe.task is None else "min-aux"
-        if settings is None:
+        recipe = self.trained.recipe
+        settings = None if recipe is None else PAPER.get(recipe.data, {}).get(attack)
+        if recipe is None or settings is None:
             return None
-        expected = (attack_spec(attack, settings), recipes.purifier_spec(self.recipe, choice), self.recipe.data)
+        choice = "none" if recipe.task is None else "min-aux"
+        expected = (attack_spec(attack, settings), recipes.purifier_spec(recipe, choice), recipe.data)
         matching = [row for row in self.rows if (row.attack, row.defence, row.data) == expected]
         return max(matching, key=lambda row: row.n, default=None)
 
@@ -70,9 +75,10 @@ class ModelCard:
             "name": self.name,
             "file": self.path,
             "bytes": self.bytes,
-            "task": self.recipe.task,
-            "architecture": self.recipe.architecture,
-            "data": self.recipe.data,
+            "task": self.trained.task,
+            "architecture": self.architecture,
+            "data": self.trained.data,
+            "classes": self.trained.classes,
             "parameters": self.parameters,
             "figures": headlines,
         }
@@ -84,7 +90,7 @@ class ModelCard:
             "file_sha256": atomic.sha256(self.path),
             "weights_sha256": self.weights_sha256,
             "metadata": self.metadata,
-            "recipe": self.recipe.text,
+            "recipe": self.trained.recipe and self.trained.recipe.text,
             "rows": [row.as_json() for row in self.rows],
         }
 
@@ -104,19 +110,21 @@ class PriorCard:
     recipe: str
 
 
-def read_model_card(name: str) -> ModelCard:
-    """The card of a bundled classifier, of the weights at a path, or of a model on the hub."""
+def read_model_card(name: str, module: Factory | None = None) -> ModelCard:
+    """The card of a bundled classifier, or of the weights at a path or on the hub; module: as in `soap.load`."""
     name = hub.pinned(name)
-    model, path = zoo.load(name), zoo.weights_path(name)
-    weights = fingerprint(model)
+    trained, path = open_model(name, module=module), zoo.weights_path(name)
+    weights = fingerprint(trained.model)
     rows = Store(path.with_suffix(".jsonl")).read()
     own = [row for row in rows if row.provenance.weights_sha256 == weights]
-    metadata = {key: value for key, value in tensor_files.load_tensors(path)[1].items() if key != "recipe"}
+    metadata = tensor_files.load_tensors(path)[1]
+    metadata = {key: metadata[key] for key in metadata if key not in ("recipe", "classes", METADATA_KEY)}
     return ModelCard(
-        name=model.name,
+        name=trained.model.name,
         path=path,
-        recipe=zoo.recipe(name),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        trained=trained,
+        architecture=trained.recipe.architecture if trained.recipe else factory_name(module),
+        parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
         weights_sha256=weights,
         metadata=metadata,
         rows=own,

@@ -61,13 +61,20 @@ def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
             provenance=provenance_from_json(plan["provenance"]),
             training_text=training_text,
             defence=defence_text(defence_from_json(plan["target"]["defence"])),
-            attempts=[
-                f"{one['protocol']}, {one['name']}: {step_text(AttackStep(**one['attack']))}"
-                for one in plan["attempts"]
-            ],
+            attempts=_attempts(report),
             weights=report.folder.weights_text(),
             command=command,
             light=LIGHT,
             dark=DARK,
         )
     )
+
+
+def _attempts(report: SuiteReport) -> list[str]:
+    """Every attempt; in the headline mode in the order of the first batch, with the images that it met and broke."""
+    summary, planned, lines = report.summary, report.summary.plan["attempts"], []
+    for each in summary.plan["cascade"] if summary.headline else range(len(planned)):
+        one, (met, lost) = planned[each], summary.broken.get(each, (0, 0))
+        counts = f"; attacked {met:,} images, broke {lost:,}" if summary.headline and not report.verdict.note else ""
+        lines.append(f"{one['protocol']}, {one['name']}: {step_text(AttackStep(**one['attack']))}{counts}")
+    return lines

@@ -1,5 +1,6 @@
 """The result of a run of the adaptive suite as text, for pages and the command line."""
 
+from soap.evaluation.cascade import HEADLINE_NOTE
 from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import ProtocolResult, Summary, classifier_gain
 from soap.evaluation.verdict import DASH, RobustnessVerdict, headline
@@ -28,10 +29,14 @@ def alone(line: ProtocolResult, verdict: RobustnessVerdict | None = None) -> str
 
 
 def words_beside(report: SuiteReport) -> list[str]:
-    """The classifier alone and the draws of a random defence; after a failed check, why no accuracy is shown."""
+    """The classifier alone and the draws of a random defence; after a failed check, why no accuracy is shown.
+
+    First, that the run was in the headline mode.
+    """
+    mode = [f"{HEADLINE_NOTE[0].upper()}{HEADLINE_NOTE[1:]}."] * report.summary.headline
     if report.verdict.note:
-        return [report.verdict.note]
-    return [words for words in (classifier_words(report.summary), draws_words(report.summary.worst)) if words]
+        return [*mode, report.verdict.note]
+    return mode + [words for words in (classifier_words(report.summary), draws_words(report.summary.worst)) if words]
 
 
 def classifier_words(summary: Summary) -> str:
@@ -72,8 +77,9 @@ def threat_words(summary: Summary) -> str:
     plan = summary.plan
     radius = f"{NORMS.get(plan['threat']['norm'], plan['threat']['norm'])} radius {plan['threat']['eps']:.4g}"
     behind = f" behind {defence_text(defence_from_json(plan['target']['defence']))}" if plan["purifies"] else ""
+    suite = f"suite {plan['suite']}{', headline mode' * summary.headline}"
     where = f"{plan['data']['name']}/{plan['data']['split']}"
-    return f"{plan['target']['name']}{behind}, suite {plan['suite']}, {radius}, {summary.worst.n:,} images of {where}."
+    return f"{plan['target']['name']}{behind}, {suite}, {radius}, {summary.worst.n:,} images of {where}."
 
 
 def knowing_words(report: SuiteReport) -> list[str]:

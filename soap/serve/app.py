@@ -17,8 +17,10 @@ from starlette.exceptions import HTTPException
 
 from soap import __version__
 from soap._files import atomic
+from soap.auxiliary import JointModel
 from soap.errors import FileError, unknown
 from soap.evaluation import fingerprint
+from soap.recipes.own_network import Factory
 from soap.recipes.trained_model import TrainedModel
 from soap.serve import Limits, responses
 from soap.serve.admission import HEALTH_PATHS, PUBLIC_PATHS, Admission, check_binding
@@ -60,8 +62,9 @@ class BrowserManifest(BaseModel):
 
 
 def create_app(
-    models: Sequence[str],
+    models: Sequence[str | JointModel],
     *,
+    module: Factory | None = None,
     token: str | None = None,
     limits: Limits | None = None,
     device: str | torch.device = "cpu",
@@ -70,13 +73,15 @@ def create_app(
 ) -> FastAPI:
     """Load `models` (bundled names, or paths of .safetensors files) and return the application that serves them.
 
+    A `JointModel` in `models` is served as it is, on its own device: in evaluation mode and with frozen parameters.
+    module: as in `soap.load`, for files with weights of your own network.
     token: clients must send it as `Authorization: Bearer`. host: the address that the server listens on. A token is
     required unless `host` is loopback; on loopback, requests with the Host header of another machine are refused,
     unless it is one of `allowed_hosts`.
     """
     check_binding(host, token)
     limits = limits or Limits()
-    service = InferenceService(models, limits, device)
+    service = InferenceService(models, limits, device, module)
     app = FastAPI(
         title="soap",
         version=__version__,

@@ -9,7 +9,7 @@ import typer
 
 from soap import zoo
 from soap.cli.console import Console, command
-from soap.cli.options import option
+from soap.cli.options import ModuleName, option
 from soap.errors import InputError, unknown
 
 REQUIRED_PACKAGES = ("fastapi", "granian", "prometheus_client")
@@ -58,6 +58,7 @@ def serve(
             default="all bundled models",
         ),
     ] = None,
+    module: ModuleName = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0: a free port.")] = 8000,
     token: Annotated[
@@ -107,6 +108,7 @@ def serve(
     address, port = server.listen_address(host, port)
     settings = server.ServerConfig(
         models=tuple(names),
+        module=module,
         address=address,
         port=port,
         token=token,

@@ -14,7 +14,10 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from soap import zoo
+from soap.auxiliary import JointModel
 from soap.errors import InputError
+from soap.recipes.own_network import Factory
 from soap.recipes.trained_model import TrainedModel, open_model
 from soap.serve import Limits
 from soap.serve.admission import JOB_KEY
@@ -44,14 +47,24 @@ class DecodedRequest:
 class InferenceService:
     """Loaded models with a batch worker each; the first model is the default."""
 
-    def __init__(self, models: Sequence[str], limits: Limits, device: str | torch.device) -> None:
+    def __init__(
+        self,
+        models: Sequence[str | JointModel],
+        limits: Limits,
+        device: str | torch.device,
+        module: Factory | None = None,
+    ) -> None:
         if not models:
             raise InputError("no model is given, expected at least one to serve; `soap models` lists them.")
         self.limits, self.metrics = limits, Metrics()
-        loaded = [open_model(name, device=device) for name in dict.fromkeys(models)]
+        loaded = [
+            open_model(model, device=device, module=None if model in zoo.names() else module)
+            for model in dict.fromkeys(models)
+        ]
         self.models = {served.model.name: served for served in loaded}
         if len(self.models) < len(loaded):
-            raise InputError(f"two of the models {', '.join(models)} have the same name; serve them separately.")
+            given = ", ".join(one.model.name for one in loaded)
+            raise InputError(f"two of the models {given} have the same name; serve them separately.")
         self.workers: dict[str, BatchWorker] = {}
         for name, served in self.models.items():
             served.model.requires_grad_(False)  # once here, instead of in every call

@@ -134,7 +134,7 @@ class ModelResponse(BaseModel):
     """
 
     name: str
-    data: str
+    data: str | None
     task: str | None
     purifiable: bool
     input_shape: tuple[int, ...]
@@ -194,8 +194,8 @@ def model_response(served: TrainedModel, browser_bytes: int | None) -> ModelResp
     model, own, attack_settings = served.model, served.model.purification, ("eps", "step_size", "steps", "radius")
     return ModelResponse(
         name=model.name,
-        data=served.recipe.data,
-        task=served.recipe.task,
+        data=served.data,
+        task=served.task,
         purifiable=model.purifiable,
         input_shape=model.input_shape,
         classes=served.classes,

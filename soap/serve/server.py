@@ -43,6 +43,7 @@ class ServerConfig:
     port: int
     limits: Limits
     device: torch.device
+    module: str | None = None
     token: str | None = field(default=None, repr=False)
     allowed_hosts: tuple[str, ...] = ()
     log_requests: bool = False
@@ -134,6 +135,7 @@ def _load_app(config: ServerConfig, sender: multiprocessing.connection.Connectio
     try:
         app = create_app(
             config.models,
+            module=config.module,
             token=config.token,
             limits=config.limits,
             device=config.device,

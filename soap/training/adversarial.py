@@ -40,6 +40,7 @@ class AdversarialTraining:
     def __post_init__(self) -> None:
         validate.choice("through", self.through, THROUGH)
         validate.positive("eps", self.attack.eps)
+        validate.radius(self.attack.eps, self.attack.norm if isinstance(self.attack, PGD) else "linf")
         if isinstance(self.attack, PGD) and self.attack.restarts != 1:
             raise InputError(f"restarts is {self.attack.restarts}; expected 1, one run of the attack, in training.")
         if self.trades_beta is None:

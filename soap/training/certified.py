@@ -33,6 +33,7 @@ class CertifiedTraining:
 
     def __post_init__(self) -> None:
         validate.positive("eps", self.eps)
+        validate.radius(self.eps)
         for name in ("weight", "warmup", "ramp"):
             value = getattr(self, name)
             if not 0 <= value <= 1:

@@ -126,7 +126,9 @@ def _check_same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, An
         )
 
 
-CHANGEABLE = {"data": None, "epochs": "training", "seed": "training", "decay": "training", "dropout": "model"}
+CHANGEABLE = {
+    "data": None, "epochs": "training", "seed": "training", "decay": "training", "dropout": "model", "classes": "model"
+}  # fmt: skip
 """Values that a recipe's table [changed] may replace, and the table that each is in."""
 
 

@@ -5,6 +5,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,21 +13,29 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import data as torch_data
 
 from soap import validate
 from soap._files import tensor_files
 from soap._runtime import devices, seeding
 from soap._runtime.isolation import isolated, preserved_random_state
+from soap._runtime.progress import progress_bar
 from soap.auxiliary import JointModel, serialization
 from soap.data import Dataset
 from soap.data.dataset import Array, as_dataset
+from soap.data.torch_data import TorchData, read_torch_data
 from soap.errors import InputError, SoapError
 from soap.shapes import Tensor
 from soap.training import checkpoint
 from soap.training.certified import CertifiedTraining
-from soap.training.joint_step import JointStep, NonFiniteError, PerturbsImages
+from soap.training.joint_step import JointStep, MakeOptimiser, NonFiniteError, PerturbsImages
 from soap.training.loop import BaseProgress, Trained, TrainingLoop
 from soap.training.schedule import Schedule
+
+MAX_ACCURACY_LOSS = 0.1
+"""Loss of accuracy on training images that `fit` warns of."""
+
+ACCURACY_IMAGES, ACCURACY_BATCH = 1000, 250
 
 NONFINITE_FILE = "nonfinite.safetensors"
 """Written by a run whose loss is NaN or infinite, to reproduce the step."""
@@ -44,10 +53,11 @@ class Progress(BaseProgress):
 
 def train(
     model: JointModel,
-    data: Dataset,
+    data: Dataset | TorchData,
     schedule: Schedule,
     *,
     out: Path,
+    optimiser: MakeOptimiser | None = None,
     attack: PerturbsImages | None = None,
     certified: CertifiedTraining | None = None,
     device: torch.device | None = None,
@@ -60,6 +70,9 @@ def train(
 ) -> Trained:
     """Train `model` in place by `schedule`; weights, checkpoint and metrics are written to `out`.
 
+    data: may also be a map-style `Dataset` or a `DataLoader` of torch.utils.data, which is read into memory once.
+    optimiser: makes the optimiser, e.g. `lambda parameters: torch.optim.Adam(parameters, 1e-3)`, instead of the
+    schedule's SGD; the schedule scales its learning rates.
     attack: train on its adversarial examples instead of the clean images; `AdversarialTraining` attacks the model
     through its purifier. certified: minimise a bound on the loss over
     all inputs within a radius. metadata: stored in the weights' files.
@@ -70,6 +83,8 @@ def train(
     A NaN or infinite loss ends the run before the update and writes `nonfinite.safetensors`, which reproduces the step;
     on a GPU it is detected within half a second or at the end of the epoch.
     """
+    if not isinstance(data, Dataset):
+        data = read_torch_data(data, classes=model.classes)
     if schedule.holdout >= len(data):
         raise InputError(f"holdout is {schedule.holdout}; expected fewer than the {len(data)} training images.")
     device = device or data.x.device
@@ -78,7 +93,15 @@ def train(
     validate.labels(data.y, data.x, model.classes)
     x, y, used = data.x.to(device), data.y.to(device), len(data) - schedule.holdout
     step = JointStep(
-        model, x[:used], y[:used], schedule, attack=attack, certified=certified, precision=precision, compiled=compiled
+        model,
+        x[:used],
+        y[:used],
+        schedule,
+        attack=attack,
+        certified=certified,
+        precision=precision,
+        compiled=compiled,
+        make_optimiser=optimiser,
     )
     metadata = {**(metadata or {}), "data": data.sha256}
     run = _JointTraining(step, holdout=(x[used:], y[used:]), out=out, metadata=metadata)
@@ -93,40 +116,72 @@ def train(
 
 def fit(
     model: JointModel,
-    x: Dataset | Array,
+    x: Dataset | TorchData | Array,
     y: Array | None = None,
     *,
     out: str | Path,
     epochs: int,
     lr: float = 0.01,
+    optimiser: MakeOptimiser | None = None,
     resume: bool = False,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    progress: bool = True,
+    watch: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     **further: Any,
 ) -> Trained:
     """Train or fine-tune classifier and auxiliary task together, in place, on the device of the model's weights.
 
-    x, y: a `Dataset` alone, or inputs [n, ...] (bytes, or floats in [0, 1]) and class indices [n]. out: the folder of
-    the run; `soap.auxiliary.restore(out / "last.safetensors", ...)` loads its weights. resume: continue a run in `out`
+    x, y: a `Dataset` alone, a map-style `Dataset` or a `DataLoader` of torch.utils.data alone, or inputs [n, ...]
+    (bytes, or floats in [0, 1]) and class indices [n]. out: the folder of the run; `soap.load(out / "last.safetensors",
+    module=...)` loads its weights. optimiser: as in `train`, instead of SGD with `lr`. resume: continue a run in `out`
     that was stopped or killed, with the same arguments; it ends with the same weights as an uninterrupted run.
-    further: `batch_size`, `seed`, `holdout` and the other fields of `soap.training.Schedule`.
+    progress: show a bar in terminals and notebooks, unless `watch` is given. further: `batch_size`, `seed`, `holdout`
+    and the other fields of `soap.training.Schedule`.
+
+    Warns if training lowers the accuracy on training images by more than 10 percentage points.
     """
     schedule, out = Schedule(epochs=epochs, lr=lr, **further), Path(out)
-    if isinstance(x, Dataset):
+    if isinstance(x, Dataset | torch_data.Dataset | torch_data.DataLoader):
         if y is not None:
-            raise InputError("got a Dataset, which contains labels, and y; leave out y.")
-        data = x
+            raise InputError(f"got a {type(x).__name__}, which contains labels, and y; leave out y.")
+        data = x if isinstance(x, Dataset) else read_torch_data(x, classes=model.classes)
     elif y is None:
         raise InputError("got inputs without labels; pass y, or a Dataset.")
     else:
         data = as_dataset(x, y, classes=model.classes)
     tensor_files.check_storable(model.state_dict())
-    settings = serialization.metadata(model)
+    device, numbers = next(model.parameters()).device, tuple(map(str, range(model.classes)))
+    named = len(data.classes) == model.classes and data.classes != numbers
+    model.class_names = data.classes if named else None
+    given: dict[str, Any] = {"optimiser": optimiser, "device": device, "resume": resume, "stop": stop}
+    given["metadata"] = serialization.metadata(model)
     checkpoint.check_folder(out, resume=resume)
-    device = next(model.parameters()).device
-    return train(
-        model, data, schedule, out=out, device=device, resume=resume, metadata=settings, watch=watch, stop=stop
-    )
+    measured = torch.linspace(0, len(data) - 1, min(len(data), ACCURACY_IMAGES)).long().to(data.x.device)
+    few, labels = data.x[measured].to(device), data.y[measured].to(device)
+    validate.inputs(few, model)
+    before = _accuracy(model, few, labels, ACCURACY_BATCH)
+    with progress_bar(progress and watch is None) as show:
+
+        def update(now: Progress) -> None:
+            note = f"epoch {now.epoch}/{now.epochs}, loss {now.classification:.3f}, accuracy {100 * now.accuracy:.1f} %"
+            show("training", now.step, now.steps, note)
+
+        done = train(model, data, schedule, out=out, watch=watch or update, **given)
+    after = _accuracy(model, few, labels, ACCURACY_BATCH)
+    if after < before - MAX_ACCURACY_LOSS:
+        warnings.warn(
+            f"training lowered the accuracy on {len(few):,} training images from {100 * before:.1f} % to "
+            f"{100 * after:.1f} %; lower lr or alpha, or raise warmup_epochs or epochs.",
+            stacklevel=2,
+        )
+    return done
+
+
+def _accuracy(model: nn.Module, x: Tensor, y: Tensor, size: int) -> float:
+    """Return the share of correctly classified images, at most `size` at a time."""
+    with isolated(model), torch.no_grad():
+        correct = torch.cat([model(part).argmax(1) for part in x.chunk(-(-len(x) // size))]) == y
+    return float(correct.float().mean())
 
 
 class _JointTraining(TrainingLoop[Progress]):
@@ -141,6 +196,8 @@ class _JointTraining(TrainingLoop[Progress]):
             networks = nn.ModuleDict({"model": self.model, "average": step.average})
         self.result = self.model if step.average is None else step.average
         settings: dict[str, Any] = {"attack": repr(step.attack), "precision": step.precision}
+        if step.make_optimiser is not None:
+            settings["optimiser"] = repr(step.optimiser)
         if step.certified is not None:
             settings["certified"] = asdict(step.certified)
         super().__init__(
@@ -227,11 +284,7 @@ class _JointTraining(TrainingLoop[Progress]):
 
     def _holdout_accuracy(self) -> float | None:
         x, y = self.holdout
-        if not len(x):
-            return None
-        with isolated(self.result), torch.no_grad():
-            correct = torch.cat([self.result(part).argmax(1) for part in x.chunk(-(-len(x) // 1000))]) == y
-        return float(correct.float().mean())
+        return _accuracy(self.result, x, y, 1000) if len(x) else None
 
     def _save_checkpoint(self) -> None:
         """Write the best weights before the checkpoint that contains their score."""

@@ -4,6 +4,7 @@ Nothing waits for the host. On a GPU the step is recorded as a CUDA graph after 
 because the speed of small networks is limited by kernel launches.
 """
 
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -16,10 +17,13 @@ from soap._runtime import devices, distributed, seeding
 from soap._runtime.isolation import frozen
 from soap.attacks import PGD
 from soap.auxiliary import JointLosses, JointModel, accuracy
+from soap.errors import InputError
 from soap.shapes import Tensor
 from soap.training.adversarial import AdversarialTraining
 from soap.training.certified import CertifiedTraining, certified_losses
 from soap.training.schedule import Schedule, update_average
+
+MakeOptimiser = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
 
 STEPS_BEFORE_RECORDING = 3
 """Plain steps that load kernels, compile if requested, and create the momentum buffers."""
@@ -41,6 +45,9 @@ class PerturbsImages(Protocol):
 class JointStep:
     """Trains `model` on the images `x` with labels `y`, which are on the device; one call is one step.
 
+    make_optimiser: makes the optimiser of the parameters, instead of SGD by the schedule. The schedule then scales its
+    own learning rates: its rate divided by `schedule.lr`.
+
     `sums` accumulates classification loss, auxiliary loss and accuracy on the device.
 
     A NaN or infinite loss or gradient causes no update. On the CPU the step raises `NonFiniteError`. On a GPU, where
@@ -61,6 +68,7 @@ class JointStep:
     certified: CertifiedTraining | None = None
     precision: str = "fp32"
     compiled: bool = False
+    make_optimiser: MakeOptimiser | None = None
 
     def __post_init__(self) -> None:
         model, schedule, device = self.model, self.schedule, self.x.device
@@ -80,13 +88,14 @@ class JointStep:
         on_gpu = device.type == "cuda"
         # A CUDA graph reads its learning rate from device memory, which needs the fused optimiser.
         self.rate = torch.tensor(schedule.lr, device=device) if on_gpu else schedule.lr
-        self.optimiser = torch.optim.SGD(
+        self.optimiser = self._own_optimiser() or torch.optim.SGD(
             model.parameters(),
             lr=self.rate,
             momentum=schedule.momentum,
             weight_decay=schedule.weight_decay,
             fused=on_gpu,
         )
+        self._own_rates = [group["lr"] for group in self.optimiser.param_groups]
         self._step_number = torch.zeros((), device=device)
         self.average = deepcopy(model).requires_grad_(False) if schedule.average else None
         self.losses = torch.compile(self._losses) if self.compiled else self._losses
@@ -98,6 +107,7 @@ class JointStep:
         self._plain_steps_left = STEPS_BEFORE_RECORDING
         recordable = on_gpu and model.recordable and (self.attack is None or getattr(self.attack, "recordable", False))
         recordable = recordable and not self.group.is_distributed  # a replay cannot report a lost process
+        recordable = recordable and self.make_optimiser is None  # it may wait for the host
         self._stream = torch.cuda.Stream(device) if recordable else None  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._indices: Tensor | None = None
@@ -116,7 +126,10 @@ class JointStep:
         # Dropout and random starts of attacks are drawn in each process separately.
         self._own_seed = seed if self.group.is_main else seeding.seed_for(seed, self.group.rank)
         torch.manual_seed(self._own_seed)
-        if isinstance(self.rate, Tensor):
+        if self.make_optimiser is not None:
+            for group, own in zip(self.optimiser.param_groups, self._own_rates, strict=True):
+                group["lr"] = own * (rate / self.schedule.lr)
+        elif isinstance(self.rate, Tensor):
             self.rate.fill_(rate)
         else:
             self.optimiser.param_groups[0]["lr"] = rate
@@ -131,6 +144,18 @@ class JointStep:
     def skipped(self) -> int:
         """Return how many of the last steps made no update after a NaN or infinite loss; waits for the device."""
         return self._steps_called - int(self._steps_made)
+
+    def _own_optimiser(self) -> torch.optim.Optimizer | None:
+        """The optimiser of `make_optimiser`, checked; None without one."""
+        if self.make_optimiser is None:
+            return None
+        made = self.make_optimiser(self.model.parameters())
+        if not isinstance(made, torch.optim.Optimizer) or isinstance(made, torch.optim.LBFGS):
+            raise InputError(
+                f"optimiser returned a {type(made).__name__}, expected an optimiser of torch.optim whose step needs no "
+                "closure, e.g. optimiser=lambda parameters: torch.optim.Adam(parameters, 1e-3)."
+            )
+        return made
 
     def _step_on(self, stream: torch.cuda.Stream, indices: Tensor) -> None:
         """Take a plain step on the recording stream, or record the CUDA graph and replay it once."""
@@ -180,7 +205,7 @@ class JointStep:
     def _guard(self, loss: Tensor, gradients: list[Tensor]) -> None:
         """Prevent the update if the loss or gradient is NaN or infinite."""
         finite = torch.isfinite(loss + torch.nn.utils.get_total_norm(gradients))
-        if not loss.is_cuda:
+        if not loss.is_cuda or self.make_optimiser is not None:
             if not finite:
                 raise NonFiniteError
         else:

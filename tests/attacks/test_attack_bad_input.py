@@ -23,6 +23,7 @@ from soap.attacks import (
 )
 from soap.auxiliary import JointModel
 from soap.errors import InputError
+from soap.evaluation.protocols import Threat
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -65,6 +66,20 @@ def test_bad_inputs_and_labels(
 ) -> None:
     with pytest.raises(InputError, match=f"(?s){got}.*{wanted}"):
         attack(new_model(), x, y)
+
+
+def test_linf_radius_in_levels_of_255_is_refused(new_model: Callable[..., JointModel]) -> None:
+    model, words = new_model(), r"eps is 8, expected at most 1; images are in \[0, 1\]: did you mean 8/255\?"
+    for attack in (PGD(eps=8, step_size=2, steps=1), FGSM(eps=8), APGD(eps=8, steps=1), Square(eps=8, queries=1)):
+        with pytest.raises(InputError, match=words):
+            attack(model, X, Y)
+    with pytest.raises(InputError, match=words):
+        Threat(eps=8)
+    assert PGD(eps=8, step_size=2, steps=1, norm="l2")(model, X, Y).shape == X.shape  # radii of L2 may be larger
+    wide = PGD(eps=8, step_size=2, steps=1, bounds=(0.0, 255.0))
+    assert wide(model, 255 * X, Y).max() <= 255
+    with pytest.raises(InputError, match=r"Do your labels count from 1\? Subtract 1"):
+        FGSM(eps=0.1)(model, X, Y + 2)
 
 
 class Detach(nn.Module):

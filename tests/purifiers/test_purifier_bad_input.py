@@ -33,6 +33,8 @@ BAD = [
     (lambda m, x: soap.SOAP(m, eps="min_aux"), "'min-aux', 'min-aux-batch', 'oracle'"),
     (lambda m, x: soap.SOAP(m, eps=-0.1), "eps is -0.1"),
     (lambda m, x: soap.SOAP(m, eps=float("nan")), "eps is nan"),
+    (lambda m, x: soap.SOAP(m, eps=8), r"eps is 8, expected at most 1; images are in \[0, 1\]: did you mean 8/255\?"),
+    (lambda m, x: soap.SOAP(m)(2 * x - 1), r"mean= and std= to soap\.wrap"),
     (lambda m, x: soap.SOAP(m, grid=()), "grid is empty"),
     (lambda m, x: soap.SOAP(m, grid=(0.1, -0.2)), "eps is -0.2"),
     (lambda m, x: soap.SOAP(m, steps=0), r"steps \(T\) is 0"),

@@ -1,7 +1,9 @@
 """Open Inference Protocol: tritonclient against a real service, errors of the protocol, places in the queue."""
 
 import json
+import re
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -87,6 +89,16 @@ def test_infer_equals_the_purifier_of_the_library(triton, model, images, eps, bi
     }.items():
         assert found.as_numpy(name).shape == tuple(wanted.shape)
         assert np.allclose(found.as_numpy(name), wanted.numpy(), rtol=1e-3, atol=1e-3)
+
+
+def test_example_of_the_page_runs(live, model, images):
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    names = {"x": images.numpy()}
+    exec(example.replace("127.0.0.1:8000", urlsplit(live).netloc), names)
+    with torch.no_grad():
+        assert names["labels"].tolist() == model(SOAP(model)(images).x).argmax(1).tolist()
+    assert names["scores"].shape == (len(images),)
 
 
 def test_infer_without_purification_returns_only_the_requested_outputs(triton, model, images):

@@ -6,6 +6,7 @@ import torch
 from test_training import images, weights
 from tiny import tiny_model
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import soap
 from soap import InputError
@@ -158,3 +159,52 @@ def test_second_training_in_the_same_folder_is_refused(tmp_path):
 
     done = train(tiny_model(), as_dataset(x, y, classes=4), Schedule(**SHORT), out=tmp_path, watch=second)
     assert done.finished
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, 1e-2)
+
+
+def test_data_of_torch_gives_the_same_weights_as_arrays(tmp_path):
+    x, y = data()
+    found = []
+    for name, given in (("arrays", (x, y)), ("loader", (DataLoader(TensorDataset(x, y), batch_size=5),))):
+        model = wrap(network(), "reconstruction", shape=(1, 8, 8))
+        fit(model, *given, out=tmp_path / name, **SHORT)
+        found.append(weights(model))
+    assert found[0] == found[1]
+
+
+def test_own_optimiser_is_scaled_by_the_schedule_and_resumed(tmp_path):
+    x, y = data()
+    made = []
+
+    def make(parameters):
+        made.append(adam(parameters))
+        return made[-1]
+
+    whole = wrap(network(), "reconstruction", shape=(1, 8, 8))
+    fit(whole, x, y, out=tmp_path / "whole", **SHORT, optimiser=make)
+    assert made[0].param_groups[0]["lr"] == pytest.approx(1e-3)  # the milestone divides it by 10
+    cut = wrap(network(), "reconstruction", shape=(1, 8, 8))
+    calls: list[int] = []
+    fit(cut, x, y, out=tmp_path / "cut", **SHORT, optimiser=adam, stop=lambda: calls.append(1) or len(calls) >= 3)
+    resumed = wrap(network(), "reconstruction", shape=(1, 8, 8))
+    with pytest.raises(InputError, match="another run: optimiser differ"):
+        fit(resumed, x, y, out=tmp_path / "cut", **SHORT, resume=True)
+    fit(resumed, x, y, out=tmp_path / "cut", **SHORT, optimiser=adam, resume=True)
+    assert weights(resumed) == weights(whole)
+
+
+def test_optimiser_must_be_one(tmp_path):
+    with pytest.raises(InputError, match="optimiser returned a list, expected an optimiser"):
+        fit(tiny_model(), *data(), out=tmp_path, **SHORT, optimiser=list)
+
+
+def test_warns_if_training_lowers_the_accuracy(tmp_path):
+    x, y = data(200)
+    model = wrap(network(), "reconstruction", shape=(1, 8, 8))
+    fit(model, x, y, out=tmp_path / "good", epochs=12, lr=0.05, batch_size=16)
+    ascent = {"batch_size": 16, "optimiser": lambda p: torch.optim.SGD(p, 0.1, maximize=True)}
+    with pytest.warns(UserWarning, match=r"training lowered the accuracy on 200 training images from .*lower lr"):
+        fit(model, x, y, out=tmp_path / "bad", epochs=3, **ascent)

@@ -1,10 +1,12 @@
 """Checks 13, 14, 20 and 22: attackers who know more are not weaker, and the strongest gradient rule was used."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from soap.evaluation.cascade import ON_CLASSIFIER, WITHOUT_GRADIENTS
+from soap.evaluation.checks import effort, radii
 from soap.evaluation.checks.check import (
     FAIL,
     PASS,
@@ -34,6 +36,9 @@ MASKING_TOLERANCE, RANDOM_TOLERANCE = 0.002, 0.02
 def judge_white_box(evidence: Evidence) -> Judgement:
     """All protocols with gradients together against queries, or against random points where there are no queries."""
     lines = evidence.summary.protocols
+    if evidence.summary.headline:
+        early, masking = (*GRADIENT_PROTOCOLS, SURROGATE), "Attacks without gradients break more than those with them: "
+        return judge_late(evidence, early, WITHOUT_GRADIENTS, WITHOUT_GRADIENTS, masking + "gradient masking.")
     black = [line for line in lines if line.protocol in ("substitute", "square")]
     black = black or [line for line in lines if line.protocol == "noise"]
     white = [line for line in lines if line.protocol not in NOT_WHITE_BOX]
@@ -55,6 +60,8 @@ def judge_adaptive(evidence: Evidence) -> Judgement:
     summary = evidence.summary
     if not evidence.plan["purifies"]:
         return PASS, "no purifier", "There is no purifier, so every attack on the classifier is adaptive."
+    if summary.headline:
+        return judge_strongest(evidence)
     through = [line for line in summary.protocols if line.protocol in THROUGH_PURIFIER]
     transfer = summary.protocol("transfer")
     if not through or transfer is None:
@@ -72,6 +79,9 @@ def judge_adaptive(evidence: Evidence) -> Judgement:
 def judge_labels(evidence: Evidence) -> Judgement:
     """FAIL where labels alone break more than gradients, WARN where the imitation does."""
     summary = evidence.summary
+    if summary.headline:
+        meaning = "Labels alone break more than gradients: gradient masking."
+        return judge_late(evidence, GRADIENT_PROTOCOLS, (SURROGATE, *WITHOUT_GRADIENTS), ("decision",), meaning)
     gradients = [line for line in summary.protocols if line.protocol in GRADIENT_PROTOCOLS]
     labels, imitation = summary.protocol("decision"), summary.protocol(SURROGATE)
     if not gradients or (labels is None and imitation is None):
@@ -86,6 +96,40 @@ def judge_labels(evidence: Evidence) -> Judgement:
         meaning = "An imitation of the purifier gives better gradients than the rules: they miss something."
         return WARN, measured, meaning
     return PASS, measured, "Gradients break at least as much as labels alone or an imitation of the purifier."
+
+
+def judge_late(
+    evidence: Evidence, early: Sequence[str], late: Sequence[str], masking: Sequence[str], meaning: str
+) -> Judgement:
+    """The judgement of a cascade, in which the protocols `late` attacked what `early` left.
+
+    How many images of `early` the later ones would break is unknown: FAIL, with `meaning`, where those of `masking`
+    broke more than `early` even so, PASS where all of `late` broke hardly any, and WARN between.
+    """
+    summary = evidence.summary
+    if not set(summary.done) & set(early) or not set(summary.done) & set(masking):
+        raise NotMeasuredError("It needs a protocol with gradients and one without; run the full suite.")
+    known, more, most = (len(summary.first_broken_by(names)) for names in (early, late, masking))
+    measured = f"{known} images broken by gradients, then {more} more by others, of {summary.clean.n}"
+    if most > known + tolerance(evidence) * summary.clean.n:
+        return FAIL, measured, meaning
+    if more > tolerance(evidence) * summary.clean.n:
+        return WARN, measured, "Gradients leave images that weaker attackers break; run without headline to compare."
+    return PASS, measured, "Attackers without the gradient break hardly any image that gradients leave."
+
+
+def judge_strongest(evidence: Evidence) -> Judgement:
+    """The judgement of check 14 on a cascade: the strongest attempt alone, from scratch, against the first phase."""
+    found, summary = evidence.record(radii.MEASUREMENT), evidence.summary
+    if evidence.record(effort.SINGLE_STEP).protocol not in THROUGH_PURIFIER:
+        raise NotMeasuredError(f"The attempt that was measured alone, {found.attack}, is not through the purifier.")
+    rows = np.flatnonzero(summary.clean.defended)[: found.images]
+    share = 1 - float(np.isin(rows, summary.first_broken_by(ON_CLASSIFIER)).mean())
+    alone = found.at(evidence.plan["threat"]["eps"])
+    measured = f"{percent(alone)} by {found.attack} alone, {percent(share)} by {' and '.join(ON_CLASSIFIER)}"
+    if alone > share + tolerance(evidence):
+        raise NotMeasuredError(f"{measured}: run without headline to compare all adaptive protocols with transfer.")
+    return PASS, f"{measured}, {found.images} images", "Knowledge of the purifier helps the attacker."
 
 
 def joint_accuracy(lines: Iterable[ProtocolResult]) -> float:
@@ -127,9 +171,8 @@ def judge_rule(evidence: Evidence) -> Judgement:
     found = evidence.record(APPLICABLE_RULE)
     if not found.purifies:
         return PASS, "no purifier", "There is no purifier: attacks differentiate the network itself."
-    used = [line.protocol for line in evidence.summary.protocols if line.protocol == found.strongest]
     measured = f"{found.strongest}; {found.reason}"
-    if used:
+    if found.strongest in evidence.summary.done:
         return PASS, measured, "The strongest gradient rule that applies to the purifier was used."
     if found.strongest == EXACT:
         return FAIL, measured, "The purifier is differentiable, and no attack used its gradient: run exact."

@@ -152,7 +152,7 @@ def judge(evidence: Evidence) -> Judgement:
         f"gain {100 * gain[0]:+.1f} [{100 * gain[1]:+.1f}, {100 * gain[2]:+.1f}] points over the classifier's own "
     )
     measured += f"worst case; {counts}"
-    if summary.protocol(CLASSIFIER) is None:
+    if CLASSIFIER not in summary.done:
         raise NotMeasuredError(f"The classifier was not attacked on its own: run {CLASSIFIER}; {counts}.")
     ahead, low, _ = paired_gain(summary.clean.values, clean)
     if low > 0:

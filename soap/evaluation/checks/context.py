@@ -25,8 +25,8 @@ from soap.results import wilson
 from soap.shapes import Float, Int, Tensor
 from soap.specs import call_text, spec_of
 
-MAX_IMAGES = 100
-"""Images of each measurement."""
+MAX_IMAGES, HEADLINE_IMAGES = 100, 32
+"""Images of each measurement, and in the headline mode of those that do not attack surviving images."""
 
 
 class ImpossibleError(Exception):
@@ -144,9 +144,9 @@ class MeasurementContext:
 
 def measurement_context(run: PlannedRun, summary: Summary, *, max_images: int) -> MeasurementContext:
     """The context of a run whose attempts are done, with at most `max_images` images of each kind."""
-    if len(summary.protocols) < len({one.protocol for one in run.attempts}):
+    if len(summary.done) < len({one.protocol for one in run.attempts}):
         raise InputError("the attempts of this run are not done; finish run_attempts before run_measurements.")
-    rows = np.flatnonzero(summary.clean.defended)[:max_images]
+    rows = np.flatnonzero(summary.clean.defended)[: min(max_images, HEADLINE_IMAGES) if run.headline else max_images]
     worst = summary.worst
     selected = worst.values if worst.selected is None else worst.selected
     surviving = np.flatnonzero(selected > 0)

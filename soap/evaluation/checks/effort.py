@@ -8,6 +8,7 @@ from functools import partial
 from soap._runtime.isolation import isolated
 from soap.attacks import APGD, DecayingPGD
 from soap.attacks.losses import cross_entropy
+from soap.evaluation.checks import radii
 from soap.evaluation.checks.check import (
     FAIL,
     PASS,
@@ -161,6 +162,13 @@ SINGLE_STEP = Measurement("single-step", SingleStep, measure_single_step)
 def judge_single_step(evidence: Evidence) -> Judgement:
     """FAIL where one step breaks more than many."""
     found = evidence.record(SINGLE_STEP)
+    if evidence.summary.headline:
+        many = evidence.record(radii.MEASUREMENT)
+        alone = many.at(evidence.plan["threat"]["eps"])
+        measured = f"{percent(alone)} after {many.attack} alone, {percent(found.single)} after one step"
+        if alone > found.single:
+            return WARN, measured, "One step breaks more than the strongest attempt alone; run without headline."
+        return PASS, f"{measured}, {found.images} images", "Many steps break at least as much as one."
     measured = f"{percent(found.iterative)} after {found.protocol}, {percent(found.single)} after one step"
     measured += f", {found.images} images"
     # Of a random defence, both shares vary by about half the root of the number of images.

@@ -95,7 +95,7 @@ def judge(evidence: Evidence) -> Judgement:
     )
     if not found.found:
         return PASS, measured, "The defence does not optimise at inference; no adaptive protocol is needed."
-    done = [name for name in THROUGH_PURIFIER if evidence.summary.protocol(name) is not None]
+    done = [name for name in THROUGH_PURIFIER if name in evidence.summary.done]
     measured = f"{'a purifier; ' if found.purifier else ''}{measured}"
     if done:
         return PASS, measured, f"The defence optimises at inference; {', '.join(done)} attacked through it."

@@ -17,7 +17,7 @@ def judge(evidence: Evidence) -> Judgement:
         return FAIL, "hashes missing or contradictory", "It is unknown which weights and images were measured."
     missing = [name for name in REQUIRED if stated.get(name) in (None, "")]
     unsettled = [one["name"] for one in plan["attempts"] if not one.get("attack")]
-    undone = {one["protocol"] for one in plan["attempts"]} - {line.protocol for line in evidence.summary.protocols}
+    undone = {one["protocol"] for one in plan["attempts"]} - set(evidence.summary.done)
     measured = (
         f"weights {evidence.folder.weights_text(12)}, data {hashes[1][:12]}, commit {str(stated.get('commit'))[:12]}"
     )

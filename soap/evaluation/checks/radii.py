@@ -43,6 +43,10 @@ class AccuracyByRadius:
     images: int
     attack: str
 
+    def at(self, eps: float) -> float:
+        """The accuracy at the largest radius up to `eps`."""
+        return [share for radius, share in zip(self.eps, self.accuracy, strict=True) if radius <= eps][-1]
+
 
 def measure_unbounded(context: MeasurementContext) -> UnboundedAttack:
     """The ranked attacks at that radius, each on the images that survived the earlier ones."""

@@ -50,7 +50,7 @@ def shortfalls(plan: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 def judge(evidence: Evidence) -> Judgement:
     """FAIL where the clean batches do not hold every image once, WARN below the default effort."""
     plan, n = evidence.plan, evidence.summary.clean.n
-    if not evidence.summary.protocols:
+    if not evidence.summary.done:
         raise NotMeasuredError("No protocol is done.")
     rows = evidence.summary.clean_rows
     if not np.array_equal(np.sort(rows), np.arange(n)) or plan["data"]["n"] != n:

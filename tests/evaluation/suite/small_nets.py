@@ -111,6 +111,7 @@ def judge(
     threat: Threat = THREAT,
     probe: GradientProbe = NOT_PROBED,
     batch_size: int = 25,
+    headline: bool = False,
 ) -> Judged:
     """Attempts, then measurements (the suite's by default). probe: of `Defence.probe`."""
     data = data or digits()
@@ -125,6 +126,7 @@ def judge(
         probe=probe,
         batch_size=batch_size,
         draws=8,
+        headline=headline,
     )
     folder = RunFolder(out)
     summary = run_attempts(run, folder)
