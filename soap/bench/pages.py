@@ -49,11 +49,11 @@ def rendered_performance(document: str, rows: Sequence[BenchRow]) -> str:
     parts = [f"![Cost of purification as batch, grid and T grow]({PICTURE})"]
     for place in dict.fromkeys(map(machine, rows)):
         here = [row for row in rows if machine(row) == place]
-        suites = [row for row in here if row["what"] == "suite"]
         notes = dict.fromkeys(f"- {note}" for row in here for note in row["notes"])
-        parts += [f"### {place}", markdown_table(HEAD, [_line(row) for row in here if row not in suites])]
-        parts += [markdown_table(SUITE_HEAD, map(_suite_line, suites))] if suites else []
-        parts.append("\n".join([*_commands(here), *notes]))
+        lines = [_line(row) for row in here if row["what"] != "suite"]
+        suites = [_suite_line(row) for row in here if row["what"] == "suite"]
+        tables = [markdown_table(head, some) for head, some in ((HEAD, lines), (SUITE_HEAD, suites)) if some]
+        parts += [f"### {place}", *tables, "\n".join([*_commands(here), *notes])]
     return with_section(document, "figures", "\n\n".join(parts))
 
 

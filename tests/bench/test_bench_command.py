@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from soap.bench.pages import rendered_performance
+
 SMALL = ("--model", "mnist-fcn-dr", "--device", "cpu", "--repeats", "1")
 
 
@@ -170,3 +172,18 @@ def test_bad_usage_is_one_line_and_leaves_nothing(run, tmp_path, line, code, sai
     assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["taken.jsonl"]
+
+
+def test_the_suite_in_both_modes(run):
+    """A network that every attack breaks."""
+    small = ("--data", "mnist-mini", "--limit", 2, "--steps", 1, "--queries", 4, "--device", "cpu")
+    (row,) = rows(run, "suite", "mnist-fcn-no-def", *small, "--results", "rows.jsonl")
+    assert row["case"] == {"images": 2, "steps": 1, "queries": 4}
+    ours, full = row["paths"]["ours"], row["paths"]["full"]
+    assert full["ratio"] == pytest.approx(full["seconds"]["median"] / ours["seconds"]["median"])
+    for path in (ours, full):
+        assert path["worst"] == 0
+        assert 0 < path["attack_seconds"] < path["seconds"]["median"]
+    assert row["agreement"] == {"full": {"labels": 1}}
+    text = rendered_performance("<!-- figures -->\n<!-- /figures -->\n", [row])
+    assert "| `mnist-fcn-no-def` | images 2, steps 1, queries 4 |" in text
