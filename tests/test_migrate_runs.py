@@ -11,7 +11,8 @@ import pytest
 from soap.evaluation.plan import protocols
 from soap.evaluation.protocols import PROTOCOLS
 from soap.evaluation.run_folder import open_run
-from soap.evaluation.summary import WORST, attempts_digest
+from soap.evaluation.suite_rows import attempts_digest
+from soap.evaluation.summary import WORST
 from soap.evaluation.verdict import INVALID, WARNED
 from soap.results import Row, Store
 

@@ -23,7 +23,7 @@ from soap._files.records import read_record
 from soap.evaluation.plan import IMAGES_ONLY, LINF_ONLY, NO_ITERATES, NO_PURIFIER, NO_TASK, NOT_IN_SUITE
 from soap.evaluation.run_folder import PLAN
 from soap.evaluation.suite import COMMAND_FACT, FINDINGS
-from soap.evaluation.summary import WORST_STEP, attempts_digest
+from soap.evaluation.suite_rows import WORST_STEP, attempts_digest
 from soap.results import SCHEMA, Row, from_json, provenance_from_json
 from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec, PriorTraining, TrainingSpec
 

@@ -25,7 +25,8 @@ from soap.evaluation.plan import NOT_IN_SUITE
 from soap.evaluation.protocols import PROTOCOLS
 from soap.evaluation.run_folder import PLAN, SCHEMA
 from soap.evaluation.suite import FINDINGS
-from soap.evaluation.summary import WORST, attempts_digest
+from soap.evaluation.suite_rows import attempts_digest
+from soap.evaluation.summary import WORST
 from soap.evaluation.verdict import INVALID, PASSED, WARNED
 from soap.results import SCHEMA as ROW_SCHEMA
 from soap.results import Row, from_json

@@ -22,7 +22,8 @@ from soap.evaluation.protocols import DEFAULT_EFFORT, PROTOCOLS, QUICK_EFFORT, S
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.shards import AttackedShard
 from soap.evaluation.suite import SuiteReport, evaluate
-from soap.evaluation.summary import ProtocolResult, Summary, read_summary
+from soap.evaluation.summary import ProtocolResult, Summary
+from soap.evaluation.summary_builder import read_summary
 from soap.evaluation.verdict import DASH, PASSED, RobustnessVerdict, headline
 from soap.recipes.purifiers import SOAP_NAME
 from soap.recipes.run_request import RunRequest

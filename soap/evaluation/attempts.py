@@ -21,7 +21,8 @@ from soap.evaluation.labels import PredictedLabels, predicted_labels
 from soap.evaluation.paired import Mask
 from soap.evaluation.plan import PlannedRun
 from soap.evaluation.run_folder import AttackedBatch, RunFolder
-from soap.evaluation.summary import Summary, SummaryBuilder, read_summary
+from soap.evaluation.summary import Summary
+from soap.evaluation.summary_builder import SummaryBuilder, read_summary
 from soap.evaluation.transfer import Watch
 from soap.gradient_rules import with_finite_logits
 from soap.gradient_rules.random_draws import own_generators, seeded_draws

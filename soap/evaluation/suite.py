@@ -23,7 +23,9 @@ from soap.evaluation.protocols import Threat, default_effort
 from soap.evaluation.provenance import classifier_fingerprint
 from soap.evaluation.run_folder import CLASSIFIER, RunFolder, open_run_on
 from soap.evaluation.shards import AttackedShard, shard_in
-from soap.evaluation.summary import WORST, Summary, read_summary, result_rows
+from soap.evaluation.suite_rows import result_rows
+from soap.evaluation.summary import WORST, Summary
+from soap.evaluation.summary_builder import read_summary
 from soap.evaluation.transfer import Watch, evaluate_transfer
 from soap.evaluation.verdict import WARNED, RobustnessVerdict, judge, worst_case_line
 from soap.results import Row, Store

@@ -23,7 +23,9 @@ from soap.evaluation.plan import suite_defence_spec
 from soap.evaluation.provenance import classifier_fingerprint, fingerprint
 from soap.evaluation.run_folder import CLASSIFIER, AttackedBatch, RunFolder, batch_fingerprint, batch_fits, open_run
 from soap.evaluation.suite import damaged_facts, judged
-from soap.evaluation.summary import SummaryBuilder, norms, result_rows
+from soap.evaluation.suite_rows import result_rows
+from soap.evaluation.summary import norms
+from soap.evaluation.summary_builder import SummaryBuilder
 from soap.evaluation.transfer import Watch
 from soap.evaluation.verdict import RobustnessVerdict
 from soap.results import Row, Store, defence_from_json

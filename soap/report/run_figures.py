@@ -17,7 +17,8 @@ from soap.evaluation.checks import best_iterate, radii
 from soap.evaluation.checks.check import Measurement, Record
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.suite import SuiteReport
-from soap.evaluation.summary import BrokenImage, ProtocolResult
+from soap.evaluation.summary import ProtocolResult
+from soap.evaluation.summary_builder import BrokenImage
 from soap.report.drawing import LIGHT, PAGE_FONT_SIZE, page_axes
 from soap.report.run_words import protocol_lines
 from soap.results import wilson

@@ -3,7 +3,7 @@
 from soap.data import Dataset
 from soap.evaluation.checks import FAIL, NOT_RUN, PASS, WARN
 from soap.evaluation.suite import SuiteReport
-from soap.evaluation.summary import broken_images
+from soap.evaluation.summary_builder import broken_images
 from soap.evaluation.verdict import INVALID, PASSED, WARNED, headline
 from soap.report.drawing import DARK, LIGHT
 from soap.report.html import environment, picture

@@ -15,7 +15,7 @@ from test_report_page import Walk
 
 from soap.errors import FileError
 from soap.evaluation.checks import FAIL
-from soap.evaluation.summary import broken_images
+from soap.evaluation.summary_builder import broken_images
 from soap.evaluation.verdict import INVALID, RobustnessVerdict
 from soap.report.html import picture
 from soap.report.run_figures import accuracy_by_radius, draw_bars, draw_losses, draw_radii, gallery, loss_by_step

@@ -18,7 +18,9 @@ from soap.evaluation.paired import paired_difference
 from soap.evaluation.plan import SUITES, Attempt, PlannedRun, Threat, left_out, plan_attempts
 from soap.evaluation.protocols import DEFAULT_EFFORT
 from soap.evaluation.run_folder import RunFolder
-from soap.evaluation.summary import Summary, read_summary, result_rows
+from soap.evaluation.suite_rows import result_rows
+from soap.evaluation.summary import Summary
+from soap.evaluation.summary_builder import read_summary
 from soap.specs import BARE, defence_spec
 
 THREAT = Threat(eps=0.2)

@@ -16,7 +16,8 @@ from soap.evaluation.checks.gradients import EXACT_TEXT
 from soap.evaluation.checks.sample_size import shortfalls
 from soap.evaluation.protocols import DEFAULT_EFFORT, AttackPlan, Threat
 from soap.evaluation.run_folder import RunFolder
-from soap.evaluation.summary import ProtocolResult, Summary, eight_bits, read_summary
+from soap.evaluation.summary import ProtocolResult, Summary, eight_bits
+from soap.evaluation.summary_builder import read_summary
 
 RANDOM = {"deterministic": False, "changed_labels": 3}
 EOT: dict[str, Any] = {

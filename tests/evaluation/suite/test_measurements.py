@@ -22,7 +22,7 @@ from soap.evaluation.checks.optimisation import optimisation_counted
 from soap.evaluation.plan import PlannedRun, Threat, plan_attempts
 from soap.evaluation.protocols import DEFAULT_EFFORT
 from soap.evaluation.run_folder import RunFolder
-from soap.evaluation.summary import SummaryBuilder
+from soap.evaluation.summary_builder import SummaryBuilder
 from soap.gradient_rules import FiniteLogits, logits_and_gradient, with_finite_logits
 
 

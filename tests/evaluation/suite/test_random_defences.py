@@ -15,7 +15,8 @@ from soap.evaluation.labels import drawn_labels, predicted_labels
 from soap.evaluation.paired import paired_gain
 from soap.evaluation.plan import EVALUATION_DRAWS, PlannedRun, plan_attempts
 from soap.evaluation.protocols import DEFAULT_EFFORT, Threat
-from soap.evaluation.summary import ProtocolResult, SummaryBuilder
+from soap.evaluation.summary import ProtocolResult
+from soap.evaluation.summary_builder import SummaryBuilder
 
 SHARE = 0.75
 THREAT = Threat(eps=0.05)

@@ -18,7 +18,7 @@ from soap.defence import Defence
 from soap.errors import FileError, InputError
 from soap.evaluation import Clean, evaluate_transfer, headline, provenance, read_report
 from soap.evaluation.run_folder import RunFolder
-from soap.evaluation.summary import result_rows
+from soap.evaluation.suite_rows import result_rows
 from soap.evaluation.verdict import INVALID, WARNED
 from soap.results import Store
 from soap.specs import defence_spec

@@ -6,7 +6,7 @@ import synthetic_runs
 from soap.evaluation.checks import FAIL, PASS, Finding, judge_checks
 from soap.evaluation.plan import NO_ITERATES, NO_PURIFIER
 from soap.evaluation.protocols import RULES
-from soap.evaluation.summary import read_summary
+from soap.evaluation.summary_builder import read_summary
 from soap.evaluation.verdict import INVALID, PASSED, WARNED, RobustnessVerdict, headline, judge, missing_protocols
 
 NO_STEPS = {**synthetic_runs.LEFT_OUT, **dict.fromkeys(("iterates", "unrolled"), NO_ITERATES)}
