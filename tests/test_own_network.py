@@ -66,9 +66,10 @@ def fitted(tmp_path_factory):
 
 @pytest.fixture
 def here(fitted, run, monkeypatch):
-    """Work in that folder; what the commands import is forgotten afterwards."""
+    """Work in that folder; what the commands import is forgotten afterwards, as is a nets.py of an earlier test."""
     monkeypatch.chdir(fitted[0])
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "nets", raising=False)
     yield fitted
     sys.modules.pop("nets", None)
 

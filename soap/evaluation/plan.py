@@ -15,7 +15,7 @@ from soap.attacks import Attack
 from soap.auxiliary import JointModel
 from soap.data import Dataset
 from soap.defence import DEFENDED, Defence
-from soap.errors import InputError
+from soap.errors import InputError, unknown
 from soap.evaluation.cascade import first_order
 from soap.evaluation.protocols import (
     AUTOATTACK_NORMS,
@@ -265,9 +265,8 @@ def protocols(suite: str) -> tuple[str, ...]:
     """The protocols of a suite, in the order in which they run."""
     known = {**SUITES, **{name: (name,) for name in PROTOCOLS}}
     if suite not in known:
-        raise InputError(
-            f"unknown suite {suite!r}; expected {' or '.join(SUITES)}, or one protocol: {', '.join(PROTOCOLS)}."
-        )
+        expected = f"Expected {' or '.join(SUITES)}, or one protocol: {', '.join(PROTOCOLS)}."
+        raise InputError(f"{unknown('suite', suite, SUITES)} {expected}")
     return known[suite]
 
 

@@ -397,4 +397,4 @@ def test_a_run_states_the_checksum_of_the_model_card(run, copied):
 def test_an_unknown_suite_names_the_suites(run):
     refused = run("evaluate", MODEL, "--suite", "fast")
     assert refused.code == 2
-    assert "expected quick or full" in refused.err
+    assert "quick or full, or one protocol" in refused.err
