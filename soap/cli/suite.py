@@ -25,6 +25,7 @@ from soap.evaluation.suite import SuiteReport, evaluate
 from soap.evaluation.summary import ProtocolResult, Summary
 from soap.evaluation.summary_builder import read_summary
 from soap.evaluation.verdict import DASH, PASSED, RobustnessVerdict, headline
+from soap.recipes.own_network import own_attack
 from soap.recipes.purifiers import SOAP_NAME
 from soap.recipes.run_request import RunRequest
 from soap.report.result_json import protocol_json, report_json
@@ -94,6 +95,14 @@ class SuiteOptions:
             "case in less time, without results for single protocols.",
         ),
     ] = None
+    extra_attack: Annotated[
+        list[str] | None,
+        option(
+            "PACKAGE:NAME",
+            "With --suite: run this attack, too: a class or function that makes a soap.attacks.Attack of eps=RADIUS; "
+            "imported from the current folder, or e.g. soap.attacks:BitFlips; repeat for more.",
+        ),
+    ] = None
     require: Annotated[
         str | None, option("passed", "With --suite: exit code 3 unless the verdict is CHECKS PASSED.")
     ] = None
@@ -148,7 +157,9 @@ def run_suite(
         "seed": console.seed,
     }
     stated = {**numbers, "shard": options.shard, "module": model.module, "headline": options.headline}
-    note = {**asdict(request), "command": _full_command(request, suite, threat, stated, folder)}
+    names = options.extra_attack or ()
+    extra = [own_attack(name, threat.eps) for name in names]
+    note = {**asdict(request), "command": _full_command(request, suite, threat, stated, folder, names)}
     target = request.defence(console.device, model.module)
     if request.bare:
         console.info(f"{network.name} has no auxiliary task to purify with: the bare classifier is attacked.")
@@ -159,6 +170,7 @@ def run_suite(
             suite=suite,
             eps=threat.eps,
             norm=threat.norm,
+            extra_attacks=extra,
             shard=shard,
             headline=bool(options.headline),
             out=folder,
@@ -199,7 +211,9 @@ def _check_options(options: SuiteOptions, defence: DefenceOptions) -> tuple[int,
     return int(index), int(count)
 
 
-def _full_command(request: RunRequest, suite: str, threat: Threat, numbers: dict[str, Any], out: Path) -> str:
+def _full_command(
+    request: RunRequest, suite: str, threat: Threat, numbers: dict[str, Any], out: Path, extra: Sequence[str]
+) -> str:
     """The whole command with its defaults."""
     given: dict[str, object] = {
         "--suite": suite,
@@ -217,6 +231,7 @@ def _full_command(request: RunRequest, suite: str, threat: Threat, numbers: dict
     }
     pairs = ((name,) if value is True else (name, value) for name, value in given.items() if value is not None)
     parts = [str(part) for pair in pairs for part in pair]
+    parts += [part for name in extra for part in ("--extra-attack", name)]
     parts += [part for setting in request.purifier_options for part in ("--purifier-option", setting)]
     return shlex.join(["soap", "evaluate", request.model, *parts])
 

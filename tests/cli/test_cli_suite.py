@@ -394,6 +394,35 @@ def test_a_run_states_the_checksum_of_the_model_card(run, copied):
     assert f"weights {weights[:12]}, data" in next(one["measured"] for one in checks if one["number"] == 19)
 
 
+OWN = """
+from dataclasses import dataclass
+from soap.attacks import Attack
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Invert(Attack):
+    eps: float
+    def perturb(self, model, x, y):
+        return (x + self.eps * (0.5 - x).sign()).clamp(0, 1)
+
+def mistaken(eps):
+    return eps
+"""
+
+
+def test_an_own_attack_is_part_of_the_run_and_of_its_command(run, tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    arguments = (*QUICK, "--suite", "extra", "--extra-attack", "mine:Invert", "--out", "own")
+    shown = run(*arguments, "--json").json
+    assert "extra" in [line["protocol"] for line in shown["protocols"]]
+    assert json.loads((tmp_path / "own/run.json").read_text())["attempts"][0]["attack"]["name"] == "Invert"
+    assert "--extra-attack mine:Invert" in json.loads((tmp_path / "own/facts/asked.json").read_text())["command"]
+    for name in ("mine", "mine:Missing", "mine:mistaken", "mine:OWN"):
+        refused = run(*QUICK, "--extra-attack", name, "--out", "refused")
+        assert refused.code == 2
+        assert name in refused.err
+        assert not (tmp_path / "refused").exists()
+
+
 def test_an_unknown_suite_names_the_suites(run):
     refused = run("evaluate", MODEL, "--suite", "fast")
     assert refused.code == 2
