@@ -60,23 +60,30 @@ class PGD(Attack):
         """One run from zero is recordable; random starts need a generator, and restarts read predictions back."""
         return self.start == "zero" and self.restarts == 1
 
-    def perturb(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """Run once for all samples, then from random starts for those without success."""
-        if self.recordable:  # a generator cannot be created while a graph is being recorded
-            return self._run(model, x, y, None)
+    def perturb(self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None) -> Tensor:
+        """Run once for all samples, then from random starts for those without success.
+
+        start: where a single run starts, instead of `self.start`; a generator cannot be created while a CUDA graph is
+        being recorded, so training draws the start itself.
+        """
+        if start is not None or self.recordable:
+            return self._run(model, x, y, x if start is None else start)
         generator = torch.Generator(x.device).manual_seed(self.seed)
-        found = self._run(model, x, y, generator if self.start == "random" else None)
+        found = self._run(model, x, y, self.random_start(x, generator) if self.start == "random" else x)
         for _ in range(1, self.restarts):
             rows = (~self.successes(model, found, y)).nonzero()[:, 0]
             if len(rows) == 0:
                 break
-            found[rows] = self._run(model, x[rows], y[rows], generator)
+            found[rows] = self._run(model, x[rows], y[rows], self.random_start(x[rows], generator))
         return found
 
-    def _run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    def random_start(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return random points of the balls around `x`, within the bounds."""
+        return (x + BALLS[self.norm](self.eps).random_start(x, generator)).clamp(*self.bounds)
+
+    def _run(self, model: Model, x: Tensor, y: Tensor, start: Tensor) -> Tensor:
         ball: Ball = BALLS[self.norm](self.eps)
         loss = objective(self.loss, self.targeted)
-        start = x if generator is None else (x + ball.random_start(x, generator)).clamp(*self.bounds)
 
         def ascend(x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, ...]:
             found = projected_gradient(

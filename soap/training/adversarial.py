@@ -6,6 +6,7 @@ trained on the purified adversarial images.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -41,8 +42,7 @@ class AdversarialTraining:
         validate.choice("through", self.through, THROUGH)
         validate.positive("eps", self.attack.eps)
         validate.radius(self.attack.eps, self.attack.norm if isinstance(self.attack, PGD) else "linf")
-        if isinstance(self.attack, PGD) and self.attack.restarts != 1:
-            raise InputError(f"restarts is {self.attack.restarts}; expected 1, one run of the attack, in training.")
+        check_one_run(self.attack)
         if self.trades_beta is None:
             return
         validate.positive("trades_beta", self.trades_beta)
@@ -66,21 +66,33 @@ class AdversarialTraining:
                 "task, or one without an auxiliary loss and through = 'purifier'. Leave out trades_beta."
             )
 
+    def recordable(self, model: JointModel) -> bool:
+        """Return whether `perturb` never waits for the host, so that training can replay it as a CUDA graph."""
+        return self.through == "classifier" or ends_at_rounded(model)
+
     def perturb(
-        self, model: JointModel, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]
+        self,
+        model: JointModel,
+        x: Float[Tensor, "batch *shape"],
+        y: Int[Tensor, "batch"],
+        *,
+        start: Float[Tensor, "batch *shape"] | None = None,
     ) -> Float[Tensor, "batch *shape"]:
         """Return adversarial images, purified if the attack goes through the purifier.
+
+        start: random points where the attack starts, drawn by the caller.
 
         If purification rounds, the attack sees the classifier on the straight line between the purified ends of every
         pixel's interval [x - eps, x + eps], and the pixels that it raised or lowered are moved to those ends. The
         gradient is taken at the relaxed point, where the classifier is smooth.
         """
         attack = self.attack if self.trades_beta is None else self._trades_attack(model, x)
+        run = partial(attack.perturb, start=start) if isinstance(attack, PGD) else attack.perturb
         if self.through == "classifier":
             # A function is not replayed as a CUDA graph; the loss of TRADES is another one at every step.
-            return attack.perturb(model if self.trades_beta is None else model.forward, x, y)
+            return run(model if self.trades_beta is None else model.forward, x, y)
         if not ends_at_rounded(model) or getattr(attack, "norm", "linf") != "linf":
-            return self.purified(model, attack.perturb(Defence(model, SOAP(model)), x, y))
+            return self.purified(model, run(Defence(model, SOAP(model)), x, y))
         eps = attack.eps
         low, high = rounded_box(x, eps)
 
@@ -88,7 +100,7 @@ class AdversarialTraining:
             logits: Tensor = model(torch.lerp(low, high, (point - x) / (2 * eps) + 0.5))
             return logits
 
-        found = attack.perturb(relaxed, x, y)
+        found = run(relaxed, x, y)
         return rounded((x + eps * (found - x).sign()).clamp(0, 1))
 
     def purified(self, model: JointModel, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
@@ -118,6 +130,12 @@ class AdversarialTraining:
         with torch.no_grad():
             clean = model(self.purified(model, x)).softmax(1)
         return replace(cast(PGD, self.attack), loss=lambda logits, y: divergence(logits, clean))
+
+
+def check_one_run(attack: object) -> None:
+    """Raise `InputError` if `attack` starts more than once, which makes a training step wait for its predictions."""
+    if isinstance(attack, PGD) and attack.restarts != 1:
+        raise InputError(f"restarts is {attack.restarts}; expected 1, one run of the attack, in training.")
 
 
 def divergence(

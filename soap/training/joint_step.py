@@ -6,7 +6,7 @@ because the speed of small networks is limited by kernel launches.
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -19,7 +19,7 @@ from soap.attacks import PGD
 from soap.auxiliary import JointLosses, JointModel, accuracy
 from soap.errors import InputError
 from soap.shapes import Tensor
-from soap.training.adversarial import AdversarialTraining
+from soap.training.adversarial import AdversarialTraining, check_one_run
 from soap.training.certified import CertifiedTraining, certified_losses
 from soap.training.schedule import Schedule, update_average
 
@@ -55,7 +55,7 @@ class JointStep:
     their number. Batch-norm statistics have seen the batch by then.
 
     With several processes each takes its part of the batch, with the same random numbers per sample as in a single
-    process (except for dropout and the attack's draws), and applies the mean of all gradients. Batch norms normalise
+    process (except for dropout), and applies the mean of all gradients. Batch norms normalise
     over the process's own part; their running statistics are averaged over the processes.
     """
 
@@ -77,6 +77,9 @@ class JointStep:
         if isinstance(self.attack, AdversarialTraining):
             self.attack.check(model)
             self._trades = self.attack if self.attack.trades_beta is not None else None
+        method = self.attack.attack if isinstance(self.attack, AdversarialTraining) else self.attack
+        self._pgd = method if isinstance(method, PGD) else None
+        check_one_run(self._pgd)
         self.share = torch.zeros((), device=device)  # of the radius in certified training
         self._statistics = [
             value
@@ -102,10 +105,9 @@ class JointStep:
         self.generator = torch.Generator(device)
         self.sums = torch.zeros(3, device=device)
         self._steps_called, self._steps_made = 0, torch.zeros((), dtype=torch.int64, device=device)
-        self._own_seed = 0
         self._diverged = torch.zeros((), device=device)  # 1 after the first NaN or infinite loss
         self._plain_steps_left = STEPS_BEFORE_RECORDING
-        recordable = on_gpu and model.recordable and (self.attack is None or getattr(self.attack, "recordable", False))
+        recordable = on_gpu and model.recordable and self._attack_is_recordable()
         recordable = recordable and not self.group.is_distributed  # a replay cannot report a lost process
         recordable = recordable and self.make_optimiser is None  # it may wait for the host
         self._stream = torch.cuda.Stream(device) if recordable else None  # type: ignore[no-untyped-call]
@@ -123,9 +125,8 @@ class JointStep:
             self.share.fill_(self.certified.share(progress))
         self._steps_called += 1
         self.generator.manual_seed(seed)
-        # Dropout and random starts of attacks are drawn in each process separately.
-        self._own_seed = seed if self.group.is_main else seeding.seed_for(seed, self.group.rank)
-        torch.manual_seed(self._own_seed)
+        # Dropout is drawn in each process separately.
+        torch.manual_seed(seed if self.group.is_main else seeding.seed_for(seed, self.group.rank))
         if self.make_optimiser is not None:
             for group, own in zip(self.optimiser.param_groups, self._own_rates, strict=True):
                 group["lr"] = own * (rate / self.schedule.lr)
@@ -144,6 +145,12 @@ class JointStep:
     def skipped(self) -> int:
         """Return how many of the last steps made no update after a NaN or infinite loss; waits for the device."""
         return self._steps_called - int(self._steps_made)
+
+    def _attack_is_recordable(self) -> bool:
+        """Whether the attack never waits for the host; random starts of PGD are drawn by the step itself."""
+        if isinstance(self.attack, AdversarialTraining):
+            return self.attack.recordable(self.model)
+        return self.attack is None or self._pgd is not None or bool(getattr(self.attack, "recordable", False))
 
     def _own_optimiser(self) -> torch.optim.Optimizer | None:
         """The optimiser of `make_optimiser`, checked; None without one."""
@@ -176,14 +183,16 @@ class JointStep:
 
     def _step(self, indices: Tensor) -> None:
         x, y = self.schedule.augmented(self.x[indices], self.generator), self.y[indices]
+        start = self._pgd.random_start(x, self.generator) if self._pgd and self._pgd.start == "random" else None
         if self.group.is_distributed:
             part = self.group.shard(len(x))
-            x, y = x[part], y[part]
+            x, y, start = x[part], y[part], None if start is None else start[part]
         with devices.autocast(self.x.device, self.precision):
             clean = x
             if self.attack is not None:
                 with frozen(self.model):
-                    x = seeded(self.attack, self._own_seed).perturb(self.model, clean, y)
+                    drawn = {} if start is None else {"start": start}
+                    x = self.attack.perturb(self.model, clean, y, **drawn)
                     if self._trades is not None:
                         clean = self._trades.purified(self.model, clean)
             with distributed.shared_batch(self.group, len(x)):
@@ -223,10 +232,3 @@ class JointStep:
             return self.model.auxiliary.losses(self.model, x, y, self.generator)
         logits = self.model(x)
         return JointLosses(F.cross_entropy(logits, y), logits.new_zeros(()), accuracy(logits, y))
-
-
-def seeded(attack: PerturbsImages, seed: int) -> PerturbsImages:
-    """Return `attack` with random starts from `seed`; without it all steps would start at the same random points."""
-    if isinstance(attack, AdversarialTraining) and isinstance(attack.attack, PGD):
-        return replace(attack, attack=replace(attack.attack, seed=seed))
-    return replace(attack, seed=seed) if isinstance(attack, PGD) else attack

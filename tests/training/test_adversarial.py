@@ -190,8 +190,8 @@ def test_random_starts_differ_between_steps():
 
     @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
     class Recorded(PGD):
-        def perturb(self, model, x, y):
-            starts.append(super().perturb(lambda point: 0 * model(point), x, y) - x)
+        def perturb(self, model, x, y, *, start=None):
+            starts.append(super().perturb(lambda point: 0 * model(point), x, y, start=start) - x)
             return x
 
     model, data = tiny_model(), noise_images(8, seed=1)
@@ -203,3 +203,20 @@ def test_random_starts_differ_between_steps():
     assert starts[0].any()
     assert not torch.equal(starts[0], starts[1])
     assert torch.equal(starts[0], starts[2])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("training", [ATTACK, THROUGH, TRADES], ids=["random start", "purifier", "trades"])
+def test_recorded_steps_equal_plain_steps(training):
+    """A CUDA graph draws the random starts anew at every replay, as plain steps do."""
+    weights = []
+    for recordable in (False, True):
+        model = binary_model().cuda().train()
+        model.recordable = recordable
+        data = quarters(64)
+        step = JointStep(model, data.x.cuda(), data.y.cuda(), SCHEDULE, attack=training)
+        for number in range(12):
+            step(torch.arange(16).cuda() + 16 * (number % 4), seed=number, rate=0.05, step=number)
+        assert (step._graph is not None) == recordable
+        weights.append(torch.cat([value.flatten() for value in model.parameters()]))
+    assert torch.allclose(*weights, atol=1e-3)
