@@ -4,8 +4,9 @@
     python examples/attack_through_rounding.py runs/a/last.safetensors runs/b/last.safetensors   # their mean logits
 
 Rounding has no gradient. But an attacker of radius eps chooses for each pixel between two purified values only, `low`
-and `high`. So the attack moves t in [0, 1] by the gradient of the classifier at low + t (high - low), where it is smooth,
-and tries the image with t rounded every few steps. BitFlips then searches among the single pixels of what is left.
+and `high`. So the attack moves t in [0, 1] by the gradient of the classifier at low + t (high - low), where the
+classifier is smooth, and tries the image with t rounded every few steps. BitFlips then searches the single pixels of
+what is left.
 """
 
 import argparse
