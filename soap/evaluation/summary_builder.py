@@ -62,6 +62,7 @@ class SummaryBuilder:
         self.states: dict[str, ProtocolState] = {}
         self.reach = Reach()
         self.fingerprints: dict[str, str] = {}
+        self.attacked: dict[int, Mask] = {}
         self.broken: dict[int, tuple[int, int]] = {}
         self.first_breaks: dict[int, tuple[int, int, int]] = {}
         self.falls: dict[int, Images] = {}
@@ -94,6 +95,7 @@ class SummaryBuilder:
         state.after[one["name"]] = float(state.survived.mean() if self.draws == 1 else state.drawn.mean())
         state.seconds += batch.seconds
         state.batches += 1
+        self.attacked.setdefault(attempt, np.zeros(len(self.y), bool))[rows] = True
         met, lost = self.broken.get(attempt, (0, 0))
         self.broken[attempt] = met + len(rows), lost + int((~correct).sum())
         for place in np.flatnonzero(~correct):
@@ -105,7 +107,8 @@ class SummaryBuilder:
         """The images that an attempt attacks in a batch: all for None, else those that its protocol has not broken.
 
         In the headline mode, those that no protocol has broken. The protocol on the classifier attacks the images that
-        no earlier point made the classifier misclassify. An attempt `unless_converged` attacks none where the attempt
+        no earlier point made the classifier misclassify, without those that withstood the same attack in another
+        protocol. An attempt `unless_converged` attacks none where the attempt
         before it lowered accuracy by less than half a point.
         """
         batch = np.zeros(len(self.y), bool)
@@ -117,6 +120,10 @@ class SummaryBuilder:
         if one.get("unless_converged") and self._clear_fall(attempt - 1, batch) < HALF_A_POINT:
             return np.zeros_like(batch)
         if one["protocol"] == CLASSIFIER:
+            attempts = self.plan["attempts"]
+            for other, rows in self.attacked.items():
+                if other != attempt and attempts[other]["attack"] == one["attack"]:
+                    batch &= ~rows
             return batch & self.classifier_survived
         if self.cascade:
             batch[list(self.first_breaks)] = False
