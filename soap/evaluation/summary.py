@@ -100,6 +100,7 @@ class Summary:
     done: names of the complete protocols. In the headline mode `protocols` is empty: none has a result of its own.
     reach: of all attacked images. fingerprints: of the batches, by name. broken: by attempt, attacked images and how
     many of them were misclassified. first_breaks: by image, the first (attempt, number, place) that broke it.
+    falls: by attempt on a random defence, how much it lowered the accuracy of each image; NaN if not attacked.
     clean_rows: image numbers of the clean batches, in the order in which they were read. clean_labels: of the defence.
     classifier_worst: images that the classifier alone classifies correctly at every point tried; None where unknown.
     """
@@ -113,6 +114,7 @@ class Summary:
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     broken: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     first_breaks: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    falls: Mapping[int, Images] = field(default_factory=dict)
     clean_rows: Labels = field(default_factory=lambda: np.empty(0, np.int64))
     clean_labels: Labels = field(default_factory=lambda: np.empty(0, np.int64))
     classifier_worst: Mask | None = None

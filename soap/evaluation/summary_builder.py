@@ -62,10 +62,11 @@ class SummaryBuilder:
         self.states: dict[str, ProtocolState] = {}
         self.reach = Reach()
         self.fingerprints: dict[str, str] = {}
+        self.attacked: dict[int, Mask] = {}
         self.broken: dict[int, tuple[int, int]] = {}
         self.first_breaks: dict[int, tuple[int, int, int]] = {}
-        self.gains: dict[tuple[int, int], float] = {}
-        """By attempt and batch of a random defence: by how much accuracy fell on the attacked images, chance aside."""
+        self.falls: dict[int, Images] = {}
+        """By attempt on a random defence: by how much it lowered the accuracy of each image; NaN if not attacked."""
 
     def add(self, attempt: int | None, number: int, batch: AttackedBatch) -> None:
         """Add a batch; attempt: None for clean images."""
@@ -86,12 +87,15 @@ class SummaryBuilder:
             # The later attempt is the stronger one, so the earlier point stays only where it is clearly lower.
             shares, known = self._shares(batch), state.selected[rows]
             self._place(state, rows, batch, ~self._clearly_lower(known, shares))
-            self.gains[attempt, number] = _clear_mean(before - state.drawn[rows].mean(1))
+            if len(rows):
+                falls = self.falls.setdefault(attempt, np.full(len(self.y), np.nan))
+                falls[rows] = before - state.drawn[rows].mean(1)
         self.classifier_survived[rows] &= bare_correct
         state.moved[rows] = (batch.x != self.x[rows]).any(axis=tuple(range(1, batch.x.ndim)))
         state.after[one["name"]] = float(state.survived.mean() if self.draws == 1 else state.drawn.mean())
         state.seconds += batch.seconds
         state.batches += 1
+        self.attacked.setdefault(attempt, np.zeros(len(self.y), bool))[rows] = True
         met, lost = self.broken.get(attempt, (0, 0))
         self.broken[attempt] = met + len(rows), lost + int((~correct).sum())
         for place in np.flatnonzero(~correct):
@@ -103,7 +107,8 @@ class SummaryBuilder:
         """The images that an attempt attacks in a batch: all for None, else those that its protocol has not broken.
 
         In the headline mode, those that no protocol has broken. The protocol on the classifier attacks the images that
-        no earlier point made the classifier misclassify. An attempt `unless_converged` attacks none where the attempt
+        no earlier point made the classifier misclassify, without those that withstood the same attack in another
+        protocol. An attempt `unless_converged` attacks none where the attempt
         before it lowered accuracy by less than half a point.
         """
         batch = np.zeros(len(self.y), bool)
@@ -112,9 +117,13 @@ class SummaryBuilder:
         if attempt is None:
             return batch
         one = self.plan["attempts"][attempt]
-        if one.get("unless_converged") and self.gains.get((attempt - 1, number), 0.0) < HALF_A_POINT:
+        if one.get("unless_converged") and self._clear_fall(attempt - 1, batch) < HALF_A_POINT:
             return np.zeros_like(batch)
         if one["protocol"] == CLASSIFIER:
+            attempts = self.plan["attempts"]
+            for other, rows in self.attacked.items():
+                if other != attempt and attempts[other]["attack"] == one["attack"]:
+                    batch &= ~rows
             return batch & self.classifier_survived
         if self.cascade:
             batch[list(self.first_breaks)] = False
@@ -153,6 +162,7 @@ class SummaryBuilder:
             reach=self.reach,
             fingerprints=self.fingerprints,
             broken=self.broken,
+            falls=self.falls,
             first_breaks=self.first_breaks,
             clean_rows=np.concatenate([*self.clean_rows, np.empty(0, np.int64)]),
             clean_labels=self.clean.vote,
@@ -162,6 +172,15 @@ class SummaryBuilder:
     def _start(self) -> ProtocolState:
         """The state before the first attempt of a protocol: that of the clean images."""
         return copy.deepcopy(self.clean)
+
+    def _clear_fall(self, attempt: int, batch: Mask) -> float:
+        """By how much an attempt lowered the mean accuracy of a batch; 0 within two standard errors of zero."""
+        falls = self.falls.get(attempt, np.full(len(batch), np.nan))[batch]
+        falls = falls[~np.isnan(falls)]
+        if len(falls) < 2:
+            return 0.0
+        mean = float(falls.mean())
+        return mean if mean > 2 * float(falls.std(ddof=1)) / math.sqrt(len(falls)) else 0.0
 
     def _shares(self, batch: AttackedBatch) -> Images:
         """The accuracy of every image by the selecting draws of a random defence; 0 or 1 of a deterministic one."""
@@ -195,14 +214,6 @@ class SummaryBuilder:
         if self.draws == 1:
             return made
         return replace(made, defended=state.vote == self.y, drawn=state.drawn.copy(), selected=state.selected.copy())
-
-
-def _clear_mean(falls: Images) -> float:
-    """The mean of a fall of accuracy by image, or 0 where it is within two standard errors of zero."""
-    if len(falls) < 2:
-        return 0.0
-    mean = float(falls.mean())
-    return mean if mean > 2 * float(falls.std(ddof=1)) / math.sqrt(len(falls)) else 0.0
 
 
 def read_summary(folder: RunFolder, data: Dataset, *, unfinished: bool = False) -> Summary:

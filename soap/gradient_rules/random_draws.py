@@ -40,7 +40,8 @@ class MeanOverDraws(nn.Module):
 
     Every call uses new draws: call number c, counted from the construction or the last `restart`, seeds draw k by
     (seed, c, k). The same calls after construction thus give the same results. The seed sets the global generators of
-    torch, numpy and Python, and the generators that the model keeps; their states are restored after each draw.
+    torch, numpy and Python, and the generators that the model keeps after its first call; their states are restored
+    after each draw.
 
     Cost per call: `draws` calls of the model, and as many again in the backward pass of autograd. Only one draw is in
     memory at a time.
@@ -52,6 +53,7 @@ class MeanOverDraws(nn.Module):
         validate.at_least("seed", seed, 0)
         self.model, self.draws, self.seed = model, draws, seed
         self._calls = 0
+        self._generators: list[OwnGenerator] = []
 
     def extra_repr(self) -> str:
         """Return the number of draws and the seed."""
@@ -63,7 +65,7 @@ class MeanOverDraws(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
         """Return the logarithm of the mean softmax over new draws."""
-        draw = partial(self._draw, generators=own_generators(self.model))
+        draw = partial(self._draw, generators=self._own_generators())
         if torch.is_grad_enabled() and x.requires_grad:
             return _log_mean([checkpoint(draw, x, seed, use_reentrant=False) for seed in self._next_seeds()])
         return _log_mean([draw(x, seed) for seed in self._next_seeds()])
@@ -73,7 +75,7 @@ class MeanOverDraws(nn.Module):
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch *shape"]]:
         """Return the logits of `forward` and the gradient of `criterion`, averaged over the same new draws."""
         logits, total = [], torch.zeros_like(x)
-        generators = own_generators(self.model)
+        generators = self._own_generators()
         with frozen(self.model):
             for seed in self._next_seeds():
                 with seeded_draws(seed, generators):
@@ -86,6 +88,12 @@ class MeanOverDraws(nn.Module):
         with frozen(self.model), seeded_draws(seed, generators):  # autograd calls it again in the backward pass
             logits: Tensor = self.model(x)
         return logits.log_softmax(1)
+
+    def _own_generators(self) -> list[OwnGenerator]:
+        """Return the generators that the model keeps; a model may create one in its first call, but not later."""
+        if self._calls < 2:
+            self._generators = own_generators(self.model)
+        return self._generators
 
     def _next_seeds(self) -> list[int]:
         call, self._calls = self._calls, self._calls + 1

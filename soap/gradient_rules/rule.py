@@ -13,6 +13,7 @@ from torch import nn
 from soap import validate
 from soap._runtime.cuda_graphs import forward_logits, input_gradient, is_replayed
 from soap._runtime.isolation import frozen, isolated
+from soap._runtime.one_channel import fast_one_channel
 from soap.descent import loss_and_gradient
 from soap.errors import InputError
 from soap.shapes import Float, Tensor
@@ -52,7 +53,8 @@ def logits_and_gradient(
         seen.append(logits.detach())
         return criterion(logits)
 
-    _, gradient = loss_and_gradient(loss, x)
+    with fast_one_channel():
+        _, gradient = loss_and_gradient(loss, x)
     return seen[0], gradient
 
 
@@ -91,7 +93,7 @@ def with_finite_logits(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> nn
 
 def purified_images(purifier: Purify, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
     """Return the images that `purifier` makes of `x`, detached from autograd."""
-    with torch.enable_grad():  # a user's purifier may rely on gradients being enabled
+    with torch.enable_grad(), fast_one_channel():  # a user's purifier may rely on gradients being enabled
         return images_of(purifier(x.detach()), x).detach()
 
 
@@ -120,7 +122,8 @@ def straight_through_logits(
         purified = purified + (x - x.detach())  # adds zero to the value and the identity to the gradient
     elif not torch.is_grad_enabled() and is_replayed(classifier, purified):
         return forward_logits(classifier, purified)
-    logits: Tensor = classifier(purified)
+    with fast_one_channel():
+        logits: Tensor = classifier(purified)
     return logits
 
 
@@ -129,7 +132,8 @@ def exact_logits(
 ) -> Float[Tensor, "batch classes"]:
     """Return the logits of the purified images; if `x` needs a gradient, autograd passes through the purifier."""
     if torch.is_grad_enabled() and x.requires_grad:
-        logits: Tensor = classifier(images_of(purifier(x), x))
+        with fast_one_channel():
+            logits: Tensor = classifier(images_of(purifier(x), x))
         return logits
     return straight_through_logits(classifier, x, purified_images(purifier, x))
 

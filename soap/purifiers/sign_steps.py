@@ -11,6 +11,7 @@ from torch import nn
 from soap import validate
 from soap._runtime.cuda_graphs import TensorFunction, min_rows_for_determinism, release_graphs, replayed
 from soap._runtime.isolation import frozen, isolated
+from soap._runtime.one_channel import fast_one_channel
 from soap._runtime.splitting import in_chunks
 from soap.balls import Linf
 from soap.descent import UNIT, Bounds, Loss, iterates, projected_gradient
@@ -56,9 +57,10 @@ class DescentPurifier(Specified):
         """Return `function(*inputs)`, replayed as a CUDA graph if possible, in parts."""
         replay = partial(replayed, self.model, (repr(self), self.bounds, function.__name__), function)
         least = min_rows_for_determinism(self.model, *inputs)
-        return in_chunks(
-            replay, *inputs, max_rows=max_rows, min_rows=least, release=partial(release_graphs, self.model)
-        )
+        with fast_one_channel():
+            return in_chunks(
+                replay, *inputs, max_rows=max_rows, min_rows=least, release=partial(release_graphs, self.model)
+            )
 
 
 class SignStepPurifier(DescentPurifier):

@@ -1,7 +1,7 @@
 """What a measurement gets: the defence, a few images, and the strongest attempts of the run."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from soap.defence import Defence
 from soap.errors import InputError
 from soap.evaluation.attempts import seeded, seeded_attack
 from soap.evaluation.labels import predicted_labels
+from soap.evaluation.paired import Images
 from soap.evaluation.plan import PlannedRun
 from soap.evaluation.protocols import CLASSIFIER, EXTRA, FEW_DRAWS, QUERIES_ONLY, RULES, Attempt
 from soap.evaluation.summary import Summary
@@ -53,9 +54,8 @@ class MeasurementContext:
     """x, y: the first images that the defence classifies correctly. surviving: images that no attempt broke.
 
     ranked: attempts with gradient steps, strongest first, one for each gradient rule. made: attempts that attacked an
-    image. left: accuracy on x after the
-    protocol of the strongest. clean: the first images of the data with the labels that the run stored for them. memory:
-    results that several measurements share.
+    image. falls: of `Summary`. left: accuracy on x after the protocol of the strongest. clean: the first images of the
+    data with the labels that the run stored for them. memory: results that several measurements share.
     """
 
     run: PlannedRun
@@ -64,6 +64,7 @@ class MeasurementContext:
     surviving: Survivors
     ranked: tuple[Attempt, ...]
     made: tuple[Attempt, ...]
+    falls: Mapping[int, Images]
     left: float
     clean: tuple[Float[Tensor, "c *shape"], Int[Tensor, "c"]]
     memory: dict[str, Any] = field(default_factory=dict)
@@ -169,6 +170,7 @@ def measurement_context(run: PlannedRun, summary: Summary, *, max_images: int) -
         ),
         ranked=order,
         made=tuple(one for index, one in enumerate(run.attempts) if summary.broken.get(index, (0, 0))[0]),
+        falls=summary.falls,
         left=float(left.mean()) if len(rows) else 0.0,
         clean=(run.data_at(first)[0], torch.from_numpy(summary.clean_labels[first]).to(x.device)),
     )

@@ -2,11 +2,14 @@
 accuracy by less than half a point."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from soap._runtime.isolation import isolated
-from soap.attacks import APGD, DecayingPGD
+from soap.attacks import APGD, Attack, DecayingPGD
 from soap.attacks.losses import cross_entropy
 from soap.evaluation.checks import radii
 from soap.evaluation.checks.check import (
@@ -20,6 +23,8 @@ from soap.evaluation.checks.check import (
     percent,
 )
 from soap.evaluation.checks.context import ImpossibleError, MeasurementContext, attempt_text, varied
+from soap.evaluation.paired import Images
+from soap.evaluation.plan import PlannedRun
 from soap.evaluation.protocols import HALF_A_POINT, RULES, Attempt
 from soap.gradient_rules import logits_and_gradient, with_finite_logits
 from soap.specs import call_text, spec_of
@@ -41,9 +46,9 @@ class MoreEffort:
 
 @dataclass(frozen=True, kw_only=True)
 class MoreDraws:
-    """The attempt with most draws, and with twice as many on the images it left: the change of accuracy, its error.
+    """An attempt with some draws, and with twice as many on the images it left: the change of accuracy, its error.
 
-    random: whether the defence is; the rest is empty otherwise.
+    random: whether the defence is; the rest is empty otherwise. broken: images whose accuracy fell.
     """
 
     random: bool
@@ -58,10 +63,10 @@ class MoreDraws:
 def measure(context: MeasurementContext, setting: str, salt: int) -> MoreEffort:
     """The strongest attack with twice the `setting`, on surviving images.
 
-    The attack on a random defence makes one run, with another seed than in the suite: a second restart.
+    Restarts have another seed than in the suite, in which these images survived as many: together they are twice.
     """
     attack = context.strongest.attack
-    if not (setting == "restarts" and isinstance(attack, DecayingPGD)):
+    if setting == "steps" or not isinstance(attack, APGD | DecayingPGD):
         attack = varied(attack, **{setting: 2 * getattr(attack, setting, 1)})
     broken, moved, error = context.broken_survivors(attack, context.model, salt=salt)
     images = len(context.surviving.x)
@@ -69,10 +74,12 @@ def measure(context: MeasurementContext, setting: str, salt: int) -> MoreEffort:
 
 
 def measure_draws(context: MeasurementContext) -> MoreDraws:
-    """Attack the surviving images again with twice the draws."""
+    """The suite's own last doubling of the draws; without one, an attack on surviving images with twice the draws."""
     if not context.run.random:
         return MoreDraws(random=context.defence.probe(context.x).random)
     attempt = most_draws(context)
+    if (doubled := last_doubling(context.run, context.falls)) is not None:
+        return doubled
     twice = replace(attempt, draws=2 * attempt.draws)
     broken, moved, error = context.broken_survivors(twice.attack, context.run.seen(twice), salt=21)
     return MoreDraws(
@@ -83,6 +90,32 @@ def measure_draws(context: MeasurementContext) -> MoreDraws:
         broken=broken,
         moved=moved,
         error=error,
+    )
+
+
+def last_doubling(run: PlannedRun, by_attempt: Mapping[int, Images]) -> MoreDraws | None:
+    """By how much the last attempt with twice the draws of an earlier one changed accuracy; None without one.
+
+    Of every image, the last such attempt that attacked its batch counts: later ones leave out batches that converged.
+    by_attempt: `Summary.falls`.
+    """
+    falls, last, known = np.full(len(run.data), np.nan), None, set[tuple[str, Attack, int]]()
+    for number, one in enumerate(run.attempts):
+        if number in by_attempt:
+            if (one.rule, one.attack, one.draws // 2) in known and one.draws % 2 == 0:
+                falls, last = np.where(np.isnan(by_attempt[number]), falls, by_attempt[number]), one
+            known.add((one.rule, one.attack, one.draws))
+    if last is None:
+        return None
+    fell, n = falls[~np.isnan(falls)], len(falls)
+    return MoreDraws(
+        random=True,
+        attack=attempt_text(last),
+        draws=last.draws // 2,
+        images=len(fell),
+        broken=int((fell > 0).sum()),
+        moved=float(fell.sum()) / n,
+        error=float(fell.std(ddof=1)) * math.sqrt(len(fell)) / n if len(fell) > 1 else 0.0,
     )
 
 

@@ -175,3 +175,22 @@ def test_the_interval_of_a_paired_difference():
     same = paired_difference(one, one)
     assert same[0] == 0
     assert same[1] < 0 < same[2]  # no evidence is not certainty
+
+
+def test_the_classifier_is_not_attacked_again_by_the_attack_that_it_withstood(defence, tmp_path):
+    weak = PGD(eps=0.02, step_size=0.01, steps=3)
+    other = Attempt(protocol="classifier", name="other", attack=PGD(eps=0.02, step_size=0.01, steps=4), rule="bare")
+    planned = [
+        Attempt(protocol="autoattack", name="on the classifier", attack=weak, rule="bare"),
+        other,
+        Attempt(protocol="classifier", name="same", attack=weak, rule="bare"),
+    ]
+    data, folder = images(), RunFolder(tmp_path)
+    made = PlannedRun(defence=defence, data=data, threat=THREAT, suite="own", attempts=planned, batch_size=17)
+    summary = run_attempts(made, folder)
+    clean, first, different, again = (folder.read_batch(attempt, 0) for attempt in (None, 0, 1, 2))
+    right = data.y.numpy()[clean.rows] == clean.bare
+    assert summary.broken[0][0] == len(first.rows) > 0
+    assert set(different.rows) & set(first.rows)  # another attack gets them
+    assert not set(again.rows) & set(first.rows)
+    assert set(again.rows) <= set(clean.rows[right])

@@ -11,9 +11,10 @@ import soap
 from soap.defence import Defence
 from soap.evaluation import verify_run
 from soap.evaluation.checks import judge_checks
+from soap.evaluation.checks.effort import last_doubling
 from soap.evaluation.labels import drawn_labels, predicted_labels
 from soap.evaluation.paired import paired_gain
-from soap.evaluation.plan import EVALUATION_DRAWS, PlannedRun, plan_attempts
+from soap.evaluation.plan import EVALUATION_DRAWS, PlannedRun, plan_attempts, plan_run
 from soap.evaluation.protocols import DEFAULT_EFFORT, Threat
 from soap.evaluation.summary import ProtocolResult
 from soap.evaluation.summary_builder import SummaryBuilder
@@ -88,10 +89,29 @@ def test_more_draws_follow_only_where_accuracy_still_falls(coin):
         assert len(report.folder.read_batch(more[-1], batch).rows) == 0
     builder = SummaryBuilder(report.folder.plan(), data)
     assert not builder.wanted(more[0], 1).any()
-    builder.gains[more[0] - 1, 1] = 0.01  # the attempt before lowered the accuracy of the second batch by a point
+    builder.falls[more[0] - 1] = np.full(40, 0.0)
+    builder.falls[more[0] - 1][20:] = 0.01  # the attempt before lowered the accuracy of the second batch by a point
     builder.clean.survived[:] = True
     assert np.flatnonzero(builder.wanted(more[0], 1)).tolist() == list(range(20, 40))
     assert not builder.wanted(more[0], 0).any()
+
+
+def test_the_last_doubling_of_the_draws_is_measured_once():
+    defence, data = Defence(linear(), AddsNoise(), name="noisy"), digits(8)
+    run = plan_run(defence, data, THREAT, "full", DEFAULT_EFFORT, (), batch_size=4)
+    numbers = {one.draws: number for number, one in enumerate(run.attempts) if "probability" in one.name}
+    falls = {number: np.full(8, np.nan) for number in numbers.values()}
+    falls[numbers[16]][:] = 0.3
+    falls[numbers[32]][:] = [0.0, 0.0, 0.1, 0.1, 0.2, 0.2, 0.2, 0.2]
+    falls[numbers[64]][4:] = [0.04, 0.0, 0.0, 0.0]  # the second batch alone
+    found = last_doubling(run, falls)
+    assert (found.draws, found.images, found.broken) == (32, 8, 3)
+    assert found.moved == pytest.approx(0.24 / 8)
+    assert found.error == pytest.approx(np.std([0, 0, 0.1, 0.1, 0.04, 0, 0, 0], ddof=1) / np.sqrt(8))
+    del falls[numbers[64]]
+    assert last_doubling(run, falls).draws == 16
+    del falls[numbers[32]]
+    assert last_doubling(run, falls) is None  # 1, 4 and 16 draws are no doubling
 
 
 def test_every_step_of_an_attack_by_one_draw_sees_another_draw():
