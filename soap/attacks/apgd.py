@@ -6,6 +6,7 @@ point, if the loss rose in too few steps since the last checkpoint, or if neithe
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from soap import validate
 from soap._runtime.seeding import streams
 from soap.attacks.apgd_state import APGDL1State, APGDState, BestPoints, checkpoints, sparse_checkpoints
-from soap.attacks.attack import Attack, Model
+from soap.attacks.attack import Attack, Model, in_parts, logits_of
 from soap.attacks.losses import LOSSES, TARGETED, LossFunction, check_loss, objective
 from soap.balls import BALLS, Ball
 from soap.descent import UNIT, Bounds
@@ -98,7 +99,7 @@ class APGD(Attack):
         return Trace(x=best.found, last=best.x, loss_curve=best.curve.T.contiguous(), fooled_at=best.fooled_at)
 
     def _search(self, model: Model, x: Tensor, y: Tensor) -> BestPoints:
-        clean = model(x)
+        clean = logits_of(model, x)
         best = BestPoints.empty(x, self.steps)
         if self.leave_when_fooled:
             best.fooled_at = torch.where(self.succeeds(clean, y), 0, -1)
@@ -127,19 +128,15 @@ class APGD(Attack):
         checks = schedule(self.steps)
         state: APGDState = kind.at(x, y, target, eps=self.eps, steps=self.steps, bounds=self.bounds)
 
-        def criterion(logits: Tensor) -> Tensor:
-            if isinstance(self.loss, str) and self.loss in TARGETED:
-                return TARGETED[self.loss](logits, state.y, state.target)
-            return objective(self.loss, self.targeted)(logits, state.y)
-
-        state.keep(x, self.succeeds(clean, state.y), criterion(clean), step=0)
+        state.keep(x, self.succeeds(clean, y), self._losses(clean, y, target), step=0)
         if stream is not None:
             state.start(stream, ball)
         for step in range(self.steps + 1):
             if step > 0:
                 state.move(ball, first=step == 1)
-            logits, gradient = logits_and_gradient(model, state.x, criterion)
-            state.evaluated(self.succeeds(logits, state.y), gradient, criterion(logits), step=step)
+            logits, gradient = in_parts(partial(self._evaluate, model), state.x, state.y, state.target)
+            losses = self._losses(logits, state.y, state.target)
+            state.evaluated(self.succeeds(logits, state.y), gradient, losses, step=step)
             if self.leave_when_fooled and (step in checks or step == self.steps):
                 self._confirm(model, state)
                 active = state.fooled_at < 0
@@ -153,8 +150,16 @@ class APGD(Attack):
                 state.adapt(self.rho * checks[step])
         yield state
 
+    def _evaluate(self, model: Model, x: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        return logits_and_gradient(model, x, lambda logits: self._losses(logits, y, target))
+
+    def _losses(self, logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+        if isinstance(self.loss, str) and self.loss in TARGETED:
+            return TARGETED[self.loss](logits, y, target)
+        return objective(self.loss, self.targeted)(logits, y)
+
     def _confirm(self, model: Model, state: APGDState) -> None:
         """Evaluate the successful points again, in a batch of their own; discard those without success."""
         fooled = (state.fooled_at >= 0).nonzero()[:, 0]
         if len(fooled):
-            state.discard(fooled[~self.succeeds(model(state.found[fooled]), state.y[fooled])])
+            state.discard(fooled[~self.succeeds(logits_of(model, state.found[fooled]), state.y[fooled])])

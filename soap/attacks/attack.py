@@ -4,6 +4,7 @@ An attack is a frozen dataclass. Its fields are its settings, and its repr is it
 file with a subclass and its method `perturb` (see examples/own_attack.py).
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -15,6 +16,7 @@ from torch import nn
 
 from soap import validate
 from soap._runtime.isolation import isolated, preserved_random_state
+from soap._runtime.splitting import in_chunks
 from soap.descent import UNIT, Bounds
 from soap.errors import InputError
 from soap.shapes import Float, Int, Tensor
@@ -24,6 +26,10 @@ Model = nn.Module | Callable[[Tensor], Tensor]
 """Any differentiable function from inputs to logits."""
 
 Result = TypeVar("Result")
+
+CPU_ROWS = 128
+"""Samples in a forward pass on a CPU; a gradient has half of them. After a larger pass the C library returns the memory
+to the system, which clears it again for the next pass: that took up to a quarter of the time of 200 digits."""
 
 SHOWN_IF_CHANGED = ("bounds", "targeted")
 """Fields that a repr omits at their default, so that labels of stored results stay valid."""
@@ -130,6 +136,21 @@ class LabelQueries:
         """Return which points are adversarial; `rows` are their samples in the batch, each at most once."""
         self.left[rows] -= 1
         return self._attack.succeeds(self._model(points), self._y[rows])
+
+
+def in_parts(
+    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, most: int = CPU_ROWS // 2
+) -> tuple[Tensor, ...]:
+    """Return `function(*inputs)`; on a CPU it is called on parts of equal size, of at most `most` samples each."""
+    parts = math.ceil(len(inputs[0]) / most)
+    if inputs[0].is_cuda or parts <= 1:
+        return function(*inputs)
+    return in_chunks(function, *inputs, max_rows=math.ceil(len(inputs[0]) / parts), release=lambda: None)
+
+
+def logits_of(model: Model, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
+    """Return `model(x)`, computed `in_parts`."""
+    return in_parts(lambda part: (model(part),), x, most=CPU_ROWS)[0]
 
 
 def fooled(model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from soap import validate
-from soap.attacks.attack import Model
+from soap.attacks.attack import Model, in_parts, logits_of
 from soap.attacks.min_norm import MinimalL2
 from soap.balls import per_sample, row_norms
 from soap.descent import gradient_of
@@ -37,17 +37,17 @@ class DeepFool(MinimalL2):
 
     def search(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """Linearise, step, and remove the samples with success."""
-        with torch.no_grad():
-            logits = model(x)
+        logits = logits_of(model, x)
+        step = lambda x, y, others: (nearest_boundary(model, x, y, others),)  # noqa: E731
         source, others = (logits.argmax(1), y[:, None]) if self.targeted else (y, self._probable_others(logits, y))
         found, total = x.clone(), torch.zeros_like(x)
         rows = torch.arange(len(x), device=x.device)
         for _ in range(self.steps):
-            total[rows] += nearest_boundary(model, found[rows], source[rows], others[rows])
+            total[rows] += in_parts(step, found[rows], source[rows], others[rows])[0]
             found[rows] = (x[rows] + (1 + self.overshoot) * total[rows]).clamp(*self.bounds)
             # A separate forward pass is cheaper than backward passes for samples with success. Selecting the other
             # samples is the only wait for the device in a step.
-            logits = model(found[rows])
+            logits = logits_of(model, found[rows])
             if self.targeted:
                 source[rows] = logits.argmax(1)
             rows = rows[~self.succeeds(logits, y[rows])]

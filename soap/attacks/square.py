@@ -9,12 +9,13 @@ perturbation, sets a second window to zero, and gives its norm to the first.
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from soap import validate
 from soap._runtime.seeding import streams, uniform
-from soap.attacks.attack import Attack, Model
+from soap.attacks.attack import Attack, Model, logits_of
 from soap.attacks.losses import LOSSES, objective
 from soap.balls import L2, per_sample
 from soap.descent import UNIT, Bounds
@@ -27,6 +28,9 @@ HALVING_QUERIES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 TILES = 5
 """Patterns of the first L2 perturbation, along the shorter side of the image."""
 
+QUERIES_BETWEEN_EXITS = 25
+"""Queries after which the tensors of samples with success are dropped; they are not evaluated before that either."""
+
 WINDOW_DRAWS = 5
 """Random numbers of an L2 proposal besides the signs of its channels: places of two windows, and a transposition."""
 
@@ -36,7 +40,8 @@ class Square(Attack):
     """Random search in the ball of radius `eps`, with at most `queries` forward passes per sample and restart.
 
     A sample leaves at its first success and keeps that point; otherwise it keeps its point of highest loss. Samples
-    that are misclassified from the start cost one forward pass.
+    that are misclassified from the start cost one forward pass. A query that repaints a square in the colours that it
+    has already, as half of the single pixels of a grey image, costs none.
 
     - `p_init`: the share of the image that the first squares cover. It is halved on the authors' schedule for 10,000
       queries, stretched to `queries` as in their paper. (AutoAttack's standard suite does not stretch it.)
@@ -72,7 +77,7 @@ class Square(Attack):
             raise InputError(
                 f"got a batch of shape {list(x.shape)}, but Square needs images [batch, channels, height, width]."
             )
-        logits, loss = model(x), objective(self.loss, self.targeted)
+        logits, loss = logits_of(model, x), objective(self.loss, self.targeted)
         found, height = x.clone(), loss(logits, y).to(x.dtype)  # logits may have another precision
         rows = (~self.succeeds(logits, y)).nonzero()[:, 0]
         for restart in range(self.restarts):
@@ -87,36 +92,57 @@ class Square(Attack):
 
     def _search(self, model: Model, x: Tensor, y: Tensor, restart: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best point of every sample, its loss, and whether it is a success."""
-        objective_ = objective(self.loss, self.targeted)
-        propose = self._propose_linf if self.norm == "linf" else self._propose_l2
+        loss = objective(self.loss, self.targeted)
         row, stream = torch.arange(len(x), device=x.device), streams(x, self.seed, restart)
-        found, found_loss, fools = x.clone(), x.new_empty(len(x)), torch.zeros_like(y, dtype=torch.bool)
-        best, best_loss = x, x.new_full((len(x),), -torch.inf)
+        found, found_loss = x.clone(), x.new_full((len(x),), -torch.inf)
+        found_fools = torch.zeros_like(y, dtype=torch.bool)
+        best, best_loss, fools = found.clone(), found_loss.clone(), found_fools.clone()
         for query in range(self.queries):
-            points = propose(query, stream, x, best)
-            logits = model(points)
-            loss, wrong = objective_(logits, y).to(x.dtype), self.succeeds(logits, y)
-            wins = wrong | (loss > best_loss)
-            best, best_loss = torch.where(per_sample(wins, points), points, best), torch.where(wins, loss, best_loss)
-            if query == self.queries - 1 or wrong.any():
-                found[row], found_loss[row], fools[row] = best, best_loss, wrong
-                keep = (~wrong).nonzero()[:, 0]
+            points, changed = self._propose(query, stream, x, best)
+            live = (changed & ~fools).nonzero()[:, 0]
+            if len(live):
+                tried = points if len(live) == len(points) else points[live]
+                logits = logits_of(model, tried)
+                losses, wrong = loss(logits, y[live]).to(x.dtype), self.succeeds(logits, y[live])
+                better = wrong | (losses > best_loss[live])
+                wins = torch.zeros_like(fools).index_put((live,), better)
+                best = torch.where(per_sample(wins, points), points, best)
+                best_loss[live] = torch.where(better, losses, best_loss[live])
+                fools[live] = wrong
+            if len(live) == 0 or (query + 1) % QUERIES_BETWEEN_EXITS == 0:
+                found[row], found_loss[row], found_fools[row] = best, best_loss, fools
+                keep = (~fools).nonzero()[:, 0]
+                state = (row, stream, x, y, best, best_loss, fools)
+                row, stream, x, y, best, best_loss, fools = (t[keep] for t in state)
                 if len(keep) == 0:
                     break
-                row, stream, x, y, best, best_loss = (t[keep] for t in (row, stream, x, y, best, best_loss))
-        return found, found_loss, fools
+        found[row], found_loss[row], found_fools[row] = best, best_loss, fools
+        return found, found_loss, found_fools
 
-    def _propose_linf(self, query: int, stream: Tensor, x: Tensor, best: Tensor) -> Tensor:
+    def _propose(self, query: int, stream: Tensor, x: Tensor, best: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the points of query number `query`, from 0, and which of them differ from `best`."""
+        if self.norm == "l2":
+            return self._propose_l2(query, stream, x, best), torch.ones_like(stream, dtype=torch.bool)
+        return self._propose_linf(query, stream, x, best)
+
+    def _propose_linf(self, query: int, stream: Tensor, x: Tensor, best: Tensor) -> tuple[Tensor, Tensor]:
         """Return stripes, or `best` with a square repainted."""
-        _, channels, height, width = x.shape
-        low, high = (x - self.eps).clamp_min(self.bounds[0]), (x + self.eps).clamp_max(self.bounds[1])
+        batch, channels, height, width = x.shape
         if query == 0:
             up = uniform(stream, channels * width).reshape(-1, channels, 1, width) < 0.5
-            return torch.where(up, high, low)
+            return self._painted(x, up), torch.ones_like(stream, dtype=torch.bool)
         draws = uniform(stream, channels + 2, first=channels * width + query * (channels + 2))
         side = self._side(query, height, width)
-        inside = _inside(*_offsets(draws[:, :2], (height - side + 1, width - side + 1), x), side)
-        return torch.where(inside, torch.where(draws[:, 2:, None, None] < 0.5, high, low), best)
+        pixels = _square(draws[:, :2], side, x, (height - side + 1, width - side + 1)).expand(batch, channels, -1)
+        colours = self._painted(x.flatten(2).gather(2, pixels), draws[:, 2:, None] < 0.5)
+        flat = best.flatten(2)
+        # A square that has its colours already leaves the image as it is.
+        changed = (flat.gather(2, pixels) != colours).flatten(1).any(1)
+        return flat.scatter(2, pixels, colours).reshape(x.shape), changed
+
+    def _painted(self, x: Tensor, up: Tensor) -> Tensor:
+        """Return x + eps where `up`, else x - eps, inside the bounds."""
+        return torch.where(up, x + self.eps, x - self.eps).clamp(*self.bounds)
 
     def _propose_l2(self, query: int, stream: Tensor, x: Tensor, best: Tensor) -> Tensor:
         """Return a grid of patterns, or `best` with two windows changed."""
@@ -138,6 +164,7 @@ class Square(Attack):
         return min(max(side, 1), height, width)
 
 
+@lru_cache(maxsize=64)
 def pattern(side: int) -> Float[Tensor, "side side"]:
     """Return eta, of norm 1: a positive peak above a negative one of equal norm, which fall off as sums of 1 / k^2."""
     upper = side // 2
@@ -177,24 +204,23 @@ def changed_windows(
 
     draws: `WINDOW_DRAWS` numbers and one for each channel.
     """
-    channels, height, width = delta.shape[1:]
+    batch, channels, height, width = delta.shape
     # The authors' code leaves out the last row and column, too. On digits, whose border is empty, that saves queries.
     places = max(height - side, 1), max(width - side, 1)
-    rows, columns = _offsets(draws[:, :2], places, delta)
-    inside = _inside(rows, columns, side)
-    emptied = _inside(*_offsets(draws[:, 2:4], places, delta), side)
+    one, other = (
+        _square(draws[:, first : first + 2], side, delta, places).expand(batch, channels, -1) for first in (0, 2)
+    )
+    flat = delta.flatten(2)
+    window, outside = flat.gather(2, one), flat.scatter(2, one, 0.0)
+    emptied = outside.gather(2, other)
     eta = pattern(side).to(delta)
-    placed = torch.stack([eta, eta.T])[
-        (draws[:, 4] < 0.5).long()[:, None, None],
-        rows.clamp(0, side - 1)[:, :, None],
-        columns.clamp(0, side - 1)[:, None, :],
-    ][:, None]
-    signs = torch.where(draws[:, WINDOW_DRAWS:, None, None] < 0.5, 1.0, -1.0).to(delta.dtype)
-    added = (signs * placed + delta / _norms(delta * inside)) * inside
-    unused = (eps**2 - delta.square().sum((1, 2, 3), keepdim=True)).clamp_min(0)
-    norm = (unused / channels + (delta * (inside | emptied)).square().sum((2, 3), keepdim=True)).sqrt()
-    kept = torch.where(inside | emptied, 0.0, delta)
-    return eps * L2(eps).steepest(kept + norm * added / _norms(added))
+    placed = torch.where(draws[:, 4, None] < 0.5, eta.T.flatten(), eta.flatten())[:, None]
+    signs = torch.where(draws[:, WINDOW_DRAWS:, None] < 0.5, 1.0, -1.0).to(delta.dtype)
+    added = signs * placed + window / _norms(window)
+    unused = (eps**2 - flat.square().sum((1, 2))).clamp_min(0)[:, None, None]
+    norm = (unused / channels + torch.cat([window, emptied], 2).square().sum(2, keepdim=True)).sqrt()
+    changed = outside.scatter_(2, other, 0.0).scatter_(2, one, norm * added / _norms(added))
+    return eps * L2(eps).steepest(changed.reshape(delta.shape))
 
 
 def _peak(height: int, width: int) -> Tensor:
@@ -207,22 +233,17 @@ def _peak(height: int, width: int) -> Tensor:
     return peak  # the upper half of a pattern of side 1 is empty
 
 
-def _offsets(draws: Tensor, places: tuple[int, int], images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the row [batch, height] and column [batch, width] of every pixel, counted from its sample's window.
+def _square(draws: Float[Tensor, "batch 2"], side: int, images: Tensor, places: tuple[int, int]) -> Tensor:
+    """Return the pixels of one square in every image, as numbers from 0 row by row, [batch, 1, side * side].
 
-    draws: [batch, 2] in (0, 1), which of the `places` the window has along each axis.
+    draws: which of the `places` the square has along each axis.
     """
-    down, right = (torch.arange(length, device=images.device) for length in images.shape[2:])
     top, left = ((draws[:, [axis]] * places[axis]).floor().long() for axis in (0, 1))
-    return down - top, right - left
+    along = torch.arange(side, device=images.device)
+    return ((top + along)[:, :, None] * images.shape[3] + (left + along)[:, None, :]).flatten(1)[:, None]
 
 
-def _inside(rows: Tensor, columns: Tensor, side: int) -> Tensor:
-    """Return a mask [batch, 1, height, width] of the windows."""
-    return (((rows >= 0) & (rows < side))[:, :, None] & ((columns >= 0) & (columns < side))[:, None, :])[:, None]
-
-
-def _norms(delta: Tensor) -> Tensor:
+def _norms(windows: Float[Tensor, "batch channels pixels"]) -> Tensor:
     """Return the L2 norm of every channel, at least 1e-12."""
-    norms: Tensor = torch.linalg.vector_norm(delta, dim=(2, 3), keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(windows, dim=2, keepdim=True)
     return norms.clamp_min(1e-12)

@@ -58,15 +58,27 @@ def test_square_finds_the_best_corner_of_a_linear_model() -> None:
     assert 0 < fooled(model, x_adv, y).sum() < 6
 
 
-def test_square_starts_at_stripes_and_repaints_one_square_per_query(problem: Problem, recording: Any) -> None:
+def test_square_starts_at_stripes_and_repaints_one_square_per_query(
+    problem: Problem, recording: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, x, y = problem
     x, y = x[:14], y[:14]
     eps, queries = 1e-4, 60  # too small for a success: all samples stay to the end
-    attack = Square(eps=eps, queries=queries)
+    attack, propose, proposed_points = Square(eps=eps, queries=queries), Square._propose, []
+
+    def propose_and_keep(self: Square, *arguments: Any) -> tuple[Tensor, Tensor]:
+        points, changed = propose(self, *arguments)
+        proposed_points.append(points)
+        return points, changed
+
+    monkeypatch.setattr(Square, "_propose", propose_and_keep)
     recorded = recording(model)
     found = attack(recorded, x, y)
-    assert recorded.sizes == [8, 14, *[14] * queries]
-    stripes, proposals = recorded.asked[2], recorded.asked[3:]
+    assert recorded.sizes[:3] == [8, 14, 14]
+    stripes, *proposals = proposed_points
+    assert len(proposals) == queries - 1
+    assert torch.equal(recorded.asked[2], stripes)
+    asked = iter(recorded.asked[3:])
     signs = ((stripes - x) / eps).round()
     assert torch.allclose(stripes, x + eps * signs, atol=1e-12)
     assert (signs.abs() == 1).all()
@@ -86,11 +98,16 @@ def test_square_starts_at_stripes_and_repaints_one_square_per_query(problem: Pro
                 assert int(columns.max() - columns.min()) < side
                 assert len(painted[row, 0][changed].unique()) == 1
                 corners.add((side, int(rows.min()), int(columns.min())))
+        differs = (proposed != best).flatten(1).any(1)
+        if differs.any():
+            assert torch.equal(next(asked), proposed[differs])  # a square that has its colours already costs no pass
         losses = margin(model(proposed), y)
         better = losses > highest
         best = torch.where(better[:, None, None, None], proposed, best)
         highest = torch.where(better, losses, highest)
     assert torch.equal(found, best)
+    assert next(asked, None) is None
+    assert 0.1 < 1 - sum(recorded.sizes[3:]) / (14 * len(proposals)) < 0.5  # share of the passes that are saved
     places = {(row, column) for side, row, column in corners if side == 1}
     assert {row for row, _ in places} == set(range(6))  # the last row and column are reached, too
     assert {column for _, column in places} == set(range(6))
@@ -122,8 +139,8 @@ def test_samples_leave_at_their_first_success_and_keep_it(problem: Problem, reco
     assert torch.equal(x_adv[14:], x[14:])  # misclassified from the start: they cost one forward pass
     sizes = recorded.sizes[2:]
     assert sizes[0] == 14
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(sizes) == 80
+    assert max(sizes[-20:]) <= (~wrong[:14]).sum() + wrong[:14].sum() // 2
+    assert 60 < len(sizes) <= 80  # queries that change no image make no pass
     assert 0 < (~wrong).sum() < 14
     for row in (wrong[:14]).nonzero()[:, 0]:
         asked = [batch for batch in recorded.asked[2:] if (batch == x_adv[row]).flatten(1).all(1).any()]
