@@ -111,7 +111,7 @@ class _ToOneChannel(torch.autograd.Function):
             )
         ]
         patches = images.permute(0, 2, 3, 1).flatten(1, 2) @ weight.flatten(1)
-        out = F.fold(patches.transpose(1, 2), sides, kernel, dilation, padding, stride)
+        out = F.fold(patches.transpose(1, 2), tuple(sides), kernel, dilation, padding, stride)
         return out if bias is None else out.add_(bias)
 
     @staticmethod
