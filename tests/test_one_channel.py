@@ -1,5 +1,7 @@
 """Convolutions from and to one channel, against torch's own values and derivatives."""
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +10,8 @@ from torch import nn
 
 from soap._runtime import one_channel
 from soap._runtime.one_channel import MIN_BATCH, fast_one_channel
+
+GREY = torch.zeros(MIN_BATCH, 1, 4, 4)
 
 
 def derivatives(layer, x, way):
@@ -40,7 +44,7 @@ def test_values_and_both_derivatives_equal_torch(made):
     layer, x = made
     way = torch.randn_like(x)
     wanted = derivatives(layer, x, way)
-    with fast_one_channel():
+    with fast_one_channel(GREY):
         got = derivatives(layer, x, way)
         with torch.no_grad():
             plain = layer(x)
@@ -56,7 +60,7 @@ def test_other_layers_are_left_to_torch(way, monkeypatch):
     others += [nn.Conv2d(4, 4, 3, groups=4)]
     if way == torch.float64:
         others += [nn.Conv2d(1, 2, 3), nn.ConvTranspose2d(2, 1, 3)]
-    with fast_one_channel():
+    with fast_one_channel(GREY):
         for layer in others:
             channels = layer.in_channels
             layer.requires_grad_(False).to(way)(torch.randn(MIN_BATCH, channels, 5, 5, dtype=way))
@@ -64,10 +68,15 @@ def test_other_layers_are_left_to_torch(way, monkeypatch):
         nn.Conv2d(1, 2, 3)(torch.randn(MIN_BATCH, 1, 5, 5)).sum().backward()  # trainable
 
 
-def test_nested_contexts_count_as_one():
-    depths = []
-    with fast_one_channel(), fast_one_channel():
-        depths.append(len(torch.overrides._get_current_function_mode_stack()))
-    with fast_one_channel():
-        depths.append(len(torch.overrides._get_current_function_mode_stack()))
-    assert depths == [1, 1]
+def depth(*contexts):
+    with ExitStack() as stack:
+        for x in contexts:
+            stack.enter_context(fast_one_channel(x))
+        return len(torch.overrides._get_current_function_mode_stack())
+
+
+def test_contexts_count_once_and_only_for_enough_grey_images():
+    assert depth(GREY) == depth(GREY, GREY) == 1
+    assert depth(GREY[1:]) == depth(torch.zeros(MIN_BATCH, 3, 4, 4)) == depth(torch.zeros(MIN_BATCH, 16)) == 0
+    with fast_one_channel(GREY[:2], copies=MIN_BATCH // 2):
+        assert torch.overrides._get_current_function_mode_stack()

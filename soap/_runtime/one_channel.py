@@ -30,12 +30,15 @@ MIN_BATCH = 8
 
 
 @contextmanager
-def fast_one_channel() -> Iterator[None]:
+def fast_one_channel(x: Tensor, *, copies: int = 1) -> Iterator[None]:
     """Context in which convolutions with fixed weights from or to one channel are matrix products on a CPU.
 
+    x: the images; nothing changes unless they are grey, on a CPU, and with their `copies` enough for a difference.
     Nested contexts of a thread count as one. Nothing changes while a model is traced or compiled.
     """
-    if getattr(_active, "here", False) or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    grey = x.device.type == "cpu" and x.ndim == 4 and x.shape[1] == 1 and len(x) * copies >= MIN_BATCH
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    if not grey or traced or getattr(_active, "here", False):
         yield
         return
     _active.here = True
@@ -53,9 +56,9 @@ class _OneChannel(TorchFunctionMode):
             named = dict(zip(ARGUMENTS[function], args, strict=False)) | given
             if _is_supported(**named):
                 images, weight, bias = named.pop("input"), named.pop("weight"), named.pop("bias", None)
-                return (_ToOneChannel if function is torch.conv_transpose2d else _FromOneChannel).apply(
-                    images, weight, bias, {name: _pair(value) for name, value in named.items() if name != "groups"}
-                )
+                convolution = _ToOneChannel if function is torch.conv_transpose2d else _FromOneChannel
+                sizes = {name: _pair(value) for name, value in named.items() if name != "groups"}
+                return convolution.apply(images, weight, bias, sizes)  # type: ignore[no-untyped-call]
         return function(*args, **given)
 
 
@@ -88,7 +91,8 @@ class _FromOneChannel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back = _ToOneChannel.apply(gradients[0], ctx.weight, None, {**ctx.settings, "sides": ctx.sides})
+        settings = {**ctx.settings, "sides": ctx.sides}
+        back = _ToOneChannel.apply(gradients[0], ctx.weight, None, settings)  # type: ignore[no-untyped-call]
         return back, None, None, None
 
 
@@ -100,19 +104,20 @@ class _ToOneChannel(torch.autograd.Function):
         ctx.weight, kernel = weight, weight.shape[2:]
         ctx.settings = {name: settings.get(name, default) for name, default in DEFAULTS.items()}
         stride, padding, dilation = ctx.settings.values()
-        sides = settings.get("sides") or [
+        sides: list[int] = settings.get("sides") or [
             (side - 1) * step - 2 * pad + wide * (size - 1) + more + 1
             for side, size, step, pad, wide, more in zip(
                 images.shape[2:], kernel, stride, padding, dilation, settings.get("output_padding", (0, 0)), strict=True
             )
         ]
         patches = images.permute(0, 2, 3, 1).flatten(1, 2) @ weight.flatten(1)
-        out = F.fold(patches.transpose(1, 2), sides, kernel, dilation, padding, stride)
+        out = F.fold(patches.transpose(1, 2), tuple(sides), kernel, dilation, padding, stride)
         return out if bias is None else out.add_(bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _FromOneChannel.apply(gradients[0], ctx.weight, None, ctx.settings), None, None, None
+        back = _FromOneChannel.apply(gradients[0], ctx.weight, None, ctx.settings)  # type: ignore[no-untyped-call]
+        return back, None, None, None
 
 
 def _pair(value: Any) -> tuple[int, ...]:

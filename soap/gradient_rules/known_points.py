@@ -33,6 +33,8 @@ class KnownPoints(nn.Module):
             self._logits.clear()
         new = {key: row for row, key in enumerate(keys) if key not in self._logits}
         if new:
-            logits = self.model(x if len(new) == len(x) else x[list(new.values())])
+            logits: Tensor = self.model(x if len(new) == len(x) else x[list(new.values())])
             self._logits.update(zip(new, logits.detach().clone().unbind(), strict=True))
+            if len(new) == len(x):
+                return logits
         return torch.stack([self._logits[key] for key in keys])
