@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from soap.data import Dataset
+from soap.defence import BARE
 from soap.errors import FileError
 from soap.evaluation.paired import Images, Labels, Mask
 from soap.evaluation.protocols import CLASSIFIER, HALF_A_POINT
@@ -108,8 +109,8 @@ class SummaryBuilder:
 
         In the headline mode, those that no protocol has broken. The protocol on the classifier attacks the images that
         no earlier point made the classifier misclassify, without those that withstood the same attack in another
-        protocol. An attempt `unless_converged` attacks none where the attempt
-        before it lowered accuracy by less than half a point.
+        protocol. An attempt `unless_converged` attacks none where the attempt before it lowered accuracy by less than
+        half a point.
         """
         batch = np.zeros(len(self.y), bool)
         first, size = number * int(self.plan["batch_size"]), int(self.plan["batch_size"])
@@ -166,8 +167,15 @@ class SummaryBuilder:
             first_breaks=self.first_breaks,
             clean_rows=np.concatenate([*self.clean_rows, np.empty(0, np.int64)]),
             clean_labels=self.clean.vote,
-            classifier_worst=self.classifier_survived.copy() if self.plan["separable"] else None,
+            classifier_worst=self.classifier_survived.copy() if self._classifier_was_attacked else None,
         )
+
+    @property
+    def _classifier_was_attacked(self) -> bool:
+        """Whether an attempt attacked the bare classifier, so that its own worst case is known."""
+        attempts = self.plan["attempts"]
+        attacked = not self.plan["purifies"] or any(attempts[made]["attack"]["rule"] == BARE for made in self.attacked)
+        return bool(self.plan["separable"]) and attacked
 
     def _start(self) -> ProtocolState:
         """The state before the first attempt of a protocol: that of the clean images."""

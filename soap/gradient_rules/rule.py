@@ -13,7 +13,6 @@ from torch import nn
 from soap import validate
 from soap._runtime.cuda_graphs import forward_logits, input_gradient, is_replayed
 from soap._runtime.isolation import frozen, isolated
-from soap._runtime.one_channel import fast_one_channel
 from soap.descent import loss_and_gradient
 from soap.errors import InputError
 from soap.shapes import Float, Tensor
@@ -53,8 +52,7 @@ def logits_and_gradient(
         seen.append(logits.detach())
         return criterion(logits)
 
-    with fast_one_channel(x):
-        _, gradient = loss_and_gradient(loss, x)
+    _, gradient = loss_and_gradient(loss, x)
     return seen[0], gradient
 
 
@@ -93,7 +91,7 @@ def with_finite_logits(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> nn
 
 def purified_images(purifier: Purify, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
     """Return the images that `purifier` makes of `x`, detached from autograd."""
-    with torch.enable_grad(), fast_one_channel(x):  # a user's purifier may rely on gradients being enabled
+    with torch.enable_grad():  # a user's purifier may rely on gradients being enabled
         return images_of(purifier(x.detach()), x).detach()
 
 
@@ -122,8 +120,7 @@ def straight_through_logits(
         purified = purified + (x - x.detach())  # adds zero to the value and the identity to the gradient
     elif not torch.is_grad_enabled() and is_replayed(classifier, purified):
         return forward_logits(classifier, purified)
-    with fast_one_channel(purified):
-        logits: Tensor = classifier(purified)
+    logits: Tensor = classifier(purified)
     return logits
 
 
@@ -132,8 +129,7 @@ def exact_logits(
 ) -> Float[Tensor, "batch classes"]:
     """Return the logits of the purified images; if `x` needs a gradient, autograd passes through the purifier."""
     if torch.is_grad_enabled() and x.requires_grad:
-        with fast_one_channel(x):
-            logits: Tensor = classifier(images_of(purifier(x), x))
+        logits: Tensor = classifier(images_of(purifier(x), x))
         return logits
     return straight_through_logits(classifier, x, purified_images(purifier, x))
 

@@ -11,7 +11,6 @@ from torch import nn
 from soap import validate
 from soap._runtime.cuda_graphs import TensorFunction, min_rows_for_determinism, release_graphs, replayed
 from soap._runtime.isolation import frozen, isolated
-from soap._runtime.one_channel import fast_one_channel
 from soap._runtime.splitting import in_chunks
 from soap.balls import Linf
 from soap.descent import UNIT, Bounds, Loss, iterates, projected_gradient
@@ -21,9 +20,6 @@ from soap.shapes import Float, Tensor
 
 MAX_IMAGES_AT_ONCE = {"cpu": 128, "cuda": 1024}
 """More are slower on a CPU and hardly faster on a GPU. Powers of two, because replays are padded to them."""
-
-RADII = 4
-"""Copies of an image, about, that a purifier with a grid of radii moves at once."""
 
 LogitLoss = Callable[[Tensor], Tensor]
 """Logits [batch, classes] -> the loss that the steps descend, [batch]."""
@@ -60,10 +56,9 @@ class DescentPurifier(Specified):
         """Return `function(*inputs)`, replayed as a CUDA graph if possible, in parts."""
         replay = partial(replayed, self.model, (repr(self), self.bounds, function.__name__), function)
         least = min_rows_for_determinism(self.model, *inputs)
-        with fast_one_channel(inputs[0], copies=RADII):
-            return in_chunks(
-                replay, *inputs, max_rows=max_rows, min_rows=least, release=partial(release_graphs, self.model)
-            )
+        return in_chunks(
+            replay, *inputs, max_rows=max_rows, min_rows=least, release=partial(release_graphs, self.model)
+        )
 
 
 class SignStepPurifier(DescentPurifier):

@@ -28,7 +28,7 @@ from soap.evaluation.checks.context import (
     attack_text,
     varied_if_possible,
 )
-from soap.evaluation.protocols import SURROGATE
+from soap.evaluation.protocols import DEFAULT_EFFORT, SURROGATE
 from soap.shapes import Float, Tensor
 
 INSIDE_POINTS, SURFACE_POINTS = 8, 16
@@ -70,7 +70,8 @@ def measure(context: MeasurementContext) -> PlantedWeakness:
     surviving, made = rows, list[str]()
     for attempt in ranked:
         if len(surviving):
-            attack = varied_if_possible(attempt.attack, loss="margin")  # the other losses need more than two classes
+            # The other losses need more than two classes. Only images whose weakness is not found yet are restarted.
+            attack = varied_if_possible(attempt.attack, loss="margin", restarts=DEFAULT_EFFORT.restarts)
             made.append(attack_text(attack, attempt))
             seen = attempt.seen(defence, context.run.imitation if attempt.rule == SURROGATE else None)
             points = context.attacked(attack, seen, x[surviving], zero[surviving], salt=len(made))

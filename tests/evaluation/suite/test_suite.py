@@ -20,6 +20,7 @@ from soap.evaluation import Clean, evaluate_transfer, headline, provenance, read
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.suite_rows import result_rows
 from soap.evaluation.verdict import INVALID, WARNED
+from soap.report.run_words import words_beside
 from soap.results import Store
 from soap.specs import defence_spec
 
@@ -333,3 +334,12 @@ def test_evaluate_accepts_any_classifier_and_function(tmp_path):
 def test_a_suite_needs_a_radius_and_a_folder(given, missing):
     with pytest.raises(InputError, match=missing):
         soap.evaluate(defence(), images(), suite="quick", **given)
+
+
+def test_classifier_that_no_attempt_attacked_has_no_worst_case(done, tmp_path):
+    """A run of Square alone once reported a classifier that nothing had attacked as robust."""
+    alone = run(tmp_path / "square", suite="square")
+    assert done.summary.classifier_worst is not None
+    assert alone.summary.classifier_worst is None
+    assert "classifier alone" not in " ".join(words_beside(alone))
+    assert {row.defence.name for row in result_rows(alone.summary) if row.attack.against is None} == {"SOAP"}
