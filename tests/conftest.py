@@ -4,9 +4,10 @@ import os
 
 import jaxtyping
 import pytest
+import shape_checks
 
 # Before soap is imported: from here on every annotated call is checked, including tensor shapes.
-jaxtyping.install_import_hook("soap", "shape_checks.checked")
+shape_checks.install()
 
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
