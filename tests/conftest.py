@@ -1,6 +1,7 @@
-"""Setup of every test: run-time shape checks, fixed random seed, hypothesis without a deadline."""
+"""Setup of every test: run-time shape checks, fixed random seed, no fsync, hypothesis without a deadline."""
 
 import os
+from collections.abc import Iterator
 
 import jaxtyping
 import pytest
@@ -23,6 +24,15 @@ settings.load_profile("soap")
 def unchecked_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the run-time shape checks, as for a user: for tests of the library's own errors on bad input."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_fsync(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave out fsync except in tests/chaos: it takes milliseconds, and no power fails while the tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "chaos" not in request.path.parts:
+            patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)
