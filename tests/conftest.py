@@ -16,6 +16,12 @@ from hypothesis import settings  # noqa: E402
 if "PYTEST_XDIST_WORKER" in os.environ:  # the xdist workers already use all cores
     torch.set_num_threads(1)
 
+SLOW_FILES = {
+    "test_tutorials.py", "test_kills.py", "test_launched_processes.py", "test_two_processes.py", "test_headline.py",
+    "test_golden_attacks.py", "test_golden_suite.py", "test_export_models.py", "test_stress_load.py",
+}  # fmt: skip
+"""They run first, so that at the end no process of `pytest -n` waits for one of them."""
+
 settings.register_profile("soap", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("soap")
 
@@ -42,6 +48,7 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in SLOW_FILES)
     if torch.cuda.is_available():
         return
     for item in items:
