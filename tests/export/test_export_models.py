@@ -135,7 +135,7 @@ class SmallViT(nn.Module):
         self.patches = nn.Conv2d(3, 16, 4, stride=4)
         self.token, self.position = nn.Parameter(torch.randn(1, 1, 16)), nn.Parameter(torch.randn(1, 17, 16))
         layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.encoder = nn.TransformerEncoder(layer, 1)
         self.logits = nn.Linear(16, 5)
 
     def forward(self, x):
@@ -150,7 +150,7 @@ def test_a_transformer_is_exported(tmp_path):
         torch.manual_seed(0)
         model = soap.wrap(SmallViT().eval(), "consistency", shape=(3, 16, 16))
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    made = export(model, tmp_path, parts=["classifier", "whole"], eps=0.03, step_size=0.03, steps=2)
+    made = export(model, tmp_path, parts=["classifier", "step"], eps=0.03, step_size=0.03, steps=2)
     assert torch.backends.mha.get_fastpath_enabled() == fast_path
     for rows in (1, 5):
         compare(model, open_onnx(tmp_path), made.purifier, rows)
