@@ -25,7 +25,7 @@ demo: $(INSTALLED) ## attack and purify bundled digits, print a table, write an 
 test: $(INSTALLED) ## ruff, mypy --strict, pytest with warnings as errors
 	$(PY) -m ruff check
 	$(PY) -m mypy
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 8 --dist loadfile
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 docs: $(INSTALLED) ## the documentation as a site, in site/index.html
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict

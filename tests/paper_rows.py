@@ -1,5 +1,9 @@
 """Result rows that fill cells of the paper's tables, with figures of our own choosing."""
 
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
 from migrate_rows import training_of
 
 from soap import recipes
@@ -29,3 +33,11 @@ def row_for(
         "attack": wanted.settings, "defence": wanted.defence,
     }  # fmt: skip
     return Row(**{**fields, **others}, n=n, correct=correct, seconds=1.0, provenance=provenance)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def recipes_read_once() -> Iterator[None]:
+    """Parse each recipe once a module: tables and figures read the recipe of every cell again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "read", cache(recipes.read))
+        yield

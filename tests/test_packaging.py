@@ -116,15 +116,23 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an empty environment outside the clone, with the wheel installed."""
+    """The bin folder of an environment outside the clone with the wheel and what it requires, and nothing else.
+
+    The requirements are links to the packages of this environment: to install torch again takes 40 s.
+    """
     folder = tmp_path_factory.mktemp("empty environment")
-    venv.create(folder, with_pip=True)
-    programs = folder / "bin"
-    pip = (programs / "python", "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "install", "--quiet", f"torch=={PINS['torch']}", cwd=folder)
-    run(*pip, "install", "--quiet", wheel, "--constraint", LOCK, cwd=folder)
+    venv.create(folder, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", folder / "bin" / "python")
+    run(*pip, "install", "--quiet", "--no-deps", wheel, cwd=folder)
+    (made,) = metadata.distributions(path=[str(packages)])
+    for name in requirements_of(made.requires or []):
+        distribution = metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            if not (packages / top).exists():  # of several distributions with one folder, e.g. a namespace
+                (packages / top).symlink_to(distribution.locate_file(top))
     run(*pip, "check", cwd=folder)
-    return programs
+    return folder / "bin"
 
 
 @pytest.mark.parametrize(
@@ -236,10 +244,27 @@ def test_import_blocker_blocks_other_packages(name: str) -> None:
 # --- The shape checks of this test run -------------------------------------------------------------------------
 
 PROBE = """
+from dataclasses import dataclass
+
+import torch
 from soap.shapes import Float, Tensor
 
 def double(x: Float[Tensor, "batch 3"]) -> Float[Tensor, "batch 3"]:
     return 2 * x
+
+
+def joined(x: Float[Tensor, "batch 3"], y: Float[Tensor, "batch 3"], twice: bool) -> Float[Tensor, "batch 3"]:
+    return torch.cat([x, y]) if twice else x + y
+
+
+@dataclass
+class Pair:
+    x: Float[Tensor, "batch 3"]
+    y: Float[Tensor, "batch"]
+
+    @property
+    def total(self) -> float:
+        return self.x.sum()
 """
 
 
@@ -256,6 +281,21 @@ def test_wrong_shape_is_caught_in_tests(probe: ModuleType) -> None:
     assert probe.double(torch.ones(2, 3)).sum() == 12
     with pytest.raises(jaxtyping.TypeCheckError, match="batch 3"):
         probe.double(torch.ones(2, 4))
+
+
+def test_axis_names_are_compared_between_arguments_and_with_the_result(probe: ModuleType) -> None:
+    x = torch.ones(2, 3)
+    assert probe.joined(x, x, False).shape == (2, 3)
+    for wrong in ((x, x[:1]), (x[:1], x)):
+        with pytest.raises(jaxtyping.TypeCheckError, match="parameter y"):
+            probe.joined(*wrong, False)
+    with pytest.raises(jaxtyping.TypeCheckError, match="return"):
+        probe.joined(x, x, True)
+    assert probe.Pair(x, x[:, 0]).x is x
+    with pytest.raises(jaxtyping.TypeCheckError, match="parameter y"):
+        probe.Pair(x, x[:1, 0])
+    with pytest.raises(jaxtyping.TypeCheckError, match="return"):
+        probe.Pair(x, x[:, 0]).total  # noqa: B018
 
 
 def test_shape_check_can_be_disabled(probe: ModuleType, unchecked_shapes: None) -> None:

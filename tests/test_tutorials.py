@@ -58,6 +58,15 @@ FORMER = {"--grow"}
 """Options of recorded commands that are gone; docs/performance.md says what to use instead."""
 
 
+SMALLER = {
+    "docs/your_own_model.md": {
+        "few = test.take(len(test) // 10)": "few = test.take(6)",
+        "--out onnx": "--out onnx --part whole --steps 1",
+    }
+}
+"""Numbers that the test lowers, by page: images of a suite run, ONNX files and their steps: 25 s of CPU time."""
+
+
 def test_blocks_and_commands_are_found():
     assert {"docs/your_own_model.md", "docs/tutorial.md", "docs/method.md", "docs/index.md"} <= {*PYTHON}
     assert len(TYPED) > 20
@@ -75,12 +84,16 @@ def test_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     printed = io.StringIO()
     with preserved_random_state(), contextlib.redirect_stdout(printed):
         torch.manual_seed(0)  # foolbox draws random starts from the global state
-        for number, (kind, content) in enumerate(blocks(TEXTS[page]), 1):
+        text = TEXTS[page]
+        for of_the_page, smaller in SMALLER.get(page, {}).items():
+            assert text.count(of_the_page) == 1
+            text = text.replace(of_the_page, smaller)
+        for number, (kind, content) in enumerate(blocks(text), 1):
             if saved := re.match(r"# (\w+\.py)\n", content):
                 (tmp_path / saved[1]).write_text(content)
             elif kind == "python":
                 exec(compile(content, f"{page}, block {number}", "exec"), names)
-            elif ALL_RUN in TEXTS[page]:
+            elif ALL_RUN in text:
                 for line in commands(content):
                     if line.startswith("soap serve"):  # runs until it is stopped
                         continue
@@ -100,13 +113,11 @@ def check_your_own_model(names, printed, folder):
     assert names["tuning"].helps
     assert {path.suffix for path in (folder / "runs" / "tune").iterdir()} == {".json", ".png", ".svg"}
     assert re.findall(r"^(quick|full) worst .* of (\d+) images: [A-Z]+", printed, re.MULTILINE) == [
-        ("quick", "20"),
+        ("quick", "6"),
         ("full", "4"),
     ]
     assert names["report"].worst == 0  # of the full suite, at a radius that no defence survives
-    assert sorted(path.name for path in (folder / "onnx").glob("*.onnx")) == [
-        f"{part}.onnx" for part in ("classifier", "loss", "step", "whole")
-    ]
+    assert (folder / "onnx" / "whole.onnx").exists()
     assert re.search(r"digits/test/7/7\.png +\d \(\d", printed)  # of `soap predict`
     check_served_with_curl(folder)
 

@@ -3,9 +3,10 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
-from paper_rows import row_for
+from paper_rows import recipes_read_once, row_for
 
 import soap
 from soap.paper import rows
@@ -17,8 +18,17 @@ from soap.paper.tables import TABLES, PaperTable
 from soap.report.row_text import eps_text
 from soap.results import Store
 
+__all__ = ["recipes_read_once"]
 CHECKED = [name for name, claim in CLAIMS.items() if claim.numbers or name in FIGURE_CHECKS]
 WANTED = TABLES["table-1"].cells["dr-min-aux", "fcn", "pgd"].query
+
+
+@pytest.fixture(autouse=True, scope="module")
+def rows_read_once():
+    """Read the zoo's rows once: it takes half a second a command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "read_folder", cache(rows.read_folder))
+        yield
 
 
 @pytest.fixture(autouse=True)

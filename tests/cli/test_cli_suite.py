@@ -374,7 +374,7 @@ def test_moved_data_must_be_the_same(run, copied, archive):
 
 
 def test_the_demo_shows_adaptive_and_transfer_results(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "evaluate", partial(demo.evaluate, steps=2))
+    monkeypatch.setattr(demo, "evaluate", partial(demo.evaluate, steps=2, queries=5))
     done = run("demo", "--adaptive", "--limit", "10", "--out", "page.html", "--json")
     assert done.code == 0
     found = done.json["adaptive"]

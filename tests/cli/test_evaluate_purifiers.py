@@ -33,7 +33,7 @@ from soap.specs import defence_spec
 COMMITTED = Path(__file__).parents[2] / "results" / "adaptive"
 MODEL, WITHOUT_TASK = "mnist-fcn-dr", "mnist-fcn-pgd-at"
 QUICK = ("--data", "mnist-mini", "--limit", "12")
-SUITE = (*QUICK, "--suite", "quick", "--steps", "2", "--eps", "0.1", "--batch-size", "8")
+SUITE = (*QUICK, "--suite", "quick", "--steps", "2", "--queries", "5", "--eps", "0.1", "--batch-size", "8")
 PRIOR = """name = "own"
 data = "mnist-mini"
 [model]

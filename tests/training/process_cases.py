@@ -35,10 +35,10 @@ from soap.specs import spec_of
 from soap.training import GenerativeSchedule, Schedule, Trained, train, train_generative
 from soap.training.joint_step import JointStep
 
-STEPS = 50
+STEPS = 20
 BAD_STEP = 4
-PLAIN = Schedule(epochs=10, lr=0.01, batch_size=20)
-AUGMENTED = Schedule(epochs=10, lr=0.05, batch_size=20, augment=("crop", "flip"), holdout=5)
+PLAIN = Schedule(epochs=4, lr=0.01, batch_size=20)
+AUGMENTED = Schedule(epochs=4, lr=0.05, batch_size=20, augment=("crop", "flip"), holdout=5)
 ATTACKS = {
     "random pgd": PGD(eps=0.1, step_size=0.02, steps=5, start="random"),
     "df": DeepFool(radius=0.5, candidates=4),
@@ -63,7 +63,7 @@ def plain_model(task: str | None) -> JointModel:
 
 
 def trainings() -> dict[str, Callable[[Path], Trained]]:
-    """Return every kind of joint training, 50 steps each."""
+    """Return every kind of joint training, 20 steps each."""
     digits = soap.data.load("mnist-mini", "train").take(100)
     pgd = PGD(eps=0.1, step_size=0.02, steps=5)
     fcn = recipes.build(recipes.find("mnist-fcn-dr"))
@@ -216,7 +216,7 @@ def suite_runs(folder: Path) -> dict[str, Any]:
     model, data = tiny_model(), noise(11)
     data.y.copy_(model(data.x).argmax(1))
     defence = Defence(model, soap.SOAP(model, 0.1))
-    sizes: dict[str, Any] = {"suite": "quick", "eps": 0.02, "steps": 2, "batch_size": 4}  # three batches
+    sizes: dict[str, Any] = {"suite": "quick", "eps": 0.02, "steps": 2, "queries": 5, "batch_size": 4}  # three batches
     stopped = soap.evaluate(defence, data, out=folder / "whole", stop=Interruption(3), **sizes)
     whole = soap.evaluate(defence, data, out=folder / "whole", note={"command": "this"}, **sizes)
     part = soap.evaluate(defence, data, shard=(1, 2), out=folder / "part", **sizes)

@@ -33,7 +33,7 @@ ON_THE_WHOLE_BATCH = ("autoattack", "substitute")
 
 def soap_fcn() -> Defence:
     model = soap.load("mnist-fcn-dr")
-    return Defence(model, soap.SOAP(model, 0.1))
+    return Defence(model, soap.SOAP(model, 0.1, steps=2))
 
 
 DEFENCES = {
@@ -54,7 +54,7 @@ def planned(name: str, *, batch_size: int, n: int = 12) -> PlannedRun:
     defence, eps = DEFENCES[name][0](), DEFENCES[name][1]
     data, threat = soap.data.load("mnist-mini").take(n), Threat(eps=eps)
     probe = defence.probe(data.x)
-    effort = Effort(steps=4, queries=20, restarts=2, draws=(2,))
+    effort = Effort(steps=4, queries=20, restarts=1, draws=(2,))
     made = plan_attempts(defence, threat, "full", probe=probe, effort=effort)
     left_out = (*ON_THE_WHOLE_BATCH, "surrogate")  # the imitation takes seconds to train
     attempts = [one for one in made if one.protocol not in left_out and one.name != "autoattack"]

@@ -125,7 +125,7 @@ def test_a_purifier_without_iterates_is_attacked_straight_through(tmp_path):
 def test_a_soap_model_under_the_quick_suite(tmp_path):
     model = soap.load("mnist-fcn-dr")
     defence, data = Defence(model, soap.SOAP(model)), digits(10)
-    planned = plan_attempts(defence, Threat(eps=0.3), "quick", effort=DEFAULT_EFFORT.changed(steps=3))
+    planned = plan_attempts(defence, Threat(eps=0.3), "quick", effort=DEFAULT_EFFORT.changed(steps=3, queries=40))
     run = judge(defence, tmp_path, planned=planned, threat=Threat(eps=0.3), data=data)
     said = {finding.number: finding for finding in run.findings()}
     assert all(said[number].state == PASS for number in (1, 2, 3, 4, 5, 6, 7, 12, 14, 15, 20)), run.flagged()
