@@ -48,11 +48,19 @@ POINTS = {
     "after the previous checkpoint is linked": Point("training", os, "link", "after"),
     "before the rename": Point("training", os, "replace", "before"),
     "renamed, folder not synced": Point("training", os, "replace", "after"),
+    "metrics half written": Point("training", Path, "write_text", "half"),
     "before a row": Point("transfer evaluation", results, "_write_all", "before"),
     "half a row": Point("transfer evaluation", results, "_write_all", "half"),
     "a row, not synced": Point("transfer evaluation", results, "_write_all", "after"),
     "a batch of the suite, half written": Point("adaptive suite", Path, "write_bytes", "half"),
     "a batch of the suite, not renamed": Point("adaptive suite", os, "replace", "before"),
+    "a file of the suite, renamed": Point("adaptive suite", os, "replace", "after"),
+    "plan, facts and seal of the suite, half written": Point("adaptive suite", Path, "write_text", "half"),
+    "half a row of the suite": Point("adaptive suite", results, "_write_all", "half"),
+    "before a shard's batch is linked": Point("merge of two shards", os, "link", "before"),
+    "after a shard's batch is linked": Point("merge of two shards", os, "link", "after"),
+    "a merged file, not renamed": Point("merge of two shards", os, "replace", "before"),
+    "an imported data file, not renamed": Point("data import", os, "replace", "before"),
 }
 
 
@@ -126,9 +134,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # threads do not survive a fork
+    tempfile.tempdir = str(arguments.folder)  # inputs of the runs can then be linked into them
     draw = random.Random(arguments.seed)
     found = {}
     for run in dict.fromkeys(point.run for point in POINTS.values()):
+        RUNS[run].start(arguments.folder / f"warm {run}")  # makes the inputs of the run
         complete = arguments.folder / run
         for name, total in count_calls(run, complete).items():
             expected = RUNS[run].content(complete)
