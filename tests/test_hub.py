@@ -18,7 +18,7 @@ from huggingface_hub import constants, eval_result_entries_to_yaml, parse_eval_r
 
 import soap
 from soap import hub, zoo
-from soap._files import tensor_files
+from soap._files import checksums, tensor_files
 from soap.errors import FileError, InputError
 from soap.report import hub_folder
 from soap.report.hub_folder import push_model, write_hub_folder
@@ -225,8 +225,9 @@ def without(server: FakeHub, name: str) -> None:
 
 
 def config_for(server: FakeHub, weights: bytes, **changed: object) -> bytes:
-    old = json.loads(server.commits[REPO][-1][1]["config.json"])
-    return json.dumps({**old, "sha256": hashlib.sha256(weights).hexdigest(), **changed}).encode()
+    """Return a config.json for these weights, with a valid checksum, as anyone can write one."""
+    old = checksums.loads(server.commits[REPO][-1][1]["config.json"])
+    return checksums.dumps({**old, "sha256": hashlib.sha256(weights).hexdigest(), **changed}).encode()
 
 
 def pickled(server):

@@ -11,6 +11,7 @@ from counting import amount, count
 from damage import flipped, truncated
 from killable_runs import EPOCHS, evaluate, images, train, training_content
 
+import soap
 from soap import data as library
 from soap import hub, recipes, zoo
 from soap._files import tensor_files
@@ -20,6 +21,7 @@ from soap.data.folder import save_folder
 from soap.data.sources import MINI, SOURCES
 from soap.errors import FileError, SoapError
 from soap.evaluation.run_folder import AttackedBatch, RunFolder
+from soap.onnx_export import MANIFEST, export, open_onnx
 from soap.report.hub_folder import write_hub_folder
 from soap.results import Store
 from soap.training import checkpoint
@@ -100,6 +102,23 @@ COMMIT = 40 * "a"
 def test_damaged_files_of_a_hub_snapshot_are_refused(snapshot, name, damage):
     trials, failures = read_damaged(snapshot / name, lambda: zoo.load(f"hf://me/model@{COMMIT}"), name, damage)
     count(f"{name} of a hub snapshot {damage.__name__}: refused, the error names the file", trials, failures)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The folder of an exported classifier; damage of a part is found before it is opened."""
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    folder = tmp_path_factory.mktemp("onnx")
+    export(soap.load("mnist-fcn-no-def"), folder)
+    return folder
+
+
+@DAMAGE
+@pytest.mark.parametrize("name", [MANIFEST, "classifier.onnx"])
+def test_damaged_files_of_an_export_are_refused(exported, tmp_path, name, damage):
+    folder = shutil.copytree(exported, tmp_path / "onnx")
+    trials, failures = read_damaged(folder / name, lambda: open_onnx(folder), name, damage)
+    count(f"{name} of an export {damage.__name__}: refused, the error names the file", trials, failures)
 
 
 def test_run_with_a_damaged_checkpoint_uses_the_previous_one_and_ends_the_same(copied):
