@@ -58,3 +58,13 @@ def test_runs_killed_at_every_point_of_the_save_path_resume_from_the_last_save(m
     promise = "killed in the save path ({}): all files intact, the same result"
     count_all({promise.format(point): result for point, result in found.items()})
     assert len(found) == 22
+
+
+def test_exports_and_downloads_killed_at_every_point_leave_complete_files(memory):
+    for package in ("onnxruntime", "huggingface_hub"):
+        pytest.importorskip(package, reason="needs the extras onnx and hub")
+    arguments = ("--times", str(amount(1, 50)), "--seed", str(PART), "--runs", "export", "hub download")
+    found = run_script("save_path_kills.py", memory, *arguments)
+    promise = "killed in the save path ({}): all files complete, the same after another attempt"
+    count_all({promise.format(point): result for point, result in found.items()})
+    assert len(found) == 8
