@@ -270,14 +270,25 @@ def values_of(recipe):
     return dataclasses.replace(recipe, text="")
 
 
+def can_be_built(recipe):
+    """Return whether the options of the network are valid, too."""
+    try:
+        (recipes.build if isinstance(recipe, recipes.Recipe) else recipes.generative.build)(recipe)
+    except SoapError:
+        return False
+    return True
+
+
 @DAMAGE
 def test_damaged_recipes_are_refused_or_read_as_they_are(tmp_path, damage):
     """A recipe is text that people write, without a checksum: what a changed digit sets is valid and not detected.
 
-    Whatever is read is checked as any recipe: its TOML, its keys, and the types of its values.
+    Whatever is read is checked as any recipe: its TOML, its keys and the types of its values when it is read, the
+    options of the network when it is built.
     """
     trials, failures = 0, []
-    read = {"refused and named": 0, "with the same values": 0, "with another valid value": 0}
+    refused, unbuilt, same, other = "refused, file named", "refused when built", "same values", "another valid value"
+    read = {refused: 0, unbuilt: 0, same: 0, other: 0}
     for name in ("mnist-fcn-dr", "cifar10-resnet18-pgd-at", "cifar10-resnet18-lc"):
         path = tmp_path / f"{name}.toml"
         expected = values_of(recipes.read(name))
@@ -286,11 +297,11 @@ def test_damaged_recipes_are_refused_or_read_as_they_are(tmp_path, damage):
             trials += 1
             try:
                 found = recipes.find(path)
-                read["with the same values" if values_of(found) == expected else "with another valid value"] += 1
+                read[same if values_of(found) == expected else other if can_be_built(found) else unbuilt] += 1
                 if found.text.encode() != content.replace(b"\r\n", b"\n").replace(b"\r", b"\n"):
                     failures.append(f"{name}, {what}: the text is not that of the file")
             except SoapError as error:
-                read["refused and named"] += 1
+                read[refused] += 1
                 if path.name not in str(error):
                     failures.append(f"{name}, {what}: {error} does not name the file")
             except Exception as error:
