@@ -45,7 +45,7 @@ chaos: $(INSTALLED) ## the long version of tests/chaos; its counts go to results
 	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/chaos
 
 numerics: $(INSTALLED) ## compare threads, batch sizes and memory layouts; its counts go to results/reliability.jsonl
-	SOAP_LONG=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests/test_numerical_reliability.py
+	SOAP_LONG=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest --noconftest tests/test_numerical_reliability.py
 
 fuzz: $(INSTALLED) ## five minutes of fuzzing for each file format; its counts go to results/reliability.jsonl
 	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/fuzz/test_fuzz.py

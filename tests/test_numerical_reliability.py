@@ -19,8 +19,8 @@ from soap.evaluation import evaluate_transfer
 from soap.purifiers import soap as soap_purifier
 from soap.purifiers.soap import LOSS_TOLERANCE, _first, is_minimal
 
-IMAGES = {"mnist-fcn-dr": amount(16, 1000), "mnist-cnn-dr": amount(8, 250), "mnist-cnn-certified": amount(0, 250),
-          "cifar10-resnet18-rp": amount(0, 50), "cifar10-resnet18-lc": amount(0, 50)}  # fmt: skip
+IMAGES = {"mnist-fcn-dr": amount(16, 500), "mnist-cnn-dr": amount(8, 250), "mnist-cnn-certified": amount(0, 100),
+          "cifar10-resnet18-rp": amount(0, 25), "cifar10-resnet18-lc": amount(0, 25)}  # fmt: skip
 """Clean images of each model; the same number attacked by PGD is added. Sign steps amplify rounding most in ResNets."""
 
 THREADS, BATCHES = (1, 2), (250, 32, 7, 1)
