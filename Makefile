@@ -1,7 +1,7 @@
 # Two commands to start with: `make demo` and `make test`. They need Python 3.11 or newer and a package index.
 # Paths are relative, so a clone under a folder with spaces works too.
 
-.PHONY: help demo test docs render notebooks browser chaos fuzz stress audit lock
+.PHONY: help demo test docs render notebooks browser chaos numerics fuzz stress audit sbom lock
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
 TORCH := $(shell sed -n '/^torch==/p' requirements.lock)
@@ -44,6 +44,9 @@ browser: $(INSTALLED) ## fetch onnxruntime-web with npm (21 MB), so that the pag
 chaos: $(INSTALLED) ## the long version of tests/chaos; its counts go to results/reliability.jsonl
 	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/chaos
 
+numerics: $(INSTALLED) ## compare threads, batch sizes and memory layouts; its counts go to results/reliability.jsonl
+	SOAP_LONG=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest --noconftest tests/test_numerical_reliability.py
+
 fuzz: $(INSTALLED) ## five minutes of fuzzing for each file format; its counts go to results/reliability.jsonl
 	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/fuzz/test_fuzz.py
 
@@ -52,6 +55,14 @@ stress: $(INSTALLED) ## the long version of tests/stress, 50 minutes; its counts
 
 audit: $(INSTALLED) ## look up every pinned package with pip-audit; report the packages that it could not check
 	$(PY) tools/audit.py
+
+sbom: ## list the pinned packages as a CycloneDX file, dist/sbom.cdx.json, with cyclonedx-bom
+	@python=$$($(FIND_PYTHON)) && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && mkdir -p dist && \
+	"$$python" -m venv "$$folder" && \
+	"$$folder/bin/python" -m pip install --disable-pip-version-check --quiet cyclonedx-bom==7.5.0 && \
+	"$$folder/bin/cyclonedx-py" requirements --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--output-file dist/sbom.cdx.json requirements.lock && \
+	echo "dist/sbom.cdx.json: $$(grep -c '"purl"' dist/sbom.cdx.json) packages"
 
 # torch is installed first and alone: with an open range pip may choose another torch with gigabytes of CUDA packages.
 # Then --no-deps installs only what the lock lists, and `pip check` verifies that the lock is complete.

@@ -7,7 +7,6 @@ the files are kept in a folder of that commit.
 """
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -19,7 +18,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from soap import __version__
-from soap._files import atomic, tensor_files
+from soap._files import atomic, checksums, tensor_files
 from soap.data.loading import data_root
 from soap.errors import FileError, InputError
 
@@ -142,7 +141,7 @@ def _download(wanted: HubReference, name: str, size: int | None, target: Path) -
 def _check_files(wanted: HubReference, config: Path, weights: Path) -> None:
     """Raise unless the weights are the safetensors file, with the recipe, that config.json describes."""
     try:
-        stated = json.loads(config.read_bytes())
+        stated = checksums.loads(config.read_bytes())
         if stated["format"] != CONFIG_FORMAT:
             raise ValueError(f"format is {stated['format']!r:.80}, expected {CONFIG_FORMAT!r}")
         sha256, recipe = str(stated["sha256"]), str(stated["recipe"])

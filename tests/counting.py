@@ -1,7 +1,8 @@
 """Trial counts of the chaos, fuzz and stress tests: short in `make test`, long with SOAP_LONG=1.
 
 `make chaos`, `make fuzz` and `make stress` set SOAP_LONG=1. A long run appends its counts as rows to $SOAP_RELIABILITY,
-by default results/reliability.jsonl. A short run stores nothing.
+by default results/reliability.jsonl. A short run stores nothing. SOAP_PART=2/3 makes the last of three parts of a long
+run, with its share of the trials and other random numbers; `python tests/merge_counts.py` sums the rows of the parts.
 """
 
 import datetime
@@ -14,6 +15,9 @@ from typing import Any, TypeVar
 from soap.evaluation.provenance import commit
 
 LONG = os.environ.get("SOAP_LONG") == "1"
+PART, PARTS = map(int, os.environ.get("SOAP_PART", "0/1").split("/"))
+"""The part of a long run, counted from 0, and their number."""
+
 COMMIT = commit()  # read once: it may change during a long run
 ROWS = Path(os.environ.get("SOAP_RELIABILITY", Path(__file__).parents[1] / "results" / "reliability.jsonl"))
 
@@ -21,8 +25,15 @@ Amount = TypeVar("Amount", int, float)
 
 
 def amount(short: Amount, long: Amount) -> Amount:
-    """Return the number of trials or seconds for this run: `long` with SOAP_LONG=1, otherwise `short`."""
-    return long if LONG else short
+    """Return the number of trials or seconds for this run: the share of `long` with SOAP_LONG=1, otherwise `short`."""
+    if not LONG:
+        return short
+    return len(part_of(long)) if isinstance(long, int) else long / PARTS
+
+
+def part_of(trials: int) -> range:
+    """Return the numbers of the trials that belong to this part of a long run."""
+    return range(trials * PART // PARTS, trials * (PART + 1) // PARTS)
 
 
 def count(promise: str, trials: int, failures: Sequence[str], measured: Mapping[str, float] | None = None) -> None:

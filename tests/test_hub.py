@@ -1,132 +1,29 @@
 """Models on the hub: real calls of huggingface_hub against a server on 127.0.0.1 that plays the hub's API."""
 
-import base64
+import gzip
 import hashlib
 import json
 import pickle
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 import run_samples
 import torch
 import yaml
 from command_line import run
+from hub_server import REPO, FakeHub
 from huggingface_hub import constants, eval_result_entries_to_yaml, parse_eval_result_entries
 
 import soap
 from soap import hub, zoo
-from soap._files import tensor_files
+from soap._files import checksums, tensor_files
 from soap.errors import FileError, InputError
 from soap.report import hub_folder
 from soap.report.hub_folder import push_model, write_hub_folder
 
 __all__ = ["run"]
-MODEL, REPO = "mnist-fcn-no-def", "me/model"
-
-
-class FakeHub(ThreadingHTTPServer):
-    """Repositories by name: each a list of (commit, files), the last one is main."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.commits: dict[str, list[tuple[str, dict[str, bytes]]]] = {REPO: []}
-        self.stored: dict[str, bytes] = {}
-        self.requests: list[str] = []
-        self.sizes: dict[str, int] = {}
-        self.redirects: dict[str, str] = {}
-        self.resolves_to: str | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def commit(self, files: dict[str, bytes]) -> str:
-        history = self.commits[REPO]
-        number = hashlib.sha1(repr((len(history), sorted(files))).encode()).hexdigest()
-        history.append((number, {**(history[-1][1] if history else {}), **files}))
-        return number
-
-    def at(self, repo: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
-        history = self.commits.get(repo, [])
-        if revision == "main":
-            return history[-1] if history else None
-        return next((one for one in history if one[0] == revision), None)
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: FakeHub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *arguments: object) -> None:
-        self.server.requests.append(f"{self.command} {urlsplit(self.path).path}")
-
-    def answer(self, content: object, status: int = 200, **headers: str) -> None:
-        body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
-        if parts[:2] == ["api", "models"]:
-            repo, revision = "/".join(parts[2:4]), parts[5] if len(parts) > 5 else "main"
-            if repo not in self.server.commits:
-                return self.answer({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
-            found = self.server.at(repo, revision)
-            if found is None:
-                return self.answer({"error": "no revision"}, 404, X_Error_Code="RevisionNotFound")
-            sizes = {name: self.server.sizes.get(name, len(content)) for name, content in found[1].items()}
-            siblings = [{"rfilename": name, "size": size} for name, size in sizes.items()]
-            return self.answer({"id": repo, "sha": self.server.resolves_to or found[0], "siblings": siblings})
-        name = "/".join(parts[4:])
-        if name in self.server.redirects:
-            return self.answer(b"", 302, Location=self.server.redirects[name])
-        if parts[0] == "moved":
-            return self.answer(self.server.at(REPO, "main")[1][parts[1]])
-        found = self.server.at("/".join(parts[:2]), parts[3])
-        return self.answer(found[1][name] if found else b"", 200 if found else 404)
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        path = urlsplit(self.path).path
-        if path == "/api/repos/create":
-            return self.answer({"url": f"{self.server.url}/{REPO}"})
-        if path == "/api/validate-yaml":
-            return self.answer({"warnings": [], "errors": []})
-        if path == f"/api/models/{REPO}/preupload/main":
-            modes = {True: "lfs", False: "regular"}
-            files = [
-                {"path": one["path"], "uploadMode": modes[one["path"].endswith(".safetensors")], "shouldIgnore": False}
-                for one in json.loads(body)["files"]
-            ]
-            return self.answer({"files": files})
-        if path == f"/{REPO}.git/info/lfs/objects/batch":
-            objects = [
-                {**one, "actions": {"upload": {"href": f"{self.server.url}/upload/{one['oid']}"}}}
-                for one in json.loads(body)["objects"]
-            ]
-            return self.answer({"transfer": "basic", "objects": objects})
-        assert path == f"/api/models/{REPO}/commit/main", path
-        files = {}
-        for line in body.splitlines():
-            match json.loads(line):
-                case {"key": "file", "value": {"path": name, "content": content}}:
-                    files[name] = base64.b64decode(content)
-                case {"key": "lfsFile", "value": {"path": name, "oid": oid}}:
-                    files[name] = self.server.stored[oid]
-        number = self.server.commit(files)
-        return self.answer({"commitUrl": f"{self.server.url}/{REPO}/commit/{number}", "commitOid": number})
-
-    def do_PUT(self) -> None:
-        content = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.stored[self.path.rsplit("/", 1)[1]] = content
-        self.answer(b"")
+MODEL = "mnist-fcn-no-def"
 
 
 @pytest.fixture
@@ -225,8 +122,9 @@ def without(server: FakeHub, name: str) -> None:
 
 
 def config_for(server: FakeHub, weights: bytes, **changed: object) -> bytes:
-    old = json.loads(server.commits[REPO][-1][1]["config.json"])
-    return json.dumps({**old, "sha256": hashlib.sha256(weights).hexdigest(), **changed}).encode()
+    """Return a config.json for these weights, with a valid checksum, as anyone can write one."""
+    old = checksums.loads(server.commits[REPO][-1][1]["config.json"])
+    return checksums.dumps({**old, "sha256": hashlib.sha256(weights).hexdigest(), **changed}).encode()
 
 
 def pickled(server):
@@ -255,6 +153,21 @@ def other_recipe(server):
 
 def oversized(server):
     server.sizes["model.safetensors"] = 2**40
+
+
+def oversized_config(server):
+    server.sizes["config.json"] = 2**21
+
+
+def size_unknown(server):
+    server.sizes["model.safetensors"] = None
+
+
+def compressed(server):
+    """More bytes than listed would come out of a decompressed response."""
+    made = gzip.compress(bytes(10_000_000))
+    server.sizes["model.safetensors"] = len(made)
+    swap(server, model_safetensors=made)
 
 
 def endless(server):
@@ -290,6 +203,14 @@ def elsewhere(server):
     server.redirects["model.safetensors"] = f"http://localhost:{server.server_port}/moved/model.safetensors"
 
 
+def to_a_file(server):
+    server.redirects["model.safetensors"] = "file:///etc/passwd"
+
+
+def to_another_port(server):
+    server.redirects["config.json"] = "http://127.0.0.1:9/config.json"
+
+
 def forever(server):
     server.redirects["model.safetensors"] = f"/{REPO}/resolve/main/model.safetensors"
 
@@ -301,6 +222,9 @@ REFUSED = {
     other_format: "format is 'transformers'", outside: "a path outside of the repository",
     bad_commit: "expected a commit of 40 digits", elsewhere: "redirects to http://localhost:.* refused",
     other_commit: "no such branch, tag or commit", forever: "redirects more than 5 times",
+    oversized_config: "config.json has 2,097,152 bytes, expected at most", size_unknown: "it has no model.safetensors",
+    compressed: "swapped or damaged: sha256", to_a_file: "redirects to file:// *, not a host of the hub; refused",
+    to_another_port: "redirects to http://127.0.0.1:9, not a host of the hub; refused",
 }  # fmt: skip
 
 
@@ -317,6 +241,24 @@ def test_a_redirect_on_the_same_host_is_followed(uploaded):
     assert same_weights(soap.load(f"hf://{REPO}"), soap.load(MODEL))
 
 
+def test_the_token_is_not_sent_to_another_host(uploaded, monkeypatch):
+    """Even to a trusted one: the public hub redirects to hosts that need no token."""
+    moved = f"localhost:{uploaded.server_port}/moved/model.safetensors"
+    uploaded.redirects["model.safetensors"] = f"http://{moved}"
+    monkeypatch.setattr(hub, "_is_trusted", lambda url: True)
+    soap.load(f"hf://{REPO}")
+    sent = {place: token for place, token in uploaded.tokens.items() if place.endswith("model.safetensors")}
+    assert sent.pop(moved) is None
+    assert [*sent.values()] == ["Bearer hf_test"]
+
+
+def test_nothing_of_a_repository_but_the_two_files_is_requested(uploaded):
+    uploaded.commit({"evil.py": b"raise SystemExit", "model.pkl": pickle.dumps({}), "sub/config.json": b"{}"})
+    soap.load(f"hf://{REPO}")
+    files = [one.rpartition("/")[2] for one in uploaded.requests if "/resolve/" in one]
+    assert sorted(files) == ["config.json", "model.safetensors"]
+
+
 @pytest.mark.parametrize(
     ("endpoint", "url", "trusted"),
     [
@@ -329,6 +271,14 @@ def test_a_redirect_on_the_same_host_is_followed(uploaded):
         ("https://hub.company", "https://us.aws.cdn.hf.co/weights", False),
         ("https://hub.company", "https://hub.company:8443/weights", False),
         ("https://hub.company", "https://hub.company/weights", True),
+        ("https://hub.company", "http://hub.company/weights", False),
+        ("https://huggingface.co", "https://huggingface.co@attacker.net/weights", False),
+        ("https://huggingface.co", "https://attacker.net/huggingface.co", False),
+        ("https://huggingface.co", "https://attacker.net?.hf.co", False),
+        ("https://huggingface.co", "https://attacker.net#.hf.co", False),
+        ("https://huggingface.co", "https:huggingface.co", False),
+        ("https://huggingface.co", "file:///etc/passwd", False),
+        ("https://huggingface.co", "ftp://huggingface.co/weights", False),
     ],
 )
 def test_hosts_that_a_download_may_come_from(monkeypatch, endpoint, url, trusted):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from soap import __version__
-from soap._files import atomic
+from soap._files import atomic, checksums
 from soap._runtime.isolation import isolated
 from soap.auxiliary import JointModel
 from soap.balls import Linf
@@ -154,7 +154,7 @@ def export(
         entries[name] = {"file": path.name, "sha256": atomic.sha256(path), "bytes": path.stat().st_size,
                            "inputs": part.inputs, "outputs": part.outputs}  # fmt: skip
     manifest = {"schema": MANIFEST_SCHEMA, **metadata, "parts": entries}
-    atomic.write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    atomic.write_text(folder / MANIFEST, checksums.dumps(manifest, "\n", indent=2))
     return ExportedFiles(folder=folder, paths=paths, purifier=purifier)
 
 
@@ -257,7 +257,7 @@ def open_onnx(folder: Path) -> OnnxModel:
     with atomic.file_errors(path):
         text = path.read_bytes()
     try:
-        manifest = json.loads(text)
+        manifest = checksums.loads(text)
         if manifest["schema"] != MANIFEST_SCHEMA:
             raise ValueError(f"its schema is {manifest['schema']!r}, expected {MANIFEST_SCHEMA!r}")
         entries = {name: (_file_name(part["file"]), part["sha256"]) for name, part in manifest["parts"].items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from soap import __version__
-from soap._files import atomic
+from soap._files import atomic, checksums
 from soap.errors import InputError
 from soap.evaluation import SuiteReport, headline
 from soap.evaluation.summary import WORST
@@ -90,7 +90,7 @@ def write_hub_folder(model: str, folder: Path, repo: str, report: SuiteReport | 
         transfer=f"{models_table(rows)}\n\n{UPPER_BOUND}" if rows else "Not measured with these weights.",
         recipe=recipe.text.rstrip(),
     )
-    texts = {CONFIG: json.dumps(config, indent=1) + "\n", "README.md": readme}
+    texts = {CONFIG: checksums.dumps(config, "\n", indent=1), "README.md": readme}
     if entries := _result_entries(rows, report):
         texts[RESULTS] = json.dumps(entries, indent=1) + "\n"  # JSON is YAML, too
     atomic.copy(card.path, folder / WEIGHTS)

@@ -1,24 +1,29 @@
-"""Damaged copies of a file, from a seed: truncated anywhere, or with one bit flipped."""
+"""Damaged copies of a file: truncated anywhere, or with one bit flipped; of a small file every possible copy."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from counting import amount
+from counting import LONG, part_of
 
-TRUNCATIONS, FLIPS = amount(60, 1_000), amount(300, 10_000)
+TRUNCATIONS, FLIPS = (1_000, 10_000) if LONG else (60, 300)
+"""Copies of a file that all parts of a run make together, if it is large enough for that many."""
 
 
-def truncated(content: bytes, *, seed: int = 0) -> Iterator[tuple[str, bytes]]:
+def truncated(content: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield (description, truncated content); the first two are empty and one byte short."""
-    draw = random.Random(seed)
-    for number in range(TRUNCATIONS):
-        at = {0: 0, 1: len(content) - 1}.get(number, draw.randrange(len(content)))
+    for at in _chosen(len(content), TRUNCATIONS, first=(0, len(content) - 1)):
         yield f"truncated at byte {at} of {len(content)}", content[:at]
 
 
-def flipped(content: bytes, *, seed: int = 0) -> Iterator[tuple[str, bytes]]:
+def flipped(content: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield (description, content with one bit flipped)."""
-    draw = random.Random(seed)
-    for _ in range(FLIPS):
-        at, bit = draw.randrange(len(content)), draw.randrange(8)
+    for number in _chosen(8 * len(content), FLIPS):
+        at, bit = divmod(number, 8)
         yield f"bit {bit} of byte {at} flipped", content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+
+
+def _chosen(possible: int, count: int, *, first: Sequence[int] = ()) -> list[int]:
+    """Return this part's share of `count` different random numbers below `possible`, or of all if there are fewer."""
+    chosen = [*first, *(at for at in random.Random(0).sample(range(possible), min(possible, count)) if at not in first)]
+    whole = chosen[:count]
+    return [whole[number] for number in (part_of(len(whole)) if LONG else range(len(whole)))]

@@ -1,9 +1,15 @@
 """Small runs of everything that may be killed: each is started or resumed by one call and writes files to compare."""
 
+import atexit
+import functools
+import hashlib
 import json
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,12 +26,15 @@ from torch import nn  # noqa: E402
 
 import soap  # noqa: E402
 from soap._files import tensor_files  # noqa: E402
-from soap.data import Dataset  # noqa: E402
+from soap.data import Dataset, downloads  # noqa: E402
+from soap.data.sources import SOURCES, DataFile  # noqa: E402
+from soap.evaluation import merge_runs  # noqa: E402
 from soap.evaluation.transfer import evaluate_transfer  # noqa: E402
 from soap.results import Store  # noqa: E402
 from soap.training import GenerativeSchedule, Schedule, checkpoint, generative, joint, loop  # noqa: E402
 
 EPOCHS = 10
+SHARDS = 2
 TIMES = ("seconds", "date", "images_per_second", "checksum")  # the checksum covers the others
 
 
@@ -94,6 +103,60 @@ def evaluate(out: Path) -> None:
     evaluate_transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch_size=10)
 
 
+def attack_shard(out: Path) -> None:
+    """Attack the shard of this process, whose number is $RANK as under a launcher, in its folder in `out`."""
+    index = int(os.environ.get("RANK", "0"))
+    run_suite(out / f"shard-{index}", shard=(index, SHARDS))
+
+
+@functools.cache
+def finished_shards() -> list[Path]:
+    """Return the folders of all shards of a suite run; the process that makes them removes them at its end."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    for index in range(SHARDS):
+        run_suite(folder / str(index), shard=(index, SHARDS))
+    return [folder / str(index) for index in range(SHARDS)]
+
+
+def merge_shards(out: Path) -> None:
+    """Merge the shards of a suite run and make the checks and the rows of the whole run."""
+    merge_runs(finished_shards(), out)
+    run_suite(out)
+
+
+@functools.cache
+def published_files() -> tuple[Path, dict[str, Any]]:
+    """Return a folder with data files, and the fields of a source of published data that contains them."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    made = []
+    for number, name in enumerate(("first.bin", "second.bin")):
+        content = bytes([number]) * 300_000
+        (folder / name).write_bytes(content)
+        made.append(DataFile(name, "test", len(content), hashlib.sha256(content).hexdigest()))
+    return folder, {"folder": "imported", "files": tuple(made), "remotes": ()}
+
+
+def import_data(out: Path) -> None:
+    """Import two files of published data."""
+    folder, fields = published_files()
+    with patch.dict(SOURCES, {"published": replace(SOURCES["mnist"], **fields)}):
+        downloads.import_files("published", folder, root=out)
+
+
+def imported_content(out: Path) -> dict[str, Any]:
+    """Return the bytes of the files that have been imported; temporary folders of killed processes do not count."""
+    return {path.name: path.read_bytes() for path in (out / "imported").glob("*.bin")}
+
+
+def check_imported(out: Path) -> None:
+    """Check that every imported file is complete."""
+    folder, _ = published_files()
+    if wrong := [name for name, content in imported_content(out).items() if content != (folder / name).read_bytes()]:
+        raise AssertionError(f"{out}: {', '.join(wrong)} has other content")
+
+
 def training_content(out: Path) -> dict[str, Any]:
     """Return the tensors and texts of the files of a training."""
     found: dict[str, Any] = {}
@@ -134,6 +197,21 @@ def check_suite(out: Path) -> None:
     Store(folder.rows).read()
 
 
+def merged_content(out: Path) -> dict[str, Any]:
+    """Return the content of the run that the shards in `out` make together."""
+    merged = out / "merged"
+    if not merged.exists():
+        merge_runs([out / f"shard-{index}" for index in range(SHARDS)], merged)
+        run_suite(merged)
+    return suite_content(merged)
+
+
+def check_shards(out: Path) -> None:
+    """Check that every file of the shards can be read."""
+    for index in range(SHARDS):
+        check_suite(out / f"shard-{index}")
+
+
 def _lines(path: Path) -> list[Any]:
     return [_without_times(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -156,4 +234,6 @@ RUNS = {
         evaluate, evaluation_content, lambda out: [*map(str, Store(out / "rows.jsonl").read())]
     ),
     "adaptive suite": KillableRun(lambda out: bool(run_suite(out)), suite_content, check_suite),
+    "merge of two shards": KillableRun(merge_shards, suite_content, check_suite),
+    "data import": KillableRun(import_data, imported_content, check_imported),
 }

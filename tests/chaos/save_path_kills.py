@@ -2,6 +2,8 @@
 
     python tests/chaos/save_path_kills.py FOLDER --times 20 --seed 0
 
+--runs names other runs than those that need no extra package: "export", "hub download".
+
 The forked process replaces functions that saving calls; the package has no code for this test. Prints
 {point: {"trials": ..., "failures": [...]}}.
 """
@@ -22,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from killable_runs import RUNS, difference
+from killable_runs import RUNS, KillableRun, difference
 from random_kills import DONE, KILLED, attempt
 
-from soap import results
+from soap import hub, results
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,27 @@ POINTS = {
     "after the previous checkpoint is linked": Point("training", os, "link", "after"),
     "before the rename": Point("training", os, "replace", "before"),
     "renamed, folder not synced": Point("training", os, "replace", "after"),
+    "metrics half written": Point("training", Path, "write_text", "half"),
     "before a row": Point("transfer evaluation", results, "_write_all", "before"),
     "half a row": Point("transfer evaluation", results, "_write_all", "half"),
     "a row, not synced": Point("transfer evaluation", results, "_write_all", "after"),
     "a batch of the suite, half written": Point("adaptive suite", Path, "write_bytes", "half"),
     "a batch of the suite, not renamed": Point("adaptive suite", os, "replace", "before"),
+    "a file of the suite, renamed": Point("adaptive suite", os, "replace", "after"),
+    "plan, facts and seal of the suite, half written": Point("adaptive suite", Path, "write_text", "half"),
+    "half a row of the suite": Point("adaptive suite", results, "_write_all", "half"),
+    "before a shard's batch is linked": Point("merge of two shards", os, "link", "before"),
+    "after a shard's batch is linked": Point("merge of two shards", os, "link", "after"),
+    "a merged file, not renamed": Point("merge of two shards", os, "replace", "before"),
+    "an imported data file, not renamed": Point("data import", os, "replace", "before"),
+    "temporary file of an export empty": Point("export", tempfile, "mkstemp", "after"),
+    "an exported file, not renamed": Point("export", os, "replace", "before"),
+    "an exported file, renamed": Point("export", os, "replace", "after"),
+    "manifest of an export half written": Point("export", Path, "write_text", "half"),
+    "before a file of the hub": Point("hub download", hub, "_download", "before"),
+    "after a file of the hub": Point("hub download", hub, "_download", "after"),
+    "a file of the hub, not renamed": Point("hub download", os, "replace", "before"),
+    "a file of the hub, renamed": Point("hub download", os, "replace", "after"),
 }
 
 
@@ -72,7 +90,16 @@ def start_and_kill(point: Point, number: int, out: Path) -> None:
         return result
 
     setattr(point.owner, point.function, killing)
-    RUNS[point.run].start(out)
+    run_of(point.run).start(out)
+
+
+def run_of(name: str) -> KillableRun:
+    """Return a run by its name; those of `killable_exports` need further packages."""
+    if name in RUNS:
+        return RUNS[name]
+    from killable_exports import EXPORT_RUNS
+
+    return EXPORT_RUNS[name]
 
 
 def count_calls(run: str, out: Path) -> dict[str, int]:
@@ -88,7 +115,7 @@ def count_calls(run: str, out: Path) -> dict[str, int]:
                 return _original(*given, **named)
 
             setattr(owner, function, counted)
-        RUNS[run].start(out)
+        run_of(run).start(out)
     return counts
 
 
@@ -96,7 +123,7 @@ def kill_at_point(
     point: Point, total: int, expected: Any, folder: Path, times: int, draw: random.Random
 ) -> dict[str, Any]:
     """Kill at the point `times` times, each time in a new run; return trials and failures."""
-    run = RUNS[point.run]
+    run = run_of(point.run)
     failures = []
     for trial in range(times):
         out = folder / str(trial)
@@ -124,14 +151,17 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", nargs="+", default=[run for run in RUNS if run in {p.run for p in POINTS.values()}])
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # threads do not survive a fork
+    tempfile.tempdir = str(arguments.folder)  # inputs of the runs can then be linked into them
     draw = random.Random(arguments.seed)
     found = {}
-    for run in dict.fromkeys(point.run for point in POINTS.values()):
+    for run in arguments.runs:
+        run_of(run).start(arguments.folder / f"warm {run}")  # makes the inputs of the run
         complete = arguments.folder / run
         for name, total in count_calls(run, complete).items():
-            expected = RUNS[run].content(complete)
+            expected = run_of(run).content(complete)
             found[name] = kill_at_point(POINTS[name], total, expected, arguments.folder / name, arguments.times, draw)
     json.dump(found, sys.stdout)
 

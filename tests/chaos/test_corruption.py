@@ -11,28 +11,37 @@ from counting import amount, count
 from damage import flipped, truncated
 from killable_runs import EPOCHS, evaluate, images, train, training_content
 
+import soap
 from soap import data as library
+from soap import hub, recipes, zoo
 from soap._files import tensor_files
-from soap.data.dataset import fingerprint
-from soap.data.sources import SOURCES
-from soap.errors import FileError
+from soap.data import loading
+from soap.data.dataset import fingerprint, make_dataset
+from soap.data.folder import save_folder
+from soap.data.sources import MINI, SOURCES
+from soap.errors import FileError, SoapError
 from soap.evaluation.run_folder import AttackedBatch, RunFolder
+from soap.onnx_export import MANIFEST, export, open_onnx
+from soap.report.hub_folder import write_hub_folder
 from soap.results import Store
 from soap.training import checkpoint
 
 pytestmark = pytest.mark.chaos
 
 
-def read_damaged(path, read, name, damage):
-    """Return (trials, failures): `read` must raise a FileError that contains `name` for every damaged copy."""
+def read_damaged(path, read, name, damage, harmless=lambda result: False):
+    """Return (trials, failures): `read` must raise a SoapError that contains `name` for every damaged copy.
+
+    harmless: whether a result that `read` returns nevertheless is that of the intact file.
+    """
     intact, trials, failures = path.read_bytes(), 0, []
     for what, content in damage(intact):
         path.write_bytes(content)
         trials += 1
         try:
-            read()
-            failures.append(f"{what}: not detected")
-        except FileError as error:
+            if not harmless(read()):
+                failures.append(f"{what}: not detected")
+        except SoapError as error:
             if name not in str(error):
                 failures.append(f"{what}: {error} does not name {name}")
         except Exception as error:
@@ -74,6 +83,42 @@ def test_damaged_weights_and_checkpoints_are_refused(copied, name, damage):
     path = copied / "training" / name
     trials, failures = read_damaged(path, lambda: tensor_files.load_tensors(path), name, damage)
     count(f"{name} {damage.__name__}: refused, the error names the file", trials, failures)
+
+
+@pytest.fixture
+def snapshot(tmp_path, monkeypatch):
+    """The folder of a model from the hub at one commit, as `hub.fetch` keeps it."""
+    folder = tmp_path / "hub" / "me--model" / COMMIT
+    write_hub_folder("mnist-fcn-no-def", folder, "me/model")
+    monkeypatch.setenv("SOAP_DATA", str(tmp_path))
+    return folder
+
+
+COMMIT = 40 * "a"
+
+
+@DAMAGE
+@pytest.mark.parametrize("name", [hub.WEIGHTS, hub.CONFIG])
+def test_damaged_files_of_a_hub_snapshot_are_refused(snapshot, name, damage):
+    trials, failures = read_damaged(snapshot / name, lambda: zoo.load(f"hf://me/model@{COMMIT}"), name, damage)
+    count(f"{name} of a hub snapshot {damage.__name__}: refused, the error names the file", trials, failures)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The folder of an exported classifier; damage of a part is found before it is opened."""
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    folder = tmp_path_factory.mktemp("onnx")
+    export(soap.load("mnist-fcn-no-def"), folder)
+    return folder
+
+
+@DAMAGE
+@pytest.mark.parametrize("name", [MANIFEST, "classifier.onnx"])
+def test_damaged_files_of_an_export_are_refused(exported, tmp_path, name, damage):
+    folder = shutil.copytree(exported, tmp_path / "onnx")
+    trials, failures = read_damaged(folder / name, lambda: open_onnx(folder), name, damage)
+    count(f"{name} of an export {damage.__name__}: refused, the error names the file", trials, failures)
 
 
 def test_run_with_a_damaged_checkpoint_uses_the_previous_one_and_ends_the_same(copied):
@@ -182,3 +227,83 @@ def test_damaged_data_files_are_refused(published, name, file, damage):
     path = published / folder / file
     trials, failures = read_damaged(path, lambda: library.load(name, root=published), folder, damage)
     count(f"{name}'s {file} {damage.__name__}: refused, the error names the file", trials, failures)
+
+
+def equal_to(expected):
+    """Return whether a data set has the images and labels of the expected one."""
+    return lambda got: torch.equal(got.x, expected.x) and torch.equal(got.y, expected.y)
+
+
+@DAMAGE
+@pytest.mark.parametrize("file", ["test-images-idx3-ubyte.gz", "test-labels-idx1-ubyte.gz"])
+def test_damaged_files_of_mnist_mini_are_refused_or_unchanged_in_content(tmp_path, monkeypatch, file, damage):
+    """A gzip header has no checksum: a flipped bit in its time, for example, does not change the content."""
+    folder = shutil.copytree(MINI.folder, tmp_path / "mini")
+    monkeypatch.setattr(loading, "MINI", dataclasses.replace(MINI, folder=str(folder)))
+    same = equal_to(library.load("mnist-mini"))
+    trials, failures = read_damaged(folder / file, lambda: library.load("mnist-mini"), str(folder), damage, same)
+    count(f"mnist-mini's {file} {damage.__name__}: refused and named, or the same content", trials, failures)
+
+
+@DAMAGE
+def test_damaged_npz_files_are_refused_or_unchanged_in_content(tmp_path, damage):
+    """Zip and npy have a CRC-32 of the content, but none of times and other fields that nobody reads."""
+    draw, path = np.random.default_rng(0), tmp_path / "own.npz"
+    np.savez(path, x=draw.integers(0, 256, (20, 8, 8), np.uint8), y=np.arange(20) % 4)
+    same = equal_to(library.load(path))
+    trials, failures = read_damaged(path, lambda: library.load(path), path.name, damage, same)
+    count(f"own .npz file {damage.__name__}: refused and named, or the same content", trials, failures)
+
+
+@DAMAGE
+def test_damaged_png_files_are_refused_or_unchanged_in_content(tmp_path, damage):
+    draw = np.random.default_rng(0)
+    values = draw.integers(0, 256, (3, 3, 32, 32), np.uint8)
+    files = save_folder(make_dataset("own", "test", values, np.array([0, 1, 1]), ("a", "b")), tmp_path / "own")
+    same = equal_to(library.load(tmp_path / "own"))
+    trials, failures = read_damaged(files[1], lambda: library.load(tmp_path / "own"), files[1].name, damage, same)
+    count(f"own PNG file {damage.__name__}: refused and named, or the same content", trials, failures)
+
+
+def values_of(recipe):
+    """Return what a recipe sets, without its text."""
+    return dataclasses.replace(recipe, text="")
+
+
+def can_be_built(recipe):
+    """Return whether the options of the network are valid, too."""
+    try:
+        (recipes.build if isinstance(recipe, recipes.Recipe) else recipes.generative.build)(recipe)
+    except SoapError:
+        return False
+    return True
+
+
+@DAMAGE
+def test_damaged_recipes_are_refused_or_read_as_they_are(tmp_path, damage):
+    """A recipe is text that people write, without a checksum: what a changed digit sets is valid and not detected.
+
+    Whatever is read is checked as any recipe: its TOML, its keys and the types of its values when it is read, the
+    options of the network when it is built.
+    """
+    trials, failures = 0, []
+    refused, unbuilt, same, other = "refused, file named", "refused when built", "same values", "another valid value"
+    read = {refused: 0, unbuilt: 0, same: 0, other: 0}
+    for name in ("mnist-fcn-dr", "cifar10-resnet18-pgd-at", "cifar10-resnet18-lc"):
+        path = tmp_path / f"{name}.toml"
+        expected = values_of(recipes.read(name))
+        for what, content in damage(recipes.read(name).text.encode()):
+            path.write_bytes(content)
+            trials += 1
+            try:
+                found = recipes.find(path)
+                read[same if values_of(found) == expected else other if can_be_built(found) else unbuilt] += 1
+                if found.text.encode() != content.replace(b"\r\n", b"\n").replace(b"\r", b"\n"):
+                    failures.append(f"{name}, {what}: the text is not that of the file")
+            except SoapError as error:
+                read[refused] += 1
+                if path.name not in str(error):
+                    failures.append(f"{name}, {what}: {error} does not name the file")
+            except Exception as error:
+                failures.append(f"{name}, {what}: {error!r}")
+    count(f"recipe {damage.__name__}: refused and named, or read as it now is", trials, failures, read)

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from counting import amount, count_all
+from counting import PART, amount, count_all
 
 HERE = Path(__file__).parent
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")]
 
 KILLS = {
-    "training": (6, 200),
-    "label-free training": (2, 50),
-    "transfer evaluation": (3, 100),
-    "adaptive suite": (2, 100),
+    "training": (6, 1000),
+    "label-free training": (2, 100),
+    "transfer evaluation": (3, 200),
+    "adaptive suite": (2, 200),
 }
 
 
@@ -45,15 +45,26 @@ def run_script(script: str, *arguments: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_runs_killed_at_random_times_end_with_the_same_result(memory):
-    kills = {name: amount(*numbers) for name, numbers in KILLS.items()}
-    found = run_script("random_kills.py", memory, *(f"{name}={number}" for name, number in kills.items()))
+@pytest.mark.parametrize("name", KILLS)
+def test_runs_killed_at_random_times_end_with_the_same_result(memory, name):
+    kills = {name: amount(*KILLS[name])}
+    found = run_script("random_kills.py", memory, f"{name}={kills[name]}", "--seed", str(PART))
     count_all({f"{name}: SIGKILL at a random time, then bitwise the same result": one for name, one in found.items()})
     assert {name: result["trials"] for name, result in found.items()} == kills
 
 
 def test_runs_killed_at_every_point_of_the_save_path_resume_from_the_last_save(memory):
-    found = run_script("save_path_kills.py", memory, "--times", str(amount(1, 20)))
+    found = run_script("save_path_kills.py", memory, "--times", str(amount(1, 50)), "--seed", str(PART))
     promise = "killed in the save path ({}): all files intact, the same result"
     count_all({promise.format(point): result for point, result in found.items()})
-    assert len(found) == 14
+    assert len(found) == 22
+
+
+def test_exports_and_downloads_killed_at_every_point_leave_complete_files(memory):
+    for package in ("onnxruntime", "huggingface_hub"):
+        pytest.importorskip(package, reason="needs the extras onnx and hub")
+    arguments = ("--times", str(amount(1, 50)), "--seed", str(PART), "--runs", "export", "hub download")
+    found = run_script("save_path_kills.py", memory, *arguments)
+    promise = "killed in the save path ({}): all files complete, the same after another attempt"
+    count_all({promise.format(point): result for point, result in found.items()})
+    assert len(found) == 8

@@ -3,22 +3,27 @@
 import sys
 
 import pytest
-from counting import amount, count_all
+from counting import PART, amount, count_all
 from test_kills import memory, run_script
 
 __all__ = ["memory"]  # a fixture
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")]
 
-KILLS = {"both": (3, 50), "one": (3, 50)}
+KILLS = {"training both": (3, 50), "training one": (3, 50), "shards both": (2, 25), "shards one": (2, 25)}
 PROMISES = {
-    "both": "training on 2 processes: SIGKILL of both at a random time, then bitwise the same result",
-    "one": "training on 2 processes: SIGKILL of one at a random time, the other ends, then bitwise the same result",
+    "training both": "training on 2 processes: SIGKILL of both at a random time, then bitwise the same result",
+    "training one": "training on 2 processes: SIGKILL of one at a random time, the other ends, then bitwise the same "
+    "result",
+    "shards both": "suite run of 2 shards: SIGKILL of both at a random time, then the run of one process",
+    "shards one": "suite run of 2 shards: SIGKILL of one at a random time, then the run of one process",
 }
 
 
-def test_two_processes_killed_at_random_times_end_with_the_same_result(memory):
-    kills = {name: amount(*numbers) for name, numbers in KILLS.items()}
-    found = run_script("random_process_kills.py", memory, *(f"{name}={number}" for name, number in kills.items()))
+@pytest.mark.parametrize("group", ["training", "shards"])
+def test_two_processes_killed_at_random_times_end_with_the_same_result(memory, group):
+    kills = {name: amount(*numbers) for name, numbers in KILLS.items() if name.startswith(group)}
+    wanted = (f"{name}={number}" for name, number in kills.items())
+    found = run_script("random_process_kills.py", memory, *wanted, "--seed", str(PART))
     count_all({PROMISES[name]: one for name, one in found.items()})
     assert {name: result["trials"] for name, result in found.items()} == kills

@@ -1,6 +1,5 @@
 """`check_export` detects agreement and disagreement."""
 
-import json
 import shutil
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 import soap
-from soap._files import atomic
+from soap._files import atomic, checksums
 from soap.errors import FileError, InputError
 from soap.onnx_export import MANIFEST, MIN_AGREEMENT, OnnxModel, PartAgreement, check_export, checking, open_onnx
 
@@ -39,9 +38,9 @@ def swapped(folder, target, part, donor):
     """The folder with another file as one part, and a manifest with its checksum."""
     shutil.copytree(folder, target)
     shutil.copy(donor, target / f"{part}.onnx")
-    manifest = json.loads((target / MANIFEST).read_text())
+    manifest = checksums.loads((target / MANIFEST).read_bytes())
     manifest["parts"][part]["sha256"] = atomic.sha256(target / f"{part}.onnx")
-    (target / MANIFEST).write_text(json.dumps(manifest))
+    (target / MANIFEST).write_text(checksums.dumps(manifest))
     return target
 
 
