@@ -142,6 +142,8 @@ def judge(evidence: Evidence) -> Judgement:
         meaning = "The detector rejects clean images: a defence that answers nothing cannot be wrong, and is of no use."
         return FAIL, f"{percent(cost.rejected)} of the clean images rejected; {counts}", meaning
     gain, clean = classifier_gain(summary), summary.clean.bare
+    if clean is not None and summary.classifier_worst is None:
+        raise NotMeasuredError(f"The classifier was not attacked on its own: run {CLASSIFIER}; {counts}.")
     if gain is None or clean is None:
         if evidence.record(optimisation.MEASUREMENT).found:
             raise NotMeasuredError(f"The classifier is unknown, so the gain of the defence is unknown; {counts}.")
@@ -152,8 +154,6 @@ def judge(evidence: Evidence) -> Judgement:
         f"gain {100 * gain[0]:+.1f} [{100 * gain[1]:+.1f}, {100 * gain[2]:+.1f}] points over the classifier's own "
     )
     measured += f"worst case; {counts}"
-    if CLASSIFIER not in summary.done:
-        raise NotMeasuredError(f"The classifier was not attacked on its own: run {CLASSIFIER}; {counts}.")
     ahead, low, _ = paired_gain(summary.clean.values, clean)
     if low > 0:
         meaning = "The classifier alone is worse on clean images: does it get them as in training (normalisation)? "
