@@ -31,7 +31,6 @@ docs: $(INSTALLED) ## the documentation as a site, in site/index.html
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 render: $(INSTALLED) ## render the numbers in docs/ and README.md from the committed result rows, and the data's metadata
-	$(PY) -m soap.paper.render
 	$(PY) tools/render_pages.py
 	$(PY) tools/write_croissant.py
 

@@ -17,8 +17,7 @@ from soap._runtime import devices
 from soap.bench.batches import ATTACK_NAMES, attack_settings, bench_attack, bench_purify
 from soap.bench.inputs import BenchSetup, load_bench_model
 from soap.bench.measures import measure_rate
-from soap.bench.pages import case_text
-from soap.bench.results import OURS, BenchRow
+from soap.bench.results import OURS, BenchRow, case_text
 from soap.bench.suite import bench_suite
 from soap.bench.training import bench_train
 from soap.cli.console import Console, command, percent, registered, size, table

@@ -33,6 +33,11 @@ quotient; share: its seconds divided by ours. notes: what a reader must know abo
 """
 
 
+def case_text(row: BenchRow) -> str:
+    """The settings of a row: 'batch size 128, steps 5'."""
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row["case"].items())
+
+
 def path_metrics(
     seconds: Mapping[str, Sequence[float]],
     images: int,

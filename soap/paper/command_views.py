@@ -24,7 +24,7 @@ from soap.paper.judging import (
     grouped_by_verdict,
     signs_text,
 )
-from soap.paper.pages.results import group_cells
+from soap.paper.results_page import group_cells
 
 CLAIMS_NAME = "claims"
 MARKUP = {

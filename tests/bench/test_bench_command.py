@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from soap.bench.pages import rendered_performance
-
 SMALL = ("--model", "mnist-fcn-dr", "--device", "cpu", "--repeats", "1")
 
 

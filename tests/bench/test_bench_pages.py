@@ -5,12 +5,12 @@ import json
 import shlex
 from pathlib import Path
 
+import page_performance as pages
 import pytest
 import torch
 
 from soap import recipes
 from soap._runtime.cuda_graphs import MIN_ROWS_DETERMINISTIC
-from soap.bench import append, pages
 from soap.bench.batches import bench_purify
 from soap.bench.inputs import BenchSetup, load_bench_model
 from soap.bench.training import bench_train
@@ -46,10 +46,8 @@ def test_the_commands_of_the_page_are_understood():
         group.commands[name].make_context(name, arguments)  # raises where an option is not known
 
 
-def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured, tmp_path):
-    for name in ("bench-a", "bench-b", "other"):
-        append(tmp_path / f"{name}.jsonl", measured)
-    (kept,) = pages.committed_rows(tmp_path)
+def test_a_table_for_each_machine_with_the_later_of_equal_rows(measured):
+    (kept,) = pages.latest([measured, measured])
     text = pages.rendered_performance("<!-- figures -->\nold\n<!-- /figures -->\n", [kept, on_gpu(kept)])
     assert text.count("### ") == 2
     assert "### NVIDIA H200" in text

@@ -11,7 +11,7 @@ from soap.paper.judging import (
     grouped_by_verdict,
     signs_text,
 )
-from soap.paper.pages.results import results_markdown
+from soap.paper.results_page import results_markdown
 from soap.paper.tables import TABLES
 
 
@@ -53,7 +53,7 @@ def test_words():
 
 
 def test_markdown_lists_what_did_not_hold_first():
-    page = results_markdown(TEXT_TABLES, JUDGED, command="c")
+    page = results_markdown(TEXT_TABLES, JUDGED)
     places = [page.index(text) for text in (f"## {TITLE}", "### ✗ Did not hold: 1", "### ✓ Held: 1", "### ○ Not dec")]
     assert places == sorted(places)
     assert places[-1] < page.index("## The tables, and what is missing")
@@ -64,4 +64,4 @@ def test_markdown_lists_what_did_not_hold_first():
     )
     assert line in page
     assert f"† {SIGNS['†']}." in page
-    assert "### ✓" not in results_markdown(TEXT_TABLES, JUDGED[1:], command="c")
+    assert "### ✓" not in results_markdown(TEXT_TABLES, JUDGED[1:])

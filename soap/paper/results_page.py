@@ -20,23 +20,23 @@ READING = (
 )
 
 
-def committed_results() -> tuple[list[Entry], list[JudgedClaim]]:
-    """Every table filled from the committed rows, and every claim judged by what is committed."""
+def committed_results() -> str:
+    """The page with every table and claim as the committed rows, records and timings have them."""
     folder = results_folder()
     if folder is None:
         raise InputError("results/ was not found; pages are rendered in a source checkout only.")
     rows = committed_rows()
     entries = compare_all(TABLES.values(), rows)
     data = FigureData(folder=folder / "figures", rows=rows, timings=committed_timings())
-    return entries, judge_all(entries, data)
+    return results_markdown(entries, judge_all(entries, data))
 
 
-def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim], *, command: str) -> str:
-    """The page as Markdown. command: how it was made."""
+def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim]) -> str:
+    """The page as Markdown."""
     lines = [[heading(entry), entry.progress, entry.missing_text] for entry in entries]
     parts = [
         "# Results: the paper's tables, ours beside them",
-        f"Rendered from result rows by `{command}`; no number but those in footnotes is typed by hand. "
+        f"Rendered from result rows by `make render`; no number but those in footnotes is typed by hand. "
         f"The paper is {SOURCE}.",
         f"**{UPPER_BOUND}**",
         *_claims(judged),

@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from soap.bench.results import BenchRow, read
+from soap.bench.results import BenchRow, case_text
 from soap.report import markdown_table, with_section
 from soap.report.drawing import LIGHT
 
@@ -25,9 +24,8 @@ SUITE_HEAD = (
 )  # fmt: skip
 
 
-def committed_rows(folder: Path) -> list[BenchRow]:
-    """Rows of `folder`/bench-*.jsonl; of several for the same paths, case and machine, the latest."""
-    rows = [row for path in sorted(folder.glob("bench-*.jsonl")) for row in read(path)]
+def latest(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """The rows of `soap bench`; of several for the same paths, case and machine, the latest."""
     keys = [(machine(row), row["what"], row["model"], case_text(row), *row["paths"]) for row in rows]
     return list(dict(zip(keys, rows, strict=True)).values())
 
@@ -37,11 +35,6 @@ def machine(row: BenchRow) -> str:
     place = row["provenance"]
     cpu = f"{place['processor']}, {place['threads']} threads"
     return cpu if place["device"].startswith("cpu") else str(place["device"])
-
-
-def case_text(row: BenchRow) -> str:
-    """The settings of a row: 'batch 128, steps 5'."""
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row["case"].items())
 
 
 def rendered_performance(document: str, rows: Sequence[BenchRow]) -> str:
@@ -167,11 +160,11 @@ def rendered_scale(document: str, rows: Sequence[BenchRow]) -> str:
     """
     head = ("model", "precision", "compiled", "batch size", "GFLOP an image", "images/s, recorded steps", "TFLOP/s",
             "images/s, plain loop")  # fmt: skip
-    latest, lines = {}, []
+    trained, lines = {}, []
     for row in rows:
         if row["what"] == "train" and "plain" in row["paths"] and not row["provenance"]["device"].startswith("cpu"):
-            latest[row["model"], *(row["case"].get(key) for key in ("compiled", "precision", "batch_size"))] = row
-    for row in latest.values():
+            trained[row["model"], *(row["case"].get(key) for key in ("compiled", "precision", "batch_size"))] = row
+    for row in trained.values():
         case, ours, operations = row["case"], row["paths"]["ours"], row["floor"]["operations"]
         lines.append((
             f"`{row['model']}`",
@@ -183,5 +176,5 @@ def rendered_scale(document: str, rows: Sequence[BenchRow]) -> str:
             f"{operations / ours['seconds']['median'] / 1e12:.3g}",
             f"{row['paths']['plain']['images_per_second']:,.0f}",
         ))  # fmt: skip
-    commands = "\n".join(_commands(list(latest.values()), device=True))
+    commands = "\n".join(_commands(list(trained.values()), device=True))
     return with_section(document, "measured", f"{markdown_table(head, lines)}\n\n{commands}")
