@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from soap import recipes, validate
-from soap.errors import InputError, unknown
+from soap import recipes
 from soap.paper.figure_data import FigureInput
 from soap.paper.rows import training_seed
 from soap.paper.sweeps import SWEEPS
@@ -141,16 +140,7 @@ def plan_jobs(
     epochs: largest number to train for. seeds: a row is needed for each of these trainings. limit: largest number of
     images by attack.
     """
-    limits = limit or {}
-    if not seeds:
-        raise InputError("got no seed; expected at least one, e.g. seeds=(0,).")
-    for seed in seeds:
-        validate.at_least("seed", seed, 0)
-    cells, known = list(queries), list(rows)
-    for attack in (*limits, *(cell.attack for cell in cells)):
-        if attack not in ATTACK_PASSES:
-            raise unknown("attack", attack, ATTACK_PASSES)
-        validate.at_least(f"limit of {attack}", limits.get(attack, 1), 1)
+    limits, cells, known = limit or {}, list(queries), list(rows)
     groups: dict[tuple[int, str], dict[tuple[str, int], dict[DefenceSpec, CellQuery]]] = {}
     for seed in seeds:
         trained = [row for row in known if training_seed(row) == seed]
@@ -185,8 +175,6 @@ def plan_figure(
 
 def _trainings(needed: Iterable[tuple[str, int]], weights: Weights, epochs: int | None) -> list[Job]:
     """Jobs that train the recipes and seeds without weights."""
-    if epochs is not None:
-        validate.at_least("epochs", epochs, 1)
     jobs: list[Job] = []
     for name, seed in needed:
         own = recipes.find(name).training.epochs

@@ -39,7 +39,7 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim]) ->
         f"Rendered from result rows by `make render`; no number but those in footnotes is typed by hand. "
         f"The paper is {SOURCE}.",
         f"**{UPPER_BOUND}**",
-        *_claims(judged),
+        claims_markdown(judged),
         "## The tables, and what is missing",
         f"{READING} A cell reads: ours / paper (difference). `soap reproduce table-1 --json` has the interval and the "
         "rows of every number.",
@@ -53,7 +53,7 @@ def table_markdown(entry: Entry) -> str:
     parts = [f"## {heading(entry)}", entry.table.caption]
     if isinstance(entry, Comparison):
         for group in entry.groups:
-            parts += [f"### {group.label}", markdown_table(*group_cells(entry, group))]
+            parts += [f"### {group.label}", markdown_table(*_group_cells(entry, group))]
         parts += [f"<sup>{number}</sup> {note}" for number, note in enumerate(entry.notes, 1)]
         parts += entry.remarks
     else:
@@ -61,23 +61,23 @@ def table_markdown(entry: Entry) -> str:
     return "\n\n".join(parts)
 
 
-def _claims(judged: Sequence[JudgedClaim]) -> list[str]:
+def claims_markdown(judged: Sequence[JudgedClaim]) -> str:
     """Tables of the claims, those that did not hold first."""
     parts = [f"## {judging.TITLE}", f"{judging.READING} Of {len(judged)} claims: {judging.count_text(judged)}."]
     for held, own in judging.grouped_by_verdict(judged).items():
         if own:
-            head = f"### {judging.MARKS[held]} {judging.VERDICT_WORDS[held].capitalize()}: {len(own)}"
             lines = [
                 (f"{one.claim.text} ({one.source}) *Rule: {one.claim.rule}.*", one.ours.evidence, one.printed_text)
                 for one in own
             ]
             escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
-            parts += [head, markdown_table(["Claim", "Our numbers", "By the paper's own numbers"], escaped)]
+            parts.append(f"### {judging.MARKS[held]} {judging.VERDICT_WORDS[held].capitalize()}: {len(own)}")
+            parts.append(markdown_table(["Claim", "Our numbers", "By the paper's own numbers"], escaped))
     signs = judging.signs_text(judged)
-    return [*parts, f"{signs}."] if signs else parts
+    return "\n\n".join([*parts, f"{signs}."] if signs else parts)
 
 
-def group_cells(entry: Comparison, group: Heading) -> tuple[list[str], list[list[str]]]:
+def _group_cells(entry: Comparison, group: Heading) -> tuple[list[str], list[list[str]]]:
     """Head and lines of one group of columns; a method with several rows has a heading line above them."""
     columns = entry.table.columns
     lines: list[list[str]] = []
