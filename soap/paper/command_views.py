@@ -27,7 +27,8 @@ def on_terminal(markdown: str) -> RenderableType:
     """The text as rich shows Markdown; Markdown itself where the output is a pipe or a file."""
     if not sys.stdout.isatty():
         return markdown
-    return Markdown(re.sub(r"</?u>", "", re.sub(r"<sup>(.+?)</sup>", r" \1)", markdown)))
+    markdown = re.sub(r"<u>\*\*(.+?)\*\*</u>", r"***\1***", markdown)  # bold and italic
+    return Markdown(re.sub(r"<sup>(.+?)</sup>", r" \1)", markdown))
 
 
 # --- The list of all --------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from render_pages import DOCS
 from report_samples import PROVENANCE
 
 from soap.auxiliary.consistency import GRADIENTS
-from soap.paper.gradient_variants import VARIANTS
 from soap.paper.sweeps import GRADIENT_ATTACKS as ATTACKS
+from soap.paper.sweeps import GRADIENT_VARIANTS as VARIANTS
 from soap.paper.tables import TABLES
 from soap.purifiers.soap import soap_spec
 from soap.report import UPPER_BOUND

@@ -22,8 +22,8 @@ from soap.paper.bar_charts import GRADIENT_LABELS
 from soap.paper.figure_data import FigureData, name_of
 from soap.paper.figure_records import record_path
 from soap.paper.figures import DRAWINGS, draw
-from soap.paper.gradient_variants import VARIANTS
 from soap.paper.sweeps import BETAS
+from soap.paper.sweeps import GRADIENT_VARIANTS as VARIANTS
 
 ABLATIONS = ("steps", "rotation", "radius", "leaking", "gradients")
 NAMES = [*(f"figure-{k}" for k in (2, 3, 4, 5, 7, 8, 9, 10)), *(f"ablation-{k}" for k in ABLATIONS)]
