@@ -137,7 +137,9 @@ def test_the_pictures_are_the_showcase_s(walk):
         draw_steps(show),
         draw_radii(show),
     )
-    assert [a["src"] for tag, a in walk.elements if tag == "img"] == [picture(figure, "").src for figure in drawn]
+    assert [a["src"] for tag, a in walk.elements if tag == "img"] == [
+        picture(figure, "").split('"')[1] for figure in drawn
+    ]
 
 
 @pytest.mark.parametrize(
