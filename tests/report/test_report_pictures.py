@@ -36,8 +36,8 @@ def draw(run):
         "steps": lambda: demo_page.draw_steps(show),
         "radii": lambda: demo_page.draw_radii(show),
         "bars": lambda: run_figures.draw_bars(run),
-        "run radii": lambda: run_figures.draw_radii(run_figures.accuracy_by_radius(folder)),
-        "run losses": lambda: run_figures.draw_losses(run_figures.loss_by_step(folder)),
+        "run radii": lambda: run_figures.radii_figure(folder).figure,
+        "run losses": lambda: run_figures.losses_figure(folder).figure,
     }
     assert list(by_name) == NAMES
 

@@ -18,7 +18,7 @@ from soap.evaluation.checks import FAIL
 from soap.evaluation.summary_builder import broken_images
 from soap.evaluation.verdict import INVALID, RobustnessVerdict
 from soap.report.html import picture
-from soap.report.run_figures import accuracy_by_radius, draw_bars, draw_losses, draw_radii, gallery, loss_by_step
+from soap.report.run_figures import draw_bars, gallery, losses_figure, radii_figure
 from soap.report.run_page import MEANING, render_run
 from soap.report.run_words import alone, classifier_words, knowing_words, right, subject
 from soap.results import wilson
@@ -88,8 +88,7 @@ def test_every_check_is_there_with_its_words(report, walk):
 
 
 def test_the_pictures_are_those_of_the_run(report, walk):
-    radii, losses = accuracy_by_radius(report.folder), loss_by_step(report.folder)
-    figures = draw_bars(report), draw_radii(radii), draw_losses(losses)
+    figures = draw_bars(report), radii_figure(report.folder).figure, losses_figure(report.folder).figure
     drawn = [a["src"] for tag, a in walk.elements if tag == "img" and "svg" in a["src"]]
     assert drawn == [picture(figure, "").split('"')[1] for figure in figures]
     spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
@@ -122,7 +121,7 @@ def test_grey_images_and_others(data, tmp_path):
     grey = sample_images(channels=1)
     made = sample_run(tmp_path / "grey", grey)
     shown = gallery(broken_images(made.folder, made.summary, grey, 3), ("cat", "dog"))
-    assert decoded(shown[0].clean).shape == (6, 6)
+    assert decoded(shown[0]["clean"]).shape == (6, 6)
     odd = sample_images(channels=2)
     report = sample_run(tmp_path / "odd", odd)
     assert "they are not images" in render_run(report, odd, command="")
@@ -140,7 +139,7 @@ def test_nothing_broken_and_no_curves(data, tmp_path):
 def test_a_probe_that_could_not_be_made_draws_nothing(data, tmp_path):
     problem = {"problem": "no", "impossible": True}
     report = sample_run(tmp_path / "run", data, facts={"radii": problem, "loss-curve": problem})
-    assert (accuracy_by_radius(report.folder), loss_by_step(report.folder)) == (None, None)
+    assert (radii_figure(report.folder), losses_figure(report.folder)) == (None, None)
 
 
 def test_a_network_alone_has_no_classifier_beside_it(data, tmp_path):
