@@ -29,9 +29,7 @@ def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
     """The page as text. data: the images of the run. command: how it was made; may be empty."""
     summary, plan = report.summary, report.summary.plan
     verdict = report.verdict
-    drawn = (
-        [] if verdict.note else [radii_figure(report.folder), losses_figure(report.folder)]
-    )
+    drawn = [] if verdict.note else [radii_figure(report.folder), losses_figure(report.folder)]
     shown = gallery(broken_images(report.folder, summary, data, MAX_GALLERY_IMAGES), plan["classes"])
     lines = protocol_lines(report)
     bars_text = ", ".join(f"{line.protocol} {right(line)}" for line in lines if verdict.shows(line.protocol))
