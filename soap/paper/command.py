@@ -100,7 +100,7 @@ def reproduce(
 
 def _limits(texts: Sequence[str]) -> dict[str, int]:
     """Number of images by attack: {"cw": 1000} from ["cw=1000"]; ["1000"] is for all attacks."""
-    limits = {}
+    limits: dict[str, int] = {}
     for text in texts:
         attack, _, count = text.rpartition("=")
         if not count.isdecimal() or int(count) < 1:

@@ -36,7 +36,7 @@ def on_terminal(markdown: str) -> RenderableType:
 
 def table_state(entry: Entry, jobs: Sequence[Job]) -> dict[str, Any]:
     """Name, title and state of a table. jobs: those that would fill its empty cells."""
-    state = {"name": entry.table.name, "title": entry.table.title}
+    state: dict[str, Any] = {"name": entry.table.name, "title": entry.table.title}
     state |= {key: getattr(entry, key, None) for key in ("wanted", "done", "missing")}
     return {**state, "jobs": len(jobs), "estimated_hours": round(estimated_hours(jobs), 1)}
 
