@@ -72,11 +72,6 @@ class LazyGroup(TyperGroup):
         return name, load_command(name) if name in COMMANDS else found, rest
 
 
-def _present_name(option: str) -> str:
-    """Accept --batch, the name of --batch-size before 0.2."""
-    return "--batch-size" if option == "--batch" else option
-
-
 app = typer.Typer(
     name="soap",
     cls=LazyGroup,
@@ -85,7 +80,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _present_name},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

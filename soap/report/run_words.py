@@ -3,7 +3,7 @@
 from soap.evaluation.cascade import HEADLINE_NOTE
 from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import ProtocolResult, Summary, classifier_gain
-from soap.evaluation.verdict import DASH, RobustnessVerdict, headline
+from soap.evaluation.verdict import DASH, RobustnessVerdict
 from soap.report.row_text import defence_text, gradient_text, with_interval
 from soap.results import defence_from_json, wilson
 
@@ -80,21 +80,6 @@ def threat_words(summary: Summary) -> str:
     suite = f"suite {plan['suite']}{', headline mode' * summary.headline}"
     where = f"{plan['data']['name']}/{plan['data']['split']}"
     return f"{plan['target']['name']}{behind}, {suite}, {radius}, {summary.worst.n:,} images of {where}."
-
-
-def knowing_words(report: SuiteReport) -> list[str]:
-    """Accuracy under attacks that know the purifier, beside that under attacks that do not, on the same images."""
-    summary = report.summary
-    under = {"clean": summary.clean, "not knowing it": summary.protocol("transfer"), "knowing it": summary.worst}
-    shares = [
-        f"{words} {right(line).replace(' ', ' % ', 1)}"
-        for words, line in under.items()
-        if line is not None and report.verdict.shows(line.protocol)
-    ]
-    return [
-        f"An attacker who knows the purifier (quick suite): {headline(summary, report.verdict)}.",
-        f"On the same {summary.worst.n:,} images: {', '.join(shares)}.",
-    ]
 
 
 def _hidden(line: ProtocolResult, verdict: RobustnessVerdict | None) -> bool:

@@ -20,7 +20,7 @@ from soap.evaluation.verdict import INVALID, RobustnessVerdict
 from soap.report.html import picture
 from soap.report.run_figures import draw_bars, gallery, losses_figure, radii_figure
 from soap.report.run_page import MEANING, render_run
-from soap.report.run_words import alone, classifier_words, knowing_words, right, subject
+from soap.report.run_words import alone, classifier_words, right, subject
 from soap.results import wilson
 from soap.specs import DefenceSpec
 
@@ -180,16 +180,6 @@ def test_a_void_run_does_not_show_that_nothing_was_broken(data, tmp_path):
     report = sample_run(tmp_path / "run", data, standing={"transfer": 20})
     void = replace(report, verdict=RobustnessVerdict(name=INVALID, reasons=("check 16",)))
     assert "No image is shown." in Walk(render_run(void, data, command="")).text
-
-
-def test_the_words_of_the_demo(report):
-    void = replace(report, verdict=RobustnessVerdict(name=INVALID, reasons=("check 16",)))
-    assert "not knowing it 60.0 %" in knowing_words(report)[1]
-    assert "knowing it 25.0 %" in knowing_words(report)[1].replace("not knowing it", "")
-    assert knowing_words(void) == [
-        "An attacker who knows the purifier (quick suite): no accuracy of 20 images: INVALID (check 16).",
-        "On the same 20 images: clean 100.0 % [83.9, 100.0].",
-    ]
 
 
 def test_the_title_names_what_was_attacked(report, data, tmp_path):
