@@ -15,11 +15,11 @@ import page_label_consistency
 import page_measurements
 import page_performance
 import page_purifiers
+import page_results
 import page_suite_runs
 
 from soap._files import atomic
 from soap.onnx_export import docs_page
-from soap.paper import results_page
 from soap.paper.rows import committed_rows, committed_timings
 from soap.report import with_section
 from soap.report.drawing import png
@@ -68,7 +68,7 @@ PAGES: dict[Path, Callable[[str], str]] = {
         "figures",
         lambda: page_measurements.reliability_table(page_measurements.reliability_rows(RESULTS / "reliability.jsonl")),
     ),
-    DOCS / "results.md": lambda document: results_page.committed_results(),
+    DOCS / "results.md": lambda document: page_results.rendered(RESULTS),
     DOCS / "scale.md": lambda document: page_performance.rendered_scale(document, timings()),
     DOCS / "service.md": _section(
         "figures",

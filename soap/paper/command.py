@@ -21,7 +21,7 @@ from soap.paper.figure_data import FIGURES, FigureData, PaperFigure
 from soap.paper.job_runner import JobRunner, bundled_weights, run_jobs
 from soap.paper.jobs import ATTACK_PASSES, Job, plan_figure, plan_jobs
 from soap.paper.judging import judge, judge_all
-from soap.paper.results_page import claims_markdown, table_markdown
+from soap.paper.markdown import claims_markdown, table_markdown
 from soap.paper.rows import committed_rows, committed_timings, results_folder, without_duplicates
 from soap.paper.tables import TABLES, CellQuery, PaperTable, TextTable
 from soap.results import CombinedStore, Row, Store

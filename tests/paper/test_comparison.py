@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_results import results_markdown
 from paper_rows import row_for
 
 from soap.paper import comparison
@@ -19,7 +20,6 @@ from soap.paper.comparison import (
     number_text,
     points,
 )
-from soap.paper.results_page import results_markdown
 from soap.paper.tables import TABLES
 from soap.results import wilson
 

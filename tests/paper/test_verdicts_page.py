@@ -1,5 +1,7 @@
 """The paper's claims on the pages: those that did not hold first, each with its rule and both verdicts."""
 
+from page_results import results_markdown
+
 from soap.paper.claims import Claim, ClaimPart, ClaimVerdict
 from soap.paper.comparison import SIGNS
 from soap.paper.judging import (
@@ -11,7 +13,6 @@ from soap.paper.judging import (
     grouped_by_verdict,
     signs_text,
 )
-from soap.paper.results_page import results_markdown
 from soap.paper.tables import TABLES
 
 
