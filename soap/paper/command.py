@@ -17,11 +17,11 @@ from soap.paper import command_views as views
 from soap.paper.claims import claims_about
 from soap.paper.command_views import CLAIMS_NAME
 from soap.paper.comparison import Comparison, Entry, compare_all
-from soap.paper.figure_data import FIGURES, FigureData, PaperFigure
+from soap.paper.figure_data import FIGURES, TABLE_KINDS, FigureData, PaperFigure
 from soap.paper.job_runner import JobRunner, bundled_weights, run_jobs
 from soap.paper.jobs import ATTACK_PASSES, Job, plan_figure, plan_jobs
 from soap.paper.judging import judge, judge_all
-from soap.paper.markdown import claims_markdown, table_markdown
+from soap.paper.markdown import claims_markdown, sweep_markdown, table_markdown
 from soap.paper.rows import committed_rows, committed_timings, results_folder, without_duplicates
 from soap.paper.tables import TABLES, CellQuery, PaperTable, TextTable
 from soap.results import CombinedStore, Row, Store
@@ -207,13 +207,17 @@ def _result(
 
 
 def _drawn(figure: PaperFigure, data: FigureData, out: Path) -> tuple[dict[str, Any], str]:
-    """Draw the figure into `out`; its description as JSON and as Markdown."""
-    from soap.paper.figures import draw  # here, because importing matplotlib takes long
+    """Draw the figure into `out`, or show its rows as a table; its description as JSON and as Markdown."""
+    paths, table = [], ""
+    if figure.kind in TABLE_KINDS:
+        table = sweep_markdown(figure, data)
+    else:
+        from soap.paper.figures import draw  # here, because importing matplotlib takes long
 
-    check_writable(out)
-    paths = draw(figure.name, data, out)
+        check_writable(out)
+        paths = draw(figure.name, data, out)
     entries = compare_all(TABLES.values(), data.rows)
     judged = [judge(claim, entries, data) for claim in claims_about(figure.name)]
     state = views.figure_state(figure, data)
     verdicts = [views.claim_json(one) for one in judged if one is not None]
-    return {**state, "verdicts": verdicts, "files": paths}, views.figure_text(state, judged, paths)
+    return {**state, "verdicts": verdicts, "files": paths}, views.figure_text(state, table, judged, paths)

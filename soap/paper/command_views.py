@@ -98,9 +98,9 @@ def _cell_json(entry: Comparison, compared: ComparedCell) -> dict[str, Any]:
     }
 
 
-def figure_text(state: dict[str, Any], judged: Sequence[JudgedClaim | None], paths: Sequence[Path]) -> str:
-    """A drawn figure with the paper's claims about it. judged: in the order of the figure's claims."""
-    parts = [f"## {display_name(state['name'])}: {state['title']}", state["caption"]]
+def figure_text(state: dict[str, Any], table: str, judged: Sequence[JudgedClaim | None], paths: Sequence[Path]) -> str:
+    """A figure, or its table, with the paper's claims about it. judged: in the order of the figure's claims."""
+    parts = [f"## {display_name(state['name'])}: {state['title']}", state["caption"], *([table] if table else [])]
     for claim, one in zip(state["claims"], judged, strict=True):
         verdict = ""
         if one is not None:

@@ -93,6 +93,10 @@ class FigureInput:
         return None if found else f"no {self.need} yet"
 
 
+TABLE_KINDS = ("rotation", "leaking", "gradients")
+"""Sweeps of a few rows, which are shown as a table."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure:
     """A figure; title and caption are in our words. kind: that of the inputs, one for each of `models`."""

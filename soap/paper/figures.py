@@ -1,6 +1,6 @@
 """Drawings of the paper's figures and ablations, from `FigureData` only. A panel without data says so.
 
-Here are the panels of one task each and the grids of example images; the bars are in `soap.paper.bar_charts`.
+Here are the panels of one task each and the grids of example images; Figure 7 is in `soap.paper.training_time`.
 """
 
 import textwrap
@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from soap.errors import unknown
-from soap.paper import bar_charts
 from soap.paper.figure_data import FIGURES, TASKS, FigureData, FigureInput, name_of
 from soap.paper.figure_records import CLEAN, Examples, RadiusCurve
 from soap.paper.rows import attack_radius
 from soap.paper.sweeps import SWEEPS
+from soap.paper.training_time import draw_training_time
 from soap.report.drawing import (
     FONT_SIZE,
     LIGHT,
@@ -240,7 +240,7 @@ def _draw_block(figure: Figure, left: float, shown: Examples, columns: Sequence[
             )
 
 
-# --- All figures ------------------------------------------------------------------------------------------------------
+# --- All drawings -----------------------------------------------------------------------------------------------------
 
 ALL_ATTACKS = ("fgsm", "pgd", "cw", "df")
 
@@ -249,17 +249,14 @@ DRAWINGS: dict[str, Callable[[FigureData], Figure]] = {
     "figure-3": partial(draw_task_panels, "curve", draw_losses),
     "figure-4": partial(draw_examples, "figure-4", ("pgd",)),
     "figure-5": partial(draw_task_panels, "betas", draw_betas, width=3.9),
-    "figure-7": bar_charts.draw_training_time,
+    "figure-7": draw_training_time,
     "figure-8": partial(draw_examples, "figure-8", ALL_ATTACKS),
     "figure-9": partial(draw_examples, "figure-9", ALL_ATTACKS),
     "figure-10": partial(draw_examples, "figure-10", ALL_ATTACKS),
     "ablation-steps": partial(draw_task_panels, "steps", draw_steps, width=4.2, height=3.7),
-    "ablation-rotation": bar_charts.draw_rotation_losses,
     "ablation-radius": partial(draw_task_panels, "radii", draw_radii, width=3.8),
-    "ablation-leaking": bar_charts.draw_label_leaking,
-    "ablation-gradients": bar_charts.draw_gradients,
 }
-"""By the names of `soap.paper.figure_data.FIGURES`."""
+"""By name; the other figures of `soap.paper.figure_data.FIGURES` are tables."""
 
 
 def draw(name: str, data: FigureData, out: Path) -> list[Path]:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 from soap.paper import judging
 from soap.paper.comparison import ComparedCell, Comparison, Entry, heading, number_text, points
+from soap.paper.figure_data import FigureData, PaperFigure
 from soap.paper.judging import JudgedClaim
 from soap.paper.tables import Heading
-from soap.report import markdown_table
+from soap.report import markdown_table, percent
+from soap.report.row_text import ATTACK_TITLES
 
 
 def table_markdown(entry: Entry) -> str:
@@ -20,6 +22,20 @@ def table_markdown(entry: Entry) -> str:
     else:
         parts += [markdown_table(entry.head, entry.rows), *entry.notes]
     return "\n\n".join(parts)
+
+
+def sweep_markdown(figure: PaperFigure, data: FigureData) -> str:
+    """A figure's rows as a table: a line a model and purifier, a column an attack."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for model in figure.models:
+        for key, row in data.get(figure.kind, model).items():
+            attack, variant = (key, "") if isinstance(key, str) else key
+            radius = row.measures.get("mean_eps_pfy")
+            chosen = "" if radius is None else f"; mean radius {255 * radius:.1f}/255"
+            lines.setdefault((model, variant), {})[attack] = f"{percent(row)}, n = {row.n:,}{chosen}"
+    attacks = [attack for attack in ATTACK_TITLES if any(attack in cells for cells in lines.values())]
+    head = ["model", "purified by", *(f"{ATTACK_TITLES[attack]}, %" for attack in attacks)]
+    return markdown_table(head, [(*name, *(cells.get(one, "") for one in attacks)) for name, cells in lines.items()])
 
 
 def claims_markdown(judged: Sequence[JudgedClaim]) -> str:

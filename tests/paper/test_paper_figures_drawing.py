@@ -1,12 +1,10 @@
 """The paper's figures show what their material says, say what is missing, and keep their letters apart and inside."""
 
-import dataclasses
 import io
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from matplotlib.container import BarContainer
 from matplotlib.text import Text
 from paper_samples import (
     TASKS,
@@ -18,14 +16,14 @@ from paper_samples import (
 from PIL import Image
 
 from soap.errors import FileError, InputError
-from soap.paper.bar_charts import GRADIENT_LABELS
-from soap.paper.figure_data import FigureData, name_of
+from soap.paper.figure_data import FIGURES, FigureData, name_of
 from soap.paper.figure_records import record_path
 from soap.paper.figures import DRAWINGS, draw
+from soap.paper.markdown import sweep_markdown
 from soap.paper.sweeps import BETAS
 from soap.paper.sweeps import GRADIENT_VARIANTS as VARIANTS
 
-ABLATIONS = ("steps", "rotation", "radius", "leaking", "gradients")
+ABLATIONS = ("steps", "radius")
 NAMES = [*(f"figure-{k}" for k in (2, 3, 4, 5, 7, 8, 9, 10)), *(f"ablation-{k}" for k in ABLATIONS)]
 
 ONE_OF_EACH = [name for name in NAMES if name not in ("figure-8", "figure-9")]
@@ -180,49 +178,18 @@ def test_one_radius_for_all_is_drawn_beside_the_chosen(full):
     assert told == {"the same radius for all", "chosen for each, 100.0 %", "attack's radius, 0.3"}
 
 
-def test_label_leaking_shows_pairs(full):
-    (axes,) = DRAWINGS["ablation-leaking"](full).axes
-    widths = [bar.get_width() for bar in axes.patches]
-    assert widths == pytest.approx([80, 70, 78, 76, 76, 82, 74, 88])
-    assert len({bar.get_hatch() for bar in axes.patches}) == 2
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["clean images", "under FGSM"]
-
-
-def test_a_missing_bar_says_so_beside_the_one_that_is_there(full):
-    rows = [row for row in sample_rows() if (row.model, row.attack.name) != ("mnist-fcn-fgsm-at", "fgsm")]
-    (axes,) = DRAWINGS["ablation-leaking"](dataclasses.replace(full, rows=rows)).axes
-    assert len(axes.patches) == 7
-    assert "no rows of mnist-fcn-fgsm-at clean and under FGSM yet" in [text.get_text() for text in axes.texts]
-
-
-def test_either_loss_with_its_radius(full):
-    accuracy, radius = DRAWINGS["ablation-rotation"](full).axes
-    assert [bar.get_width() for bar in accuracy.patches] == pytest.approx([72, 73, 100, 31])
-    assert [bar.get_width() for bar in radius.patches] == pytest.approx([9, 4, 10, 5])
-
-
-def test_three_bars_a_gradient_and_ours_on_a_band(full):
-    (axes,) = DRAWINGS["ablation-gradients"](full).axes
-    drawn = [[bar.get_width() for bar in group] for group in axes.containers if isinstance(group, BarContainer)]
-    assert drawn == [[pytest.approx(100 - 13 * k - 8 * j)] for k in range(7) for j in range(3)]
-    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches if bar.get_hatch()}) == 1
-    bold = [label.get_text() for label in axes.get_yticklabels() if label.get_fontweight() == "bold"]
-    assert [text.split()[0] for text in bold] == ['"stop"']
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["clean images", "under FGSM", "under PGD"]
-    assert tuple(GRADIENT_LABELS) == VARIANTS
-
-
-def gradient(row) -> str:
-    return row.defence.settings.get("task", {}).get("gradient", "")
-
-
-def test_gradients_that_are_not_measured_say_so(full):
-    rows = [row for row in sample_rows() if not gradient(row).startswith("exact")]
-    rows = [row for row in rows if (row.attack.name, gradient(row)) != ("fgsm", "stop")]
-    (axes,) = DRAWINGS["ablation-gradients"](dataclasses.replace(full, rows=rows)).axes
-    absent = [text.get_position()[1] for text in axes.texts if text.get_text() == "not measured yet"]
-    assert absent == [1, 2, 3, 5]
-    assert len([group for group in axes.containers if isinstance(group, BarContainer)]) == 21 - 3 * 3 - 1
+def test_small_sweeps_are_tables(full, nothing):
+    leaking = sweep_markdown(FIGURES["ablation-leaking"], full).splitlines()
+    assert leaking[0] == "| model | purified by | no attack, % | FGSM, % |"
+    assert leaking[2].startswith("| mnist-fcn-fgsm-at |  | 80.0 [")
+    assert len(leaking) == 2 + 4
+    rotation = sweep_markdown(FIGURES["ablation-rotation"], full).splitlines()
+    assert [line.split(" | ")[1] for line in rotation[2:]] == ["squared error", "cross entropy"]
+    assert "31.0 [" in rotation[3]
+    assert rotation[3].endswith("; mean radius 5.0/255 |")
+    gradients = sweep_markdown(FIGURES["ablation-gradients"], full).splitlines()
+    assert [line.split(" | ")[1] for line in gradients[2:]] == list(VARIANTS)
+    assert len(sweep_markdown(FIGURES["ablation-leaking"], nothing).splitlines()) == 2
 
 
 def test_names_of_models():
