@@ -29,7 +29,7 @@ from soap.recipes.own_network import own_attack
 from soap.recipes.purifiers import SOAP_NAME
 from soap.recipes.run_request import RunRequest
 from soap.report.result_json import protocol_json, report_json
-from soap.report.run_words import protocol_lines, right, threat_words, words_beside
+from soap.report.run_text import accuracy_text, protocol_lines, run_notes, threat_text
 
 EXIT_NOT_PASSED = 3
 """Exit code of `--require passed` for any other verdict."""
@@ -256,8 +256,8 @@ def _print_stopped(console: Console, folder: Path, summary: Summary) -> None:
 def _view(report: SuiteReport) -> Group:
     """The report as text and tables: headline, protocols, checks and warnings; dashes where a check failed."""
     summary, verdict = report.summary, report.verdict
-    parts: list[RenderableType] = [Text(headline(summary, verdict), style="bold"), Text(threat_words(summary))]
-    parts += [Text(words) for words in words_beside(report)]
+    parts: list[RenderableType] = [Text(headline(summary, verdict), style="bold"), Text(threat_text(summary))]
+    parts += [Text(words) for words in run_notes(report)]
     parts += [_protocols(protocol_lines(report), verdict), _checks(report)]
     parts += [Text(f"{one.state} {one.number}: {one.meaning}") for one in report.findings if one.state in (WARN, FAIL)]
     skipped = summary.plan["left_out"]
@@ -270,7 +270,7 @@ def _protocols(lines: Sequence[ProtocolResult], verdict: RobustnessVerdict | Non
     """A table row for each protocol. verdict: of a finished run."""
     view = table("protocol", "accuracy, %", "images", "seconds", right=("images", "seconds"))
     for line in lines:
-        view.add_row(line.protocol, right(line, verdict), f"{line.n:,}", f"{line.seconds:.1f}")
+        view.add_row(line.protocol, accuracy_text(line, verdict), f"{line.n:,}", f"{line.seconds:.1f}")
     return view
 
 

@@ -21,7 +21,7 @@ from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import ProtocolResult
 from soap.evaluation.summary_builder import BrokenImage
 from soap.report.drawing import LIGHT, PAGE_FONT_SIZE, page_axes
-from soap.report.run_words import protocol_lines
+from soap.report.run_text import protocol_lines
 from soap.results import wilson
 
 BAR_HEIGHT = 0.36

@@ -9,7 +9,7 @@ from soap.report.drawing import DARK, LIGHT
 from soap.report.html import environment, picture
 from soap.report.row_text import defence_text, step_text, training_text
 from soap.report.run_figures import draw_bars, gallery, losses_figure, radii_figure
-from soap.report.run_words import alone, protocol_lines, right, subject, threat_words, words_beside
+from soap.report.run_text import accuracy_text, bare_accuracy_text, protocol_lines, run_notes, subject, threat_text
 from soap.results import defence_from_json, provenance_from_json
 from soap.specs import AttackStep
 
@@ -32,7 +32,7 @@ def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
     drawn = [] if verdict.note else [radii_figure(report.folder), losses_figure(report.folder)]
     shown = gallery(broken_images(report.folder, summary, data, MAX_GALLERY_IMAGES), plan["classes"])
     lines = protocol_lines(report)
-    bars_text = ", ".join(f"{line.protocol} {right(line)}" for line in lines if verdict.shows(line.protocol))
+    bars_text = ", ".join(f"{line.protocol} {accuracy_text(line)}" for line in lines if verdict.shows(line.protocol))
     return (
         environment()
         .get_template("run.html")
@@ -42,11 +42,11 @@ def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
             headline=headline(summary, verdict),
             verdict=verdict,
             meaning=MEANING[verdict.name],
-            about=" ".join([threat_words(summary), *words_beside(report)]),
+            about=" ".join([threat_text(summary), *run_notes(report)]),
             summary=summary,
             lines=lines,
-            right=lambda line: right(line, verdict),
-            alone=lambda line: alone(line, verdict),
+            accuracy_text=lambda line: accuracy_text(line, verdict),
+            bare_accuracy_text=lambda line: bare_accuracy_text(line, verdict),
             findings=report.findings,
             signs=SIGNS,
             counts={state: sum(one.state == state for one in report.findings) for state in SIGNS},

@@ -20,7 +20,7 @@ from soap.evaluation.verdict import INVALID, RobustnessVerdict
 from soap.report.html import picture
 from soap.report.run_figures import draw_bars, gallery, losses_figure, radii_figure
 from soap.report.run_page import MEANING, render_run
-from soap.report.run_words import alone, classifier_words, right, subject
+from soap.report.run_text import accuracy_text, bare_accuracy_text, classifier_note, subject
 from soap.results import wilson
 from soap.specs import DefenceSpec
 
@@ -75,9 +75,9 @@ def test_every_figure_of_the_table_is_the_summary_s(report, walk):
     lines = (report.summary.clean, *report.summary.protocols, report.summary.worst)
     assert [line.correct for line in lines] == [20, 12, 5, 5]
     for line in lines:
-        assert f"{line.protocol} {right(line)} {alone(line)} {line.seconds:.1f}" in walk.text
+        assert f"{line.protocol} {accuracy_text(line)} {bare_accuracy_text(line)} {line.seconds:.1f}" in walk.text
     assert "unrolled (not in this suite)" in walk.text
-    assert classifier_words(report.summary) in walk.text
+    assert classifier_note(report.summary) in walk.text
 
 
 def test_every_check_is_there_with_its_words(report, walk):
@@ -159,9 +159,9 @@ def test_a_void_run_shows_no_accuracy_under_attack(report, data):
     assert "No accuracy is shown" in walk.text
     assert void.verdict.note in walk.text
     for line in (*report.summary.protocols, report.summary.worst):
-        assert right(line) not in page
+        assert accuracy_text(line) not in page
         assert f"{line.protocol} - - {line.seconds:.1f}" in walk.text
-    assert f"clean {right(report.summary.clean)}" in walk.text
+    assert f"clean {accuracy_text(report.summary.clean)}" in walk.text
     for finding in report.findings[:-1]:
         assert f"{finding.number}. {finding.name}: -" in walk.text
     assert f"{failed.number}. {failed.name}: 3 of 20" in walk.text
