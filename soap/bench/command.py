@@ -1,4 +1,4 @@
-"""`soap bench`: measure the speed of purification, attacks and training against a reference and the floor."""
+"""`soap bench`: measure the speed of purification and attacks against a reference, and of training."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
