@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from soap.errors import InputError
 from soap.evaluation.showcase import STAGES, Showcase
 from soap.report.drawing import (
     DARK,
@@ -35,10 +34,7 @@ def render_demo(rows: Sequence[Row], show: Showcase, *, attack: str, command: st
     attack: the attack of the rows that `show` shows. command, seconds: how the rows were made.
     """
     lines = under_attack(rows)
-    shown = next((line for line in lines if line.bare.attack.name == attack), None)
-    if shown is None:
-        known = [*{row.attack.name for row in rows}]
-        raise InputError(f"got attack {attack!r}; expected one of the rows' attacks: {known}.")
+    shown = next(line for line in lines if line.bare.attack.name == attack)
     title = ATTACK_TITLES.get(attack, attack)
     attacked = f"attacked by {title}"
     correct = [int((labels == show.y).sum()) for labels in show.labels]
