@@ -93,8 +93,8 @@ class FigureInput:
         return None if found else f"no {self.need} yet"
 
 
-TABLE_KINDS = ("rotation", "leaking", "gradients")
-"""Sweeps of a few rows, which are shown as a table."""
+TABLE_KINDS = ("steps", "radii", "rotation", "leaking", "gradients")
+"""Sweeps that are shown as a table: ablations, of which the paper has no figure."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,14 @@
 """The paper's tables and claims with our numbers beside the printed ones, as Markdown."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from soap.paper import judging
 from soap.paper.comparison import ComparedCell, Comparison, Entry, heading, number_text, points
+from soap.paper.figure_claims import radius_text
 from soap.paper.figure_data import FigureData, PaperFigure
 from soap.paper.judging import JudgedClaim
+from soap.paper.rows import attack_radius
 from soap.paper.tables import Heading
 from soap.report import markdown_table, percent
 from soap.report.row_text import ATTACK_TITLES
@@ -25,17 +28,31 @@ def table_markdown(entry: Entry) -> str:
 
 
 def sweep_markdown(figure: PaperFigure, data: FigureData) -> str:
-    """A figure's rows as a table: a line a model and purifier, a column an attack."""
-    lines: dict[tuple[str, str], dict[str, str]] = {}
+    """The rows of an ablation as a table: a line a model and purifier, a column an attack or a number of steps."""
+    lines: dict[tuple[str, str, str], dict[str, str]] = {}
     for model in figure.models:
-        for key, row in data.get(figure.kind, model).items():
-            attack, variant = (key, "") if isinstance(key, str) else key
-            radius = row.measures.get("mean_eps_pfy")
-            chosen = "" if radius is None else f"; mean radius {255 * radius:.1f}/255"
-            lines.setdefault((model, variant), {})[attack] = f"{percent(row)}, n = {row.n:,}{chosen}"
-    attacks = [attack for attack in ATTACK_TITLES if any(attack in cells for cells in lines.values())]
-    head = ["model", "purified by", *(f"{ATTACK_TITLES[attack]}, %" for attack in attacks)]
-    return markdown_table(head, [(*name, *(cells.get(one, "") for one in attacks)) for name, cells in lines.items()])
+        found = data.get(figure.kind, model)
+        numeric = figure.kind in ("steps", "radii")
+        for key in sorted(found, key=lambda key: (isinstance(key, str), key)) if numeric else found:
+            row = found[key]
+            purifier, column = _sweep_names(figure.kind, key, attack_radius(row))
+            chosen = f"; mean radius {255 * row.measures['mean_eps_pfy']:.1f}/255" if figure.kind == "rotation" else ""
+            lines.setdefault((model, purifier, f"{row.n:,}"), {})[column] = percent(row) + chosen
+    titles = list(ATTACK_TITLES.values())
+    columns = dict.fromkeys(column for cells in lines.values() for column in cells)
+    shown = sorted(columns, key=lambda name: titles.index(name) if name in titles else len(titles))
+    body = [(*name, *(cells.get(column, "") for column in shown)) for name, cells in lines.items()]
+    return markdown_table(["model", "purified by", "images", *(f"{name}, %" for name in shown)], body)
+
+
+def _sweep_names(kind: str, key: Any, attack: float) -> tuple[str, str]:
+    """The purifier and the column of a cell. attack: its radius, in whose unit radii and step sizes are."""
+    if kind == "steps":
+        return f"gamma = {radius_text(key[0], attack)}", f"T = {key[1]}"
+    if kind == "radii":
+        return key if isinstance(key, str) else f"eps = {radius_text(key, attack)}", ATTACK_TITLES["pgd"]
+    name, purifier = (key, "") if isinstance(key, str) else key
+    return purifier, ATTACK_TITLES[name]
 
 
 def claims_markdown(judged: Sequence[JudgedClaim]) -> str:

@@ -23,8 +23,7 @@ from soap.paper.markdown import sweep_markdown
 from soap.paper.sweeps import BETAS
 from soap.paper.sweeps import GRADIENT_VARIANTS as VARIANTS
 
-ABLATIONS = ("steps", "radius")
-NAMES = [*(f"figure-{k}" for k in (2, 3, 4, 5, 7, 8, 9, 10)), *(f"ablation-{k}" for k in ABLATIONS)]
+NAMES = [f"figure-{k}" for k in (2, 3, 4, 5, 7, 8, 9, 10)]
 
 ONE_OF_EACH = [name for name in NAMES if name not in ("figure-8", "figure-9")]
 """Figures 8 to 10 differ in their models alone, and are slow to draw; 10 has the longest words."""
@@ -156,40 +155,37 @@ def test_colour_examples_have_the_names_of_classes(full):
     assert np.array_equal(axes[10].images[0].get_array(), shown.images[3, 0])
 
 
-def test_cells_are_accuracies_and_the_stairs_part_those_that_cannot_reach(full):
-    axes = DRAWINGS["ablation-steps"](full).axes[1]
-    table = axes.images[0].get_array()
-    assert table.shape == (5, 5)
-    for k in range(5):
-        for j in range(5):
-            assert table[k, j] == pytest.approx(100 - 9 * abs(k - 2) - 12 * abs(j - 2))
-    assert {text.get_text() for text in axes.texts} == {f"{value:.1f}" for value in table.flatten()}
-    # gamma is 1, 2, 4, 8, 16 of 255 and the attack's radius 8: reached from T = 10, 5, 2, 1, 1 on.
-    upright = {(line.get_xdata()[0], min(line.get_ydata())) for line in axes.lines if len({*line.get_xdata()}) == 1}
-    assert upright == {(2.5, -0.5), (1.5, 0.5), (0.5, 1.5)}
+def cells(name, data):
+    lines = sweep_markdown(FIGURES[f"ablation-{name}"], data).splitlines()
+    return [line.strip("| ").split(" | ") for line in [lines[0], *lines[2:]]]
 
 
-def test_one_radius_for_all_is_drawn_beside_the_chosen(full):
-    axes = DRAWINGS["ablation-radius"](full).axes[0]
-    line = axes.containers[0][0]
-    assert np.allclose(line.get_xdata(), [0.05 * k for k in range(11)])
-    assert np.allclose(line.get_ydata(), [6 * min(k, 7) for k in range(11)])
-    told = {text.get_text() for text in axes.get_legend().get_texts()}
-    assert told == {"the same radius for all", "chosen for each, 100.0 %", "attack's radius, 0.3"}
+def test_ablations_are_tables(full, nothing):
+    assert all(len(cells(name, nothing)) == 1 for name in ("steps", "radius", "rotation", "leaking", "gradients"))
+    head, first, *others = cells("leaking", full)
+    assert head == ["model", "purified by", "images", "no attack, %", "FGSM, %"]
+    assert (first[0], first[2], first[3].split()[0], len(others)) == ("mnist-fcn-fgsm-at", "1,000", "80.0", 3)
+    _, squared, entropy = cells("rotation", full)
+    assert (squared[1], entropy[1]) == ("squared error", "cross entropy")
+    assert entropy[-1].startswith("31.0 [")
+    assert entropy[-1].endswith("; mean radius 5.0/255")
+    assert [line[1] for line in cells("gradients", full)[1:]] == list(VARIANTS)
 
 
-def test_small_sweeps_are_tables(full, nothing):
-    leaking = sweep_markdown(FIGURES["ablation-leaking"], full).splitlines()
-    assert leaking[0] == "| model | purified by | no attack, % | FGSM, % |"
-    assert leaking[2].startswith("| mnist-fcn-fgsm-at |  | 80.0 [")
-    assert len(leaking) == 2 + 4
-    rotation = sweep_markdown(FIGURES["ablation-rotation"], full).splitlines()
-    assert [line.split(" | ")[1] for line in rotation[2:]] == ["squared error", "cross entropy"]
-    assert "31.0 [" in rotation[3]
-    assert rotation[3].endswith("; mean radius 5.0/255 |")
-    gradients = sweep_markdown(FIGURES["ablation-gradients"], full).splitlines()
-    assert [line.split(" | ")[1] for line in gradients[2:]] == list(VARIANTS)
-    assert len(sweep_markdown(FIGURES["ablation-leaking"], nothing).splitlines()) == 2
+def test_step_sizes_are_lines_and_numbers_of_steps_columns(full):
+    head, *lines = cells("steps", full)
+    assert head[3:] == [f"T = {steps}, %" for steps in (1, 2, 5, 10, 20)]
+    colour = [line for line in lines if line[0] == "cifar10-resnet18-rp"]
+    assert [line[1] for line in colour] == [f"gamma = {gamma}/255" for gamma in (1, 2, 4, 8, 16)]
+    for k, line in enumerate(colour):
+        wanted = [100 - 9 * abs(k - 2) - 12 * abs(j - 2) for j in range(5)]
+        assert [float(cell.split()[0]) for cell in line[3:]] == wanted
+
+
+def test_radii_rise_and_the_chosen_one_is_last(full):
+    digits = [line for line in cells("radius", full) if line[0] == "mnist-fcn-dr"]
+    assert [line[1] for line in digits] == [*(f"eps = {0.05 * k:.3g}" for k in range(11)), "min-aux"]
+    assert [float(line[3].split()[0]) for line in digits] == [*(6 * min(k, 7) for k in range(11)), 100]
 
 
 def test_names_of_models():
