@@ -31,7 +31,6 @@ docs: $(INSTALLED) ## the documentation as a site, in site/index.html
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 render: $(INSTALLED) ## render the numbers in docs/ and README.md from the committed result rows, and the data's metadata
-	$(PY) -m soap.paper.render
 	$(PY) tools/render_pages.py
 	$(PY) tools/write_croissant.py
 
@@ -53,8 +52,11 @@ fuzz: $(INSTALLED) ## five minutes of fuzzing for each file format; its counts g
 stress: $(INSTALLED) ## the long version of tests/stress, 50 minutes; its counts go to results/reliability.jsonl
 	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/stress
 
-audit: $(INSTALLED) ## look up every pinned package with pip-audit; report the packages that it could not check
-	$(PY) tools/audit.py
+# Without --strict, pip-audit reports "no known vulnerabilities" for packages that its feed does not have.
+audit: $(INSTALLED) ## look up every pinned package with pip-audit; fails if one is vulnerable or could not be checked
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PY) -m venv "$$folder" && \
+	"$$folder/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit && \
+	"$$folder/bin/python" -m pip_audit --strict --no-deps --disable-pip --requirement requirements.lock
 
 sbom: ## list the pinned packages as a CycloneDX file, dist/sbom.cdx.json, with cyclonedx-bom
 	@python=$$($(FIND_PYTHON)) && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && mkdir -p dist && \

@@ -1,24 +1,23 @@
-"""A purified classifier with the interface of scikit-learn: `fit`, `predict`, `predict_proba`, `score`.
-
-It works with `clone`, `Pipeline` and `cross_val_score`, but does not need scikit-learn itself.
-"""
+"""A purified classifier for scikit-learn, which must be installed: `fit`, `predict`, `predict_proba`, `score`."""
 
 import copy
 import tempfile
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from soap import validate
 from soap._runtime.isolation import isolated, preserved_random_state
 from soap.auxiliary import JointModel, Purification, wrap
-from soap.errors import InputError, unknown
+from soap.errors import InputError
 from soap.purifiers import SOAP
 from soap.shapes import Tensor
 from soap.training import as_dataset
@@ -38,7 +37,7 @@ def small_network(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 @dataclass(eq=False, repr=False)
-class PurifiedClassifier:
+class PurifiedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
     """A scikit-learn classifier: a network trained jointly with an auxiliary task, which purifies inputs to predict.
 
     Inputs are arrays [n, ...] in [0, 1]; use a `MinMaxScaler(clip=True)` before it in a pipeline. Labels may have any
@@ -112,8 +111,7 @@ class PurifiedClassifier:
 
     def predict_proba(self, X: Array) -> Array:
         """Return class probabilities [n, classes] of the purified inputs, columns in the order of `classes_`."""
-        if not self.__sklearn_is_fitted__():
-            raise InputError("this PurifiedClassifier is not fitted yet; call fit(X, y) first.")
+        check_is_fitted(self)
         x = torch.from_numpy(_inputs(X)).to(next(self.model_.parameters()).device)
         validate.inputs(x, self.model_)
         eps = self._plain("eps")
@@ -130,52 +128,16 @@ class PurifiedClassifier:
         labels: Array = self.classes_[probabilities.argmax(1)]
         return labels
 
-    def score(self, X: Array, y: Array) -> float:
-        """Return the accuracy: the share of inputs that are classified correctly."""
-        labels, expected = self.predict(X), np.asarray(y)
-        if expected.shape != labels.shape:
-            raise InputError(f"got labels of shape {expected.shape}, expected {labels.shape}, one for each input.")
-        return float((labels == expected).mean())
-
     def _plain(self, name: str) -> Any:
         """Return an argument as a Python value; parameter searches pass numpy scalars."""
         value = getattr(self, name)
         return value.item() if isinstance(value, np.generic) else value
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor arguments; `deep` has no effect, because there is no nested estimator."""
-        return {name: getattr(self, name) for name in _names()}
-
-    def set_params(self, **params: Any) -> "PurifiedClassifier":
-        """Set constructor arguments; return self."""
-        for name, value in params.items():
-            if name not in _names():
-                raise unknown("parameter of PurifiedClassifier", name, _names())
-            setattr(self, name, value)
-        return self
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
-
     def __sklearn_tags__(self) -> Any:
         """Return the estimator tags that scikit-learn needs."""
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
-
-        return Tags(
-            estimator_type="classifier",
-            target_tags=TargetTags(required=True),
-            classifier_tags=ClassifierTags(),
-            input_tags=InputTags(three_d_array=True),
-        )
-
-    def __repr__(self) -> str:
-        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
-        changed = [f"{name}={value!r}" for name, (value, default) in values.items() if value is not default]
-        return f"PurifiedClassifier({', '.join(changed)})"
-
-
-def _names() -> list[str]:
-    return [one.name for one in fields(PurifiedClassifier)]
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
 
 
 def _inputs(X: Array) -> npt.NDArray[np.float32]:

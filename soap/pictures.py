@@ -1,7 +1,7 @@
 """Classify, attack and purify the user's own pictures: image files, folders of them, and .npz files."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,68 +41,24 @@ class PictureOptions:
     watch: Watch = lambda what, done, total: None
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassPrediction:
-    """The predicted class of one image: its number, its name and its probability."""
-
-    label: int
-    name: str
-    confidence: float
-
-    def __str__(self) -> str:
-        return f"{self.name} ({100 * self.confidence:.1f} %)"
-
-    def as_json(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {"label": self.label, "name": self.name, "confidence": round(self.confidence, 6)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PictureResult:
-    """One image before and after an attack or purification; None for what was not computed.
-
-    output: the written file. eps, loss_before, loss_after: of purification. label, label_name, label_source: the true
-    class of an attack and where it came from. linf, l2: size of the attack's change.
-    """
-
-    file: str
-    before: ClassPrediction | None = None
-    after: ClassPrediction | None = None
-    output: Path | None = None
-    eps: float | None = None
-    loss_before: float | None = None
-    loss_after: float | None = None
-    label: int | None = None
-    label_name: str | None = None
-    label_source: str | None = None
-    linf: float | None = None
-    l2: float | None = None
-
-    @property
-    def fooled(self) -> bool | None:
-        """Whether the attacked image is misclassified; None without an attack."""
-        return None if self.label is None or self.after is None else self.after.label != self.label
-
-    def as_json(self) -> dict[str, Any]:
-        """The JSON form of the values that are known."""
-        content = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "label_name"}
-        content["label_from"] = content.pop("label_source")
-        content["fooled"] = self.fooled
-        for key in ("before", "after"):
-            content[key] = content[key] and content[key].as_json()
-        return {key: value for key, value in content.items() if value is not None}
+def class_text(prediction: Mapping[str, Any]) -> str:
+    """A predicted class as text: '4 (99.1 %)'."""
+    return f"{prediction['name']} ({100 * prediction['confidence']:.1f} %)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureReport:
-    """The results for all images; `method` is the attack or purifier, `comparison` the side-by-side image.
+    """What happened to the pictures; `method` is the attack or purifier, `comparison` the side-by-side image.
 
-    hint: advice about pictures that are probably inverted; empty without any.
+    images: one JSON object for each image. file; before, after: the predicted class (label, name, confidence); output:
+    the written file; eps, loss_before, loss_after: of purification; label, label_name, label_from: the true class for
+    an attack and where it came from; linf, l2: size of the attack's change; fooled: whether the attacked image is
+    misclassified. hint: advice about pictures that are probably inverted; empty without any.
     """
 
     model: str
     method: str | None
-    images: list[PictureResult]
+    images: list[dict[str, Any]]
     comparison: Path | None = None
     hint: str = ""
 
@@ -153,17 +109,17 @@ def attack_pictures(
         options.watch(attack, sum(map(len, parts)), len(x))
     written = as_written(found, torch.cat(parts), away=isinstance(method, MinimalL2))
     after = _predict(classifier, written, batch_size)
-    captions = [(f"input: {one}", f"attacked: {two}") for one, two in zip(before, after, strict=True)]
     delta = written - x
     columns: dict[str, Sequence[Any]] = {
         "before": before,
         "after": after,
-        "output": _write(found, written, out, captions, labels=y),
+        "output": _write(found, written, out, _captions("attacked", before, after), labels=y),
         "label": labels,
         "label_name": [classifier.classes[one] for one in labels],
-        "label_source": sources,
+        "label_from": sources,
         "linf": delta.flatten(1).abs().amax(1).tolist(),
         "l2": row_norms(delta).tolist(),
+        "fooled": [one["label"] != label for one, label in zip(after, labels, strict=True)],
     }
     return _report(classifier.model, repr(method), found, columns, options, out)
 
@@ -205,7 +161,7 @@ def purify_pictures(
         with isolated(network), torch.no_grad():
             losses = torch.cat([network.auxiliary.loss(network, part) for part in torch.split(written, batch_size)])
         columns |= {"before": before, "after": after, "loss_after": losses.tolist()}
-        captions = [(f"input: {one}", f"purified: {two}") for one, two in zip(before, after, strict=True)]
+        captions = _captions("purified", before, after)
     columns["output"] = _write(found, written, out, captions)
     return _report(network, repr(purify), found, columns, options, out)
 
@@ -217,14 +173,21 @@ def _read(
     return found, torch.cat([file.x for file in found])
 
 
-def _predict(classifier: TrainedModel, x: Float[Tensor, "n *shape"], batch_size: int) -> list[ClassPrediction]:
+def _predict(classifier: TrainedModel, x: Float[Tensor, "n *shape"], batch_size: int) -> list[dict[str, Any]]:
     found = []
     for part in torch.split(x, batch_size):
         with isolated(classifier.model), torch.no_grad():
             confidences, labels = classifier.model(part).softmax(1).max(1)
         for label, share in zip(labels.tolist(), confidences.tolist(), strict=True):
-            found.append(ClassPrediction(label=label, name=classifier.classes[label], confidence=share))
+            found.append({"label": label, "name": classifier.classes[label], "confidence": round(share, 6)})
     return found
+
+
+def _captions(
+    what: str, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    pairs = zip(map(class_text, before), map(class_text, after), strict=True)
+    return [(f"input: {one}", f"{what}: {two}") for one, two in pairs]
 
 
 def _purify_in_batches(
@@ -255,7 +218,7 @@ def _report(
     """One result for each image, from columns of values, and a hint for grey pictures that look like ink on paper."""
     names = [name for file in files for name in file.names]
     rows = zip(names, *columns.values(), strict=True)
-    images = [PictureResult(file=name, **dict(zip(columns, values, strict=True))) for name, *values in rows]
+    images = [dict(zip(("file", *columns), values, strict=True)) for values in rows]
     light = sum(int(is_light(file.x).sum()) for file in files) if model.input_shape[0] == 1 else 0
     before, advice = (" after --invert", "omit it") if options.invert else ("", "add --invert")
     hint = f"{light} of {len(images)} pictures are dark on light{before}; MNIST digits are light on dark: {advice}."
@@ -269,14 +232,14 @@ def _report(
 
 
 def _true_labels(
-    classes: int, files: Sequence[PictureFile], predictions: Sequence[ClassPrediction], label: int | None
+    classes: int, files: Sequence[PictureFile], predictions: Sequence[Mapping[str, Any]], label: int | None
 ) -> tuple[list[int], list[str]]:
     """The true class of each image, and where it came from."""
     if label is not None:
         if not 0 <= label < classes:
             raise InputError(f"label is {label}, expected a class from 0 to {classes - 1}.")
         return [label] * len(predictions), ["--label"] * len(predictions)
-    labels, sources = [one.label for one in predictions], ["the model"] * len(predictions)
+    labels, sources = [one["label"] for one in predictions], ["the model"] * len(predictions)
     first = 0
     for file in files:
         if file.y is not None:

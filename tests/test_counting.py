@@ -6,7 +6,7 @@ from pathlib import Path
 import counting
 import pytest
 from merge_counts import merged
-from render_pages import reliability_rows, reliability_table
+from page_measurements import reliability_rows, reliability_table
 
 ROOT = Path(__file__).parents[1]
 

@@ -1,13 +1,15 @@
 """The estimator follows scikit-learn's conventions and purifies inputs before it predicts."""
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+
+pytest.importorskip("sklearn")
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import estimator_checks
 
 import soap
 from soap import InputError
@@ -82,7 +84,7 @@ def test_parameters():
     assert one.set_params(epochs=3, eps=0.1) is one
     assert (one.epochs, one.eps) == (3, 0.1)
     assert repr(PurifiedClassifier(epochs=3)) == "PurifiedClassifier(epochs=3)"
-    with pytest.raises(InputError, match="did you mean epochs"):
+    with pytest.raises(ValueError, match="epohcs"):
         one.set_params(epohcs=3)
 
 
@@ -115,31 +117,19 @@ def test_bad_input(given, changes, words):
 
 
 def test_predict_before_fit_or_on_other_shapes_raises():
-    with pytest.raises(InputError, match="not fitted yet"):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
         quick().predict(X)
     fitted = quick(epochs=1).fit(X, Y)
     with pytest.raises(InputError, match="this model takes"):
         fitted.predict(X[:, :4])
-    for wrong in (Y[:, None], Y[:5]):
-        with pytest.raises(InputError, match="one for each input"):
-            fitted.score(X, wrong)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        fitted.score(X, Y[:5])
 
 
 def test_parameters_may_be_numpy_scalars():
     plain = quick(epochs=2, eps=0.05, noise=0.5, batch_size=6, seed=3).fit(X, Y)
     given = {"epochs": np.int64(2), "eps": np.float64(0.05), "noise": np.float32(0.5), "batch_size": np.int32(6)}
     assert np.array_equal(quick(**given, seed=np.int64(3)).fit(X, Y).predict_proba(X), plain.predict_proba(X))
-
-
-def test_scikit_learn_is_not_needed():
-    code = """
-import sys; sys.modules["sklearn"] = None
-import numpy, soap.estimator
-x, y = numpy.random.rand(8, 2), numpy.arange(8) % 2
-print(soap.estimator.PurifiedClassifier(epochs=1).fit(x, y).predict(x).shape)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "(8,)\n"
 
 
 CHECKS = (
@@ -152,12 +142,10 @@ CHECKS = (
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_scikit_learn_estimator_checks_inside_the_unit_interval(name):
-    checks = pytest.importorskip("sklearn.utils.estimator_checks")
-    getattr(checks, f"check_{name}")("PurifiedClassifier", PurifiedClassifier(epochs=1))
+    getattr(estimator_checks, f"check_{name}")("PurifiedClassifier", PurifiedClassifier(epochs=1))
 
 
 def test_pipelines_cross_validation_and_search():
-    pytest.importorskip("sklearn")
     from sklearn.base import clone, is_classifier
     from sklearn.model_selection import GridSearchCV, cross_val_score
     from sklearn.pipeline import make_pipeline

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from libraries_table import ROWS, SCHEMA
 from library_attacks import Budget
-from torch import Tensor, nn
+from torch import Tensor
 
 import soap
 from soap import data as library
@@ -135,7 +135,6 @@ def run_part(part: tuple[str, str, str], images: Dataset, options: argparse.Name
         return False
     print(f"{title} {identity['settings']} ...", flush=True)
     began = time.monotonic()
-    calls = CallCounter(defence)
     torch.manual_seed(budget.seed)
     np.random.seed(budget.seed)
     try:
@@ -147,16 +146,15 @@ def run_part(part: tuple[str, str, str], images: Dataset, options: argparse.Name
         print(f"{title}: failed, {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return True
     seconds = time.monotonic() - began
-    calls.remove()
     x = (images.x + (x - images.x).clamp(-budget.eps, budget.eps)).clamp(0, 1)
     selecting, reporting = correct_draws(defence, x, images.y, random=random)
     row = {
         **identity, "library_version": version_of(maker), "random": random, "draws": DRAWS if random else 1,
-        "selecting": selecting, "reporting": reporting, "seconds": round(seconds, 1), "calls": calls.counts, **more,
+        "selecting": selecting, "reporting": reporting, "seconds": round(seconds, 1), **more,
         "purifier": repr_of(defence), "provenance": {**provenance(images.x.device), "command": command(part, options)},
     }  # fmt: skip
     append(options.results, row)
-    print(f"{title}: {100 * libraries_table.accuracy(row):.1f} % in {seconds:.0f} s, {calls.counts}", flush=True)
+    print(f"{title}: {100 * libraries_table.accuracy(row):.1f} % in {seconds:.0f} s", flush=True)
     return False
 
 
@@ -259,24 +257,6 @@ def correct_draws(defence: soap.Defence, x: Tensor, y: Tensor, *, random: bool) 
         return correct, correct
     correct = drawn_labels(defence, x, draws=2 * DRAWS, seed=(EVALUATION_SEED,)) == y[:, None]
     return correct[:, :DRAWS].sum(1).tolist(), correct[:, DRAWS:].sum(1).tolist()
-
-
-class CallCounter:
-    """Counts the evaluations of a defence, one for each draw of a batch, with and without a gradient.
-
-    Evaluations that are computed again in a backward pass count again; passes replayed as a CUDA graph do not count.
-    """
-
-    def __init__(self, defence: soap.Defence) -> None:
-        self.counts = {"forward": 0, "gradient": 0}
-        self.handle = defence.model.register_forward_hook(self._count)
-
-    def _count(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self.counts["gradient" if output.requires_grad else "forward"] += 1
-
-    def remove(self) -> None:
-        """Stop counting."""
-        self.handle.remove()
 
 
 def version_of(maker: str) -> str:

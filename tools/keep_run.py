@@ -11,10 +11,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from page_purifiers import runs_folder
+
 from soap.errors import FileError, SoapError
 from soap.evaluation.run_folder import CONTINUED, FINGERPRINTS, PLAN, ROWS, open_run
 from soap.evaluation.suite import FINDINGS
-from soap.paper.pages.purifiers import runs_folder
 from soap.recipes.purifiers import SOAP_NAME
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from page_suite_runs import ABSENT
+
 from soap.bench import results
 from soap.evaluation.verdict import INVALID
-from soap.paper.pages.suite_runs import ABSENT
 from soap.report import markdown_table
 from soap.results import wilson
 

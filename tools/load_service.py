@@ -42,17 +42,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "service.jsonl")
     options = parser.parse_args(arguments)
-    size = data.load("mnist-mini").x if options.model.startswith("mnist") else torch.rand(IMAGES, 3, 32, 32)
-    bodies = [encode_png(x) for x in size[:IMAGES]]
+    images = data.load("mnist-mini").x if options.model.startswith("mnist") else torch.rand(IMAGES, 3, 32, 32)
+    bodies = [encode_png(x) for x in images[:IMAGES]]
+    load = {"clients": options.clients, "seconds": options.seconds}
     ways = {
-        name: measured(
-            options.model,
-            options.operation,
-            bodies,
-            clients=options.clients,
-            seconds=options.seconds,
-            batch_size=batch_size,
-        )
+        name: measured(options.model, options.operation, bodies, **load, batch_size=batch_size)
         for name, batch_size in (("batched", options.batch_size), ("single", 1))
     }
     row = {
@@ -60,8 +54,7 @@ def main(arguments: Sequence[str]) -> None:
         "server": SERVER,
         "model": options.model,
         "operation": options.operation,
-        "clients": options.clients,
-        "seconds": options.seconds,
+        **load,
         "batch_size": options.batch_size,
         "ways": ways,
         "ratio": ways["batched"]["requests_per_second"] / ways["single"]["requests_per_second"],
@@ -85,19 +78,8 @@ def measured(
     model: str, operation: str, bodies: Sequence[bytes], *, clients: int, seconds: float, batch_size: int
 ) -> dict[str, Any]:
     """Requests per second, latencies and errors of one server, started and stopped here."""
-    start = [
-        sys.executable,
-        "-m",
-        "soap",
-        "serve",
-        "--model",
-        model,
-        "--port",
-        "0",
-        "--json",
-        "--batch-size",
-        str(batch_size),
-    ]
+    start = [sys.executable, "-m", "soap", "serve", "--model", model, "--port", "0", "--json"]
+    start += ["--batch-size", str(batch_size)]
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as process:
         try:
             text = ""

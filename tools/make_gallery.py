@@ -18,204 +18,135 @@ import torch
 import soap
 from soap.data.pictures import encode_png
 from soap.recipes.trained_model import TrainedModel, open_model
-from soap.serve.trajectories import (
-    AttackClassifier,
-    Predict,
-    Purify,
-    Trajectory,
-    run_operation,
-)
+from soap.serve.trajectories import AttackClassifier, Predict, Purify, Trajectory, run_operation
 
 STATIC = Path(__file__).resolve().parents[1] / "soap" / "serve" / "static"
 DATA, BATCH_SIZE = "mnist-mini", 200
 MIN_PROBABILITY = 0.8
 """Probability that an entry needs for its class at each stage, so that rounding elsewhere does not change it."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Stages:
-    """The class of a digit, and its predictions clean, attacked and purified."""
-
-    label: int
-    clean: int
-    attacked: int | None
-    purified: int | None
+Outcome = Callable[[int, int | None, int | None], bool]
+"""Of a correctly classified digit: its class, and its predictions attacked and purified."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GalleryEntry:
-    """A gallery entry to find: the first digit of class `label` (None: any) for which `holds` is true."""
+@dataclass(frozen=True)
+class Wanted:
+    """A gallery entry to find: the first digit of class `label` that is correctly classified and has the outcome."""
 
     model: str
-    outcome: str
+    label: int
+    group: str
     description: str
-    holds: Callable[[Stages], bool]
+    outcome: Outcome
     attack: str | None = "pgd"
     eps: float | None = 0.3
-    label: int | None = None
 
 
-def restored(stages: Stages) -> bool:
-    """The attack succeeds, and purification restores the prediction."""
-    return stages.clean == stages.label != stages.attacked and stages.purified == stages.label
-
-
-def stays_wrong(stages: Stages) -> bool:
-    """The attack succeeds, and purification does not help."""
-    return stages.clean == stages.label != stages.attacked == stages.purified
-
-
-def third_class(stages: Stages) -> bool:
-    """Purification leads to a third class."""
-    return stages.clean == stages.label != stages.attacked and stages.purified not in (stages.label, stages.attacked)
-
-
-def made_wrong(stages: Stages) -> bool:
-    """A correct prediction becomes wrong by purification."""
-    return stages.clean == stages.label != stages.purified
-
-
-def no_purifier(stages: Stages) -> bool:
-    """The attack succeeds, and there is no purifier."""
-    return stages.clean == stages.label != stages.attacked
-
-
-def attack_fails(stages: Stages) -> bool:
-    """The attack fails."""
-    return stages.clean == stages.label == stages.attacked
-
-
-RESTORED = "{attack} turns {label} into {attacked}; purification brings {label} back."
-STAYS_WRONG = (
-    "{attack} turns {label} into {attacked}, and purification leaves it there: the wrong class is plausible, too."
+RESTORED = (
+    "works",
+    "{attack} turns {label} into {attacked}; purification brings {label} back.",
+    lambda label, attacked, purified: attacked != label == purified,
 )
-THIRD_CLASS = "{attack} turns {label} into {attacked}; purification moves it on to {purified}, which is wrong, too."
+STAYS_WRONG = (
+    "fails",
+    "{attack} turns {label} into {attacked}, and purification leaves it there: the wrong class is plausible, too.",
+    lambda label, attacked, purified: label != attacked == purified,
+)
+THIRD_CLASS = (
+    "fails",
+    "{attack} turns {label} into {attacked}; purification moves it on to {purified}, which is wrong, too.",
+    lambda label, attacked, purified: label != attacked and purified not in (label, attacked),
+)
+ATTACK_FAILS = (
+    "works",
+    "{attack} fails: this network was trained on attacked digits, and has no purifier to circumvent.",
+    lambda label, attacked, purified: attacked == label,
+)
+MADE_WRONG = (
+    "fails",
+    "Without an attack, purification turns {label} into {purified}. Press Purify at once to see it.",
+    lambda label, attacked, purified: purified != label,
+)
+NO_PURIFIER = (
+    "fails",
+    "{attack} turns {label} into {attacked}, and a network without an auxiliary task has no way back.",
+    lambda label, attacked, purified: attacked != label,
+)
 WANTED = (
-    GalleryEntry(model="mnist-cnn-dr", outcome="works", description=RESTORED, holds=restored, label=4),
-    GalleryEntry(model="mnist-cnn-dr", outcome="works", description=RESTORED, holds=restored, attack="fgsm", label=5),
-    GalleryEntry(model="mnist-cnn-dr", outcome="works", description=RESTORED, holds=restored, eps=0.4, label=2),
-    GalleryEntry(model="mnist-fcn-dr", outcome="works", description=RESTORED, holds=restored, label=3),
-    GalleryEntry(model="mnist-fcn-dr", outcome="works", description=RESTORED, holds=restored, eps=0.2, label=8),
-    GalleryEntry(
-        model="mnist-cnn-pgd-at", outcome="works", holds=attack_fails, label=6,
-        description="{attack} fails: this network was trained on attacked digits, and has no purifier to circumvent.",
-    ),
-    GalleryEntry(model="mnist-cnn-dr", outcome="fails", description=STAYS_WRONG, holds=stays_wrong, label=9),
-    GalleryEntry(model="mnist-cnn-dr", outcome="fails", description=THIRD_CLASS, holds=third_class, label=8),
-    GalleryEntry(model="mnist-fcn-dr", outcome="fails", description=STAYS_WRONG, holds=stays_wrong, label=7),
-    GalleryEntry(model="mnist-fcn-dr", outcome="fails", description=THIRD_CLASS, holds=third_class, label=0),
-    GalleryEntry(
-        model="mnist-fcn-dr", outcome="fails", holds=made_wrong, attack=None, eps=None, label=9,
-        description="Without an attack, purification turns {label} into {purified}. Press Purify at once to see it.",
-    ),
-    GalleryEntry(
-        model="mnist-fcn-no-def", outcome="fails", holds=no_purifier, label=1,
-        description="{attack} turns {label} into {attacked}, and a network without an auxiliary task has no way back.",
-    ),
-)  # fmt: skip
+    Wanted("mnist-cnn-dr", 4, *RESTORED),
+    Wanted("mnist-cnn-dr", 5, *RESTORED, attack="fgsm"),
+    Wanted("mnist-cnn-dr", 2, *RESTORED, eps=0.4),
+    Wanted("mnist-fcn-dr", 3, *RESTORED),
+    Wanted("mnist-fcn-dr", 8, *RESTORED, eps=0.2),
+    Wanted("mnist-cnn-pgd-at", 6, *ATTACK_FAILS),
+    Wanted("mnist-cnn-dr", 9, *STAYS_WRONG),
+    Wanted("mnist-cnn-dr", 8, *THIRD_CLASS),
+    Wanted("mnist-fcn-dr", 7, *STAYS_WRONG),
+    Wanted("mnist-fcn-dr", 0, *THIRD_CLASS),
+    Wanted("mnist-fcn-dr", 9, *MADE_WRONG, attack=None, eps=None),
+    Wanted("mnist-fcn-no-def", 1, *NO_PURIFIER),
+)
 TITLES = {"fgsm": "FGSM", "pgd": "PGD"}
 
 
-def entry(wanted: GalleryEntry, number: int, digits: soap.data.Dataset, out: Path) -> dict[str, Any]:
+def entry(wanted: Wanted, number: int, digits: soap.data.Dataset, out: Path) -> dict[str, Any]:
     """Find the digit of an entry and write its pictures; returns the entry for gallery.json."""
     served = open_model(wanted.model)
     for x, y in zip(digits.x.split(BATCH_SIZE), digits.y.split(BATCH_SIZE), strict=True):
-        rows = list(range(len(x))) if wanted.label is None else (y == wanted.label).nonzero()[:, 0].tolist()
-        for label, trajectories in zip(
-            y[rows].tolist(), _trajectories(served, wanted, x[rows], y[rows].tolist()), strict=True
-        ):
-            stages = Stages(label=label, **{name: _prediction(trajectory) for name, trajectory in trajectories.items()})
-            sure = all(
-                trajectory is None or trajectory.probabilities[-1].max() >= MIN_PROBABILITY
-                for trajectory in trajectories.values()
-            )
-            if sure and wanted.holds(stages):
-                return _entry(served, wanted, stages, trajectories, number, out)
+        for stages in _stages(served, wanted, x[y == wanted.label]):
+            labels = {name: one and int(one.probabilities[-1].argmax()) for name, one in stages.items()}
+            sure = all(one is None or one.probabilities[-1].max() >= MIN_PROBABILITY for one in stages.values())
+            correct = labels["input"] == wanted.label
+            if sure and correct and wanted.outcome(wanted.label, labels["attacked"], labels["purified"]):
+                made = {name: one and _picture(served, one, number, name, out) for name, one in stages.items()}
+                attack = wanted.attack and f"{TITLES[wanted.attack]} of strength {wanted.eps:g}"
+                return {
+                    "model": wanted.model,
+                    "attack": wanted.attack or "pgd",
+                    "eps": wanted.eps,
+                    "eps_pfy": "min-aux",
+                    "label": wanted.label,
+                    "outcome": wanted.group,
+                    "description": wanted.description.format(attack=attack, label=wanted.label, **labels),
+                    **made,
+                }
     raise SystemExit(f"no digit is as wanted by {wanted}")
 
 
-def _trajectories(
-    served: TrainedModel, wanted: GalleryEntry, x: torch.Tensor, labels: list[int]
-) -> list[dict[str, Trajectory | None]]:
+def _stages(served: TrainedModel, wanted: Wanted, x: torch.Tensor) -> list[dict[str, Trajectory | None]]:
     """Run the stages as the service does: the attacked picture is rounded to 8 bits."""
-    model, images = served.model, list(x)
-    nothing: list[Trajectory | None] = [None] * len(images)
-    clean = run_operation(Predict(), model, images, labels)
-    attacked, purified = nothing, nothing
+    images, labels = list(x), [wanted.label] * len(x)
+    found: dict[str, list[Any]] = dict.fromkeys(("attacked", "purified"), [None] * len(images))
+    found = {"input": run_operation(Predict(), served.model, images, labels), **found}
     if wanted.attack is not None:
-        attacked = run_operation(
-            AttackClassifier(attack=served.attack(wanted.attack, settings={"eps": wanted.eps})), model, images, labels
-        )
-        images = [trajectory.points[-1] for trajectory in attacked]
-    if model.purifiable:
-        purified = run_operation(Purify.of(model), model, images, labels)
-    found = zip(clean, attacked, purified, strict=True)
-    return [dict(zip(("clean", "attacked", "purified"), three, strict=True)) for three in found]
+        attack = AttackClassifier(attack=served.attack(wanted.attack, settings={"eps": wanted.eps}))
+        found["attacked"] = run_operation(attack, served.model, images, labels)
+        images = [trajectory.points[-1] for trajectory in found["attacked"]]
+    if served.model.purifiable:
+        found["purified"] = run_operation(Purify.of(served.model), served.model, images, labels)
+    return [dict(zip(found, stages, strict=True)) for stages in zip(*found.values(), strict=True)]
 
 
-def _prediction(trajectory: Trajectory | None) -> int | None:
-    return None if trajectory is None else int(trajectory.probabilities[-1].argmax())
-
-
-def _entry(
-    served: TrainedModel,
-    wanted: GalleryEntry,
-    stages: Stages,
-    trajectories: dict[str, Trajectory | None],
-    number: int,
-    out: Path,
-) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for stage, name in {"clean": "input", "attacked": "attacked", "purified": "purified"}.items():
-        trajectory = trajectories[stage]
-        if trajectory is None:
-            made[name] = None
-            continue
-        file = f"{number:02d}-{name}.png"
-        (out / file).write_bytes(encode_png(trajectory.points[-1]))
-        made[name] = {
-            "file": file,
-            "class": _prediction(trajectory),
-            "name": served.classes[int(trajectory.probabilities[-1].argmax())],
-        }
-    attack = wanted.attack and f"{TITLES[wanted.attack]} of strength {wanted.eps:g}"
-    description = wanted.description.format(
-        attack=attack, label=stages.label, attacked=stages.attacked, purified=stages.purified
-    )
-    return {
-        "model": wanted.model,
-        "attack": wanted.attack or "pgd",
-        "eps": wanted.eps,
-        "eps_pfy": "min-aux",
-        "label": stages.label,
-        "outcome": wanted.outcome,
-        "description": description,
-        **made,
-    }
+def _picture(served: TrainedModel, trajectory: Trajectory, number: int, stage: str, out: Path) -> dict[str, Any]:
+    file, label = f"{number:02d}-{stage}.png", int(trajectory.probabilities[-1].argmax())
+    (out / file).write_bytes(encode_png(trajectory.points[-1]))
+    return {"file": file, "class": label, "name": served.classes[label]}
 
 
 def examples(digits: soap.data.Dataset, out: Path) -> list[dict[str, Any]]:
     """The first digit of each class."""
-    found = []
     for label in range(10):
-        file = f"digit-{label}.png"
-        (out / file).write_bytes(encode_png(digits.x[int((digits.y == label).nonzero()[0, 0])]))
-        found.append({"label": label, "file": file})
-    return found
-
-
-def write(path: Path, content: object) -> None:
-    """Write indented JSON."""
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (out / f"digit-{label}.png").write_bytes(encode_png(digits.x[digits.y == label][0]))
+    return [{"label": label, "file": f"digit-{label}.png"} for label in range(10)]
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         sys.exit(__doc__)
-    folder = Path(sys.argv[1]) if len(sys.argv) == 2 else STATIC
-    gallery = folder / "gallery"
+    gallery = (Path(sys.argv[1]) if len(sys.argv) == 2 else STATIC) / "gallery"
     gallery.mkdir(parents=True, exist_ok=True)
     digits = soap.data.load(DATA)
     entries = [entry(wanted, number, digits, gallery) for number, wanted in enumerate(WANTED, 1)]
-    write(gallery / "gallery.json", {"digits": examples(digits, gallery), "entries": entries})
+    content = json.dumps({"digits": examples(digits, gallery), "entries": entries}, indent=1, ensure_ascii=False)
+    (gallery / "gallery.json").write_text(content + "\n", encoding="utf-8")
     print(sum(path.stat().st_size for path in gallery.iterdir()), "bytes in", gallery)

@@ -78,7 +78,9 @@ def command_reference() -> str:
     for path, command in commands.items():
         own = [parameter for parameter in command.params if parameter.rich_help_panel != COMMON_PANEL]
         parts += [f"## {path}", _plain(command.help), f"```text\n{_usage(path, command)}\n```"]
-        parts += [_table(command, own)] if own else []
+        for panel in dict.fromkeys(parameter.rich_help_panel for parameter in own):
+            parts += [f"### {panel}"] if panel else []
+            parts.append(_table(command, [parameter for parameter in own if parameter.rich_help_panel == panel]))
         parts += [_plain(command.epilog).replace("Example: ", "```console\n") + "\n```"]
     return "\n\n".join(parts)
 

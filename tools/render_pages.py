@@ -1,199 +1,101 @@
-"""Render pages of docs/ and the worst cases of the web page from committed rows: part of `make render`."""
+"""Render the numbers in docs/, README.md and the web page from committed rows: `make render`.
 
-import json
-import shlex
-from collections.abc import Callable, Sequence
+    python tools/render_pages.py [--check]
+
+--check writes nothing and exits with 1 if a file is out of date.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import libraries_table
+import page_label_consistency
+import page_measurements
+import page_performance
+import page_purifiers
+import page_results
+import page_suite_runs
 
-from soap.paper.pages.suite_runs import committed_runs
-from soap.report import markdown_table, with_section
-from soap.results import Row, Store
+from soap._files import atomic
+from soap.onnx_export import docs_page
+from soap.paper.rows import committed_rows, committed_timings
+from soap.report import with_section
+from soap.report.drawing import png
+from soap.results import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, RESULTS = ROOT / "docs", ROOT / "results"
-WORST_CASES = ROOT / "soap" / "serve" / "static" / "adaptive.json"
 
-DETECTION_HEAD = (
-    "model", "score", "attack", "adaptive", "rule", "AUROC", "FPR, %", "TPR, %", "clean and accepted, %",
-    "robust with rejection, %", "adversarial",
-)  # fmt: skip
-NO_DETECTION = "*No rows yet: run `soap detect MODEL --out results/detection.jsonl` and `make render`.*"
-
-RELIABILITY_HEAD = ("promise", "trials", "failures", "test", "date", "source")
-RELIABILITY_FIELDS = {"promise", "test", "trials", "failures", "date", "commit"}
-
-SERVICE_HEAD = (
-    "server", "model", "operation", "clients", "seconds", "batches", "requests", "errors", "requests/s", "p50, ms",
-    "p99, ms", "against one at a time",
-)  # fmt: skip
-EARLIER_SERVER = "uvicorn"
-"""The server of rows that name none."""
-
-EARLIER_NOTE = (
-    "**Rows marked uvicorn were measured with the earlier server.** The service now runs on granian, whose throughput "
-    "and latency may differ."
-)
-BATCHES = {"batched": "up to {batch_size}", "single": "one at a time"}
-NO_SERVICE = "*No rows yet: run `python tools/load_service.py` and `make render`.*"
-
-JsonRow = dict[str, Any]
+rows = cache(committed_rows)
+timings = cache(lambda: page_performance.latest(committed_timings()))
+runs = cache(lambda: page_suite_runs.committed_runs(RESULTS / "adaptive"))
 
 
-def detection_table(rows: Sequence[Row]) -> str:
-    """One line for each row of `soap detect --out`, the latest of equal measurements, and a line for each run."""
-    if not rows:
-        return NO_DETECTION
-    latest = list({row.key: row for row in rows}.values())
-    lines = [_detection_line(row) for row in latest]
-    return "\n\n".join([markdown_table(DETECTION_HEAD, lines), "\n".join(dict.fromkeys(map(_detection_run, latest)))])
+def _purifiers(document: str) -> str:
+    document = with_section(document, "libraries", libraries_table.table(libraries_table.read()))
+    return page_purifiers.rendered(document, rows(), RESULTS)
 
 
-def _detection_line(row: Row) -> list[str]:
-    reject, rule, (low, high) = row.defence.settings["reject"], row.attack.steps[0].rule, row.interval
-    found = row.measures
-    return [
-        f"`{row.model}`",
-        reject["score"],
-        row.attack.name,
-        "no" if rule is None else "yes",
-        rule or "",
-        f"{found['auroc']:.3f}" if "auroc" in found else "",
-        f"{100 * reject['fpr']:g}",
-        f"{100 * found['tpr']:.1f}" if "tpr" in found else "",
-        f"{100 * found['clean_accuracy']:.1f}",
-        f"{100 * row.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
-        f"{found['n_adversarial']:,.0f} of {row.n:,}",
-    ]
+def _label_consistency(document: str) -> str:
+    authors = page_label_consistency.read_authors(DOCS / "label_consistency.toml")
+    return with_section(document, "evidence", page_label_consistency.evidence(rows(), authors))
 
 
-def _detection_run(row: Row) -> str:
-    p, settings = row.provenance, row.attack.steps[0].settings
-    return (
-        f"- `{row.model}`: {row.n:,} images of {row.data}, eps {settings['eps']:.4g}, {settings['steps']} steps, "
-        f"{p.device}, commit {(p.commit or 'unknown')[:12]}, {p.date[:10]}, torch {p.torch}"
-    )
+def _readme(document: str) -> str:
+    table = page_suite_runs.evaluated_models_table(page_suite_runs.bundled_rows(), runs())
+    return with_section(document, "results", table)
 
 
-def reliability_rows(path: Path = RESULTS / "reliability.jsonl") -> list[JsonRow]:
-    """The rows of the long test runs; of rows with the same promise, the latest."""
-    rows = _json_lines(path)
-    for number, row in enumerate(rows, 1):
-        if set(row) - {"measured"} != RELIABILITY_FIELDS or not 0 <= row["failures"] <= row["trials"]:
-            raise SystemExit(f"{path}, line {number}: not a row of `make chaos`, `make fuzz` or `make stress`.")
-    return list({row["promise"]: row for row in rows}.values())
+def _section(name: str, content: Callable[[], str]) -> Callable[[str], str]:
+    return lambda document: with_section(document, name, content())
 
 
-def reliability_table(rows: Sequence[JsonRow]) -> str:
-    """One line for each promise, and the sums."""
-    if not rows:
-        return "No long run has been recorded yet."
-    lines = [RELIABILITY_HEAD, ("---", "---:", "---:", "---", "---", "---")]
-    for row in rows:
-        failures = f"**{row['failures']:,}**" if row["failures"] else "0"
-        test = f"`{row['test'].partition('[')[0]}`"
-        source = (row["commit"] or "unknown")[:7] + ("+" if (row["commit"] or "").endswith("+") else "")
-        lines.append((_promise(row), f"{row['trials']:,}", failures, test, row["date"], source))
-    trials, failures = (sum(row[name] for row in rows) for name in ("trials", "failures"))
-    summary = f"{trials:,} trials, {failures:,} failures."
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{summary}"
-
-
-def _promise(row: JsonRow) -> str:
-    """The promise, and the numbers measured with it (`measured`, whose names contain the units)."""
-    measured = row.get("measured", {}).items()
-    numbers = ", ".join(f"{name}: {value:,.0f}" if value >= 100 else f"{name}: {value:.3g}" for name, value in measured)
-    return (row["promise"] + (f" ({numbers})" if numbers else "")).replace("|", "\\|")
-
-
-def service_rows(path: Path = RESULTS / "service.jsonl") -> list[JsonRow]:
-    """The rows of tools/load_service.py; of rows with equal settings and processor, the latest."""
-    keys = ("model", "operation", "clients", "batch_size")
-    rows = _json_lines(path)
-    return list({(*(row[key] for key in keys), row["provenance"]["processor"]): row for row in rows}.values())
-
-
-def service_table(rows: Sequence[JsonRow]) -> str:
-    """Two lines for each row, with and without batching, and a list of the commands."""
-    if not rows:
-        return NO_SERVICE
-    lines = []
-    for row in rows:
-        for way, batches in BATCHES.items():
-            found = row["ways"][way]
-            lines.append(
-                [
-                    row.get("server", EARLIER_SERVER),
-                    f"`{row['model']}`",
-                    row["operation"],
-                    str(row["clients"]),
-                    f"{row['seconds']:g}",
-                    batches.format(batch_size=row["batch_size"]),
-                    f"{found['requests']:,}",
-                    str(found["errors"]),
-                    f"{found['requests_per_second']:,.0f}",
-                    f"{found['p50_ms']:,.0f}",
-                    f"{found['p99_ms']:,.0f}",
-                    f"**{row['ratio']:.1f} x**" if way == "batched" else "1",
-                ]
-            )
-    earlier = [EARLIER_NOTE] if any("server" not in row for row in rows) else []
-    commands = "\n".join(dict.fromkeys(map(_service_command, rows)))
-    return "\n\n".join([*earlier, markdown_table(SERVICE_HEAD, lines), commands])
-
-
-def _service_command(row: JsonRow) -> str:
-    p = row["provenance"]
-    return (
-        f"- `{p['command']}`: {p['processor']}, {p['threads']} threads, commit {(p['commit'] or 'unknown')[:12]}, "
-        f"{p['date'][:10]}, torch {p['torch']}, Python {p['python']}"
-    )
-
-
-def worst_cases() -> dict[str, dict[str, Any]]:
-    """Results of the full suite for each bundled model with its default settings; none where a check failed."""
-    found = {}
-    for run in committed_runs(RESULTS / "adaptive"):
-        row = run.rows["worst"]
-        if run.name != row.model or not run.verdict.shows("worst"):
-            continue
-        words = shlex.split(run.command)
-        found[run.name] = {
-            "worst": row.accuracy,
-            "interval": list(row.interval),
-            "clean": run.rows["clean"].accuracy,
-            "n": row.n,
-            "eps": float(words[words.index("--eps") + 1]),
-            "verdict": run.verdict.name,
-            "date": row.provenance.date[:10],
-        }
-    return found
-
-
-def _json_lines(path: Path) -> list[JsonRow]:
-    """The rows of a JSONL file; none if it does not exist."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines]
-
-
-PAGES: dict[str, tuple[str, Callable[[], str]]] = {
-    "detection.md": ("figures", lambda: detection_table(Store(RESULTS / "detection.jsonl").read())),
-    "purifiers.md": ("libraries", lambda: libraries_table.table(libraries_table.read())),
-    "reliability.md": ("figures", lambda: reliability_table(reliability_rows())),
-    "service.md": ("figures", lambda: service_table(service_rows())),
+PAGES: dict[Path, Callable[[str], str]] = {
+    ROOT / "README.md": _readme,
+    ROOT / "soap" / "serve" / "static" / "adaptive.json": lambda document: page_suite_runs.worst_cases_json(runs()),
+    DOCS / "adaptive.md": _section("figures", lambda: page_suite_runs.results_section(runs())),
+    DOCS / "detection.md": _section(
+        "figures", lambda: page_measurements.detection_table(Store(RESULTS / "detection.jsonl").read())
+    ),
+    DOCS / "export.md": lambda document: docs_page.rendered(document, RESULTS),
+    DOCS / "label_consistency.md": _label_consistency,
+    DOCS / "models.md": _section("results", page_suite_runs.bundled_models_table),
+    DOCS / "performance.md": lambda document: page_performance.rendered_performance(document, timings()),
+    DOCS / "purifiers.md": _purifiers,
+    DOCS / "reliability.md": _section(
+        "figures",
+        lambda: page_measurements.reliability_table(page_measurements.reliability_rows(RESULTS / "reliability.jsonl")),
+    ),
+    DOCS / "results.md": lambda document: page_results.rendered(RESULTS),
+    DOCS / "scale.md": lambda document: page_performance.rendered_scale(document, timings()),
+    DOCS / "service.md": _section(
+        "figures",
+        lambda: page_measurements.service_table(page_measurements.service_rows(RESULTS / "service.jsonl")),
+    ),
 }
-"""Pages of docs/: the name of their section, and the function that renders its content."""
+"""Files, and the functions from their present text to their rendered text."""
 
 
-def rendered(page: str) -> str:
+def rendered(path: Path) -> str:
     """The rendered text of one of `PAGES`."""
-    section, content = PAGES[page]
-    return with_section((DOCS / page).read_text(encoding="utf-8"), section, content())
+    return PAGES[path](path.read_text(encoding="utf-8"))
+
+
+def main(check: bool) -> int:
+    """Write all files, or check them; returns the exit code."""
+    stale = [path for path in PAGES if rendered(path) != path.read_text(encoding="utf-8")]
+    for path in stale:
+        print(path.relative_to(ROOT))
+        if not check:
+            atomic.write_text(path, rendered(path))
+            if path.name == "performance.md":
+                (DOCS / page_performance.PICTURE).write_bytes(png(page_performance.draw(timings())))
+    return int(check and bool(stale))
 
 
 if __name__ == "__main__":
-    for name in PAGES:
-        (DOCS / name).write_text(rendered(name), encoding="utf-8")
-    WORST_CASES.write_text(json.dumps(worst_cases(), indent=1) + "\n", encoding="utf-8")
+    if sys.argv[1:] not in ([], ["--check"]):
+        sys.exit(__doc__)
+    sys.exit(main(check=sys.argv[1:] == ["--check"]))

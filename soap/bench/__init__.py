@@ -1,4 +1,4 @@
-"""Benchmarks: our implementation against a reference in the same run, with passes, memory, floor and agreement.
+"""Benchmarks: time and memory; purification and attacks also against a reference in the same run.
 
 `bench_purify`, `bench_attack` and `bench_train` each return a row, a dictionary of JSON values that `soap bench` prints
 and stores.

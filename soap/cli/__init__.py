@@ -42,7 +42,7 @@ COMMANDS = {
     "reproduce": CommandEntry("soap.paper.command", "Show the paper's tables and figures with our numbers."),
     "train": CommandEntry("soap.cli.train", "Train a model by a recipe."),
     "tune": CommandEntry("soap.cli.tune", "Choose gamma, T and the radii of purification for a model."),
-    "bench": CommandEntry("soap.bench.command", "Measure speed, against a plain reference and the floor."),
+    "bench": CommandEntry("soap.bench.command", "Measure speed, against a plain reference."),
     "models": CommandEntry("soap.cli.models", "List the bundled models with their results, or show one."),
     "push": CommandEntry("soap.cli.push", "Upload a model with its results to the Hugging Face Hub."),
     "data": CommandEntry("soap.cli.data", "List, download, import or export data sets."),
@@ -72,11 +72,6 @@ class LazyGroup(TyperGroup):
         return name, load_command(name) if name in COMMANDS else found, rest
 
 
-def _present_name(option: str) -> str:
-    """Accept --batch, the name of --batch-size before 0.2."""
-    return "--batch-size" if option == "--batch" else option
-
-
 app = typer.Typer(
     name="soap",
     cls=LazyGroup,
@@ -85,7 +80,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _present_name},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

@@ -1,9 +1,8 @@
 """`soap models`: list the bundled models, or show one model's card."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from textwrap import shorten
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -15,7 +14,7 @@ from soap.cli.console import Console, accuracy, command, size, table
 from soap.cli.options import ModuleName, completion
 from soap.recipes import generative
 from soap.report import UPPER_BOUND
-from soap.report.model_cards import HEADLINE_ATTACKS, ModelCard, PriorCard, read_model_card, read_prior_card
+from soap.report.model_cards import HEADLINE_ATTACKS, ModelCard, read_model_card, read_prior_card
 from soap.report.row_text import attack_text, eps_text, gradient_text, settings_text
 
 METADATA_TITLES = {"data": "sha256 of its training data", "epoch": "epochs trained", "weights": "which weights"}
@@ -43,9 +42,9 @@ def models_command(
         _print_list(console)
     elif zoo.is_prior(model := hub.pinned(model)):
         card = read_prior_card(model)
-        facts = {key: str(value) for key, value in asdict(card).items() if key != "recipe"}
-        facts["purifier"] = f"--with {card.purifier}"
-        console.result(asdict(card), f"{_aligned(facts)}\n\n{card.recipe.rstrip()}")
+        facts = {key: str(value) for key, value in card.items() if key != "recipe"}
+        facts["purifier"] = f"--with {card['purifier']}"
+        console.result(card, f"{_aligned(facts)}\n\n{card['recipe'].rstrip()}")
     else:
         _print_card(console, model, read_model_card(model, module))
 
@@ -58,7 +57,7 @@ def _print_list(console: Console) -> None:
     content = {
         "models": [card.as_json() for card in cards],
         "recipes": recipes.names(),
-        "priors": [asdict(prior) for prior in priors],
+        "priors": priors,
         "prior_recipes": generative.names(),
     }
     console.result(content, Group(*_tables(cards, priors)))
@@ -67,7 +66,7 @@ def _print_list(console: Console) -> None:
     console.info(f"{len(others)} more can be trained with `soap train RECIPE`{names}")
 
 
-def _tables(cards: Sequence[ModelCard], priors: Sequence[PriorCard]) -> list[RenderableType]:
+def _tables(cards: Sequence[ModelCard], priors: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     columns = tuple(f"{title}, %" for title in HEADLINE_ATTACKS.values())
     # Two lines for each model: on one line the table is wider than most terminals.
     models = table("model", "task\nnetwork", "parameters\nsize", *columns, "n", right=("n",), whole=("model", *columns))
@@ -83,8 +82,8 @@ def _tables(cards: Sequence[ModelCard], priors: Sequence[PriorCard]) -> list[Ren
         )
     purifiers = table("generative model", "kind", "parameters", "size", "purify with", right=("parameters", "size"))
     for prior in priors:
-        numbers = (f"{prior.parameters:,}", size(prior.bytes))
-        purifiers.add_row(prior.name, prior.kind, *numbers, f"--with {prior.purifier}")
+        numbers = (f"{prior['parameters']:,}", size(prior["bytes"]))
+        purifiers.add_row(prior["name"], prior["kind"], *numbers, f"--with {prior['purifier']}")
     return [models, purifiers] if priors else [models]
 
 

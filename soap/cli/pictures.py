@@ -25,8 +25,8 @@ from soap.errors import InputError
 from soap.pictures import (
     PictureOptions,
     PictureReport,
-    PictureResult,
     attack_pictures,
+    class_text,
     predict_pictures,
     purify_pictures,
 )
@@ -71,13 +71,11 @@ def predict_command(
         view = table("picture", "prediction")
     images = []
     for one in done.images:
-        content: dict[str, Any] = {"file": one.file, **(one.before.as_json() if one.before else {})}
-        if one.after is not None:
-            losses = {"eps": one.eps, "loss_before": one.loss_before, "loss_after": one.loss_after}
-            content["purified"] = {**one.after.as_json(), **losses}
-        images.append(content)
-        shown = () if one.after is None else (str(one.after), f"{one.eps:.3g}", _losses(one))
-        view.add_row(one.file, str(one.before), *shown)
+        purified = {key: one[key] for key in ("eps", "loss_before", "loss_after") if key in one}
+        content = {"file": one["file"], **one["before"]}
+        images.append(content | ({"purified": {**one["after"], **purified}} if purified else {}))
+        shown = (class_text(one["after"]), f"{one['eps']:.3g}", _losses(one)) if purified else ()
+        view.add_row(one["file"], class_text(one["before"]), *shown)
     console.result({"model": done.model, "purifier": done.method, "images": images}, view)
     if done.hint:
         console.info(done.hint)
@@ -115,11 +113,11 @@ def attack_command(
         )
     view = table("picture", "true class", "input", "attacked", "Linf", "L2", "written to", right=("Linf", "L2"))
     for one in done.images:
-        truth = f"{one.label_name} (from {one.label_source})"
-        change = (f"{one.linf:.3f}", f"{one.l2:.2f}")
-        view.add_row(one.file, truth, str(one.before), str(one.after), *change, str(one.output))
+        truth = f"{one['label_name']} (from {one['label_from']})"
+        classes, change = map(class_text, (one["before"], one["after"])), (f"{one['linf']:.3f}", f"{one['l2']:.2f}")
+        view.add_row(one["file"], truth, *classes, *change, str(one["output"]))
     _print_written(console, {"model": done.model, "attack": done.method}, done, view)
-    fooled = sum(bool(one.fooled) for one in done.images)
+    fooled = sum(one["fooled"] for one in done.images)
     console.info(f"{fooled} of {len(done.images)} are misclassified by the bare model ({done.method}).")
 
 
@@ -182,19 +180,18 @@ def purify_command(
     eps, loss = ("eps", "auxiliary loss") if purifier is None else ("largest change", "loss")
     view = table("picture", *predictions, eps, loss, "written to", right=(eps,))
     for one in done.images:
-        shown = (str(one.before), str(one.after)) if purifier is None else ()
-        view.add_row(one.file, *shown, f"{one.eps:.3g}", _losses(one), str(one.output))
+        shown = map(class_text, (one["before"], one["after"])) if purifier is None else ()
+        view.add_row(one["file"], *shown, f"{one['eps']:.3g}", _losses(one), str(one["output"]))
     content = {"model" if purifier is None else "prior": done.model, "purifier": done.method}
     _print_written(console, content, done, view)
 
 
-def _losses(image: PictureResult) -> str:
-    return f"{image.loss_before:.3g} -> {image.loss_after:.3g}"
+def _losses(image: dict[str, Any]) -> str:
+    return f"{image['loss_before']:.3g} -> {image['loss_after']:.3g}"
 
 
 def _print_written(console: Console, content: dict[str, Any], done: PictureReport, view: Any) -> None:
-    images = [one.as_json() for one in done.images]
-    console.result({**content, "images": images, "sheet": done.comparison}, view)
+    console.result({**content, "images": done.images, "sheet": done.comparison}, view)
     console.info(f"Side by side: {done.comparison}")
     if done.hint:
         console.info(done.hint)

@@ -29,7 +29,7 @@ from soap.recipes.own_network import own_attack
 from soap.recipes.purifiers import SOAP_NAME
 from soap.recipes.run_request import RunRequest
 from soap.report.result_json import protocol_json, report_json
-from soap.report.run_words import protocol_lines, right, threat_words, words_beside
+from soap.report.run_text import accuracy_text, protocol_lines, run_notes, threat_text
 
 EXIT_NOT_PASSED = 3
 """Exit code of `--require passed` for any other verdict."""
@@ -38,52 +38,58 @@ DEFAULT_LIMIT = 1000
 """Images without --limit: the 95 % interval is about three points wide."""
 
 
+SUITE_PANEL = "Options of --suite"
+
+
+def _option(metavar: str, help: str, **settings: Any) -> Any:
+    return option(metavar, help, rich_help_panel=SUITE_PANEL, **settings)
+
+
+def _default(name: str) -> str:
+    """The default of both efforts: '1000, quick 100'."""
+    full, quick = (getattr(effort, name) for effort in (DEFAULT_EFFORT, QUICK_EFFORT))
+    return f"{full}, quick {quick}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class SuiteOptions:
-    """Options of --suite."""
+    """--suite, and the options that need it."""
 
     suite: Annotated[
         str | None,
         option(
             "NAME",
             f"Use attacks that know the purifier, and check the result: {', '.join(SUITES)}, or one protocol: "
-            f"{', '.join(PROTOCOLS)}. Takes --eps, --norm, --steps ({DEFAULT_EFFORT.steps}, of quick "
-            f"{QUICK_EFFORT.steps}), --queries, --restarts, --draws, --out and --require.",
+            f"{', '.join(PROTOCOLS)}. Takes --eps, --steps ({DEFAULT_EFFORT.steps}, of quick {QUICK_EFFORT.steps}) and "
+            "the options below.",
             default="transfer only",
             autocompletion=completion(lambda: (*SUITES, *PROTOCOLS)),
         ),
     ] = None
-    norm: Annotated[str | None, option("NAME", "With --suite: linf, l2 or l1.", default="linf")] = None
+    norm: Annotated[str | None, _option("NAME", "linf, l2 or l1.", default="linf")] = None
     queries: Annotated[
-        int | None, option("N", "With --suite: queries of black-box attacks.", default="1000, quick 100", min=1)
+        int | None, _option("N", "Queries of black-box attacks.", default=_default("queries"), min=1)
     ] = None
     restarts: Annotated[
-        int | None,
-        option(
-            "N",
-            "With --suite: restarts of the adaptive attacks.",
-            default=f"{DEFAULT_EFFORT.restarts}, quick {QUICK_EFFORT.restarts}",
-            min=1,
-        ),
+        int | None, _option("N", "Restarts of the adaptive attacks.", default=_default("restarts"), min=1)
     ] = None
     draws: Annotated[
         int | None,
-        option(
+        _option(
             "N",
-            "With --suite: draws of a random defence over which the adaptive attacks average in the end.",
+            "Draws of a random defence over which the adaptive attacks average in the end.",
             default=f"{max(DEFAULT_EFFORT.draws)}, quick {max(QUICK_EFFORT.draws)}",
             min=1,
         ),
     ] = None
     out: Annotated[
-        Path | None,
-        option("RUN", "With --suite: folder of the run, its images and its report.", default="runs/MODEL-SUITE"),
+        Path | None, _option("RUN", "Folder of the run, its images and its report.", default="runs/MODEL-SUITE")
     ] = None
     shard: Annotated[
         str | None,
-        option(
+        _option(
             "I/N",
-            "With --suite: attack only part I (0 to N - 1) of N of the images; `soap merge` merges the parts.",
+            "Attack only part I (0 to N - 1) of N of the images; `soap merge` merges the parts.",
             default="all",
         ),
     ] = None
@@ -93,19 +99,18 @@ class SuiteOptions:
             "--headline",
             help="With --suite full: attack each image only until an attack of any protocol breaks it: the same worst "
             "case in less time, without results for single protocols.",
+            rich_help_panel=SUITE_PANEL,
         ),
     ] = None
     extra_attack: Annotated[
         list[str] | None,
-        option(
+        _option(
             "PACKAGE:NAME",
-            "With --suite: run this attack, too: a class or function that makes a soap.attacks.Attack of eps=RADIUS; "
-            "imported from the current folder, or e.g. soap.attacks:BitFlips; repeat for more.",
+            "Run this attack, too: a class or function that makes a soap.attacks.Attack of eps=RADIUS; imported from "
+            "the current folder, or e.g. soap.attacks:BitFlips; repeat for more.",
         ),
     ] = None
-    require: Annotated[
-        str | None, option("passed", "With --suite: exit code 3 unless the verdict is CHECKS PASSED.")
-    ] = None
+    require: Annotated[str | None, _option("passed", "Exit code 3 unless the verdict is CHECKS PASSED.")] = None
 
 
 def run_suite(
@@ -147,12 +152,14 @@ def run_suite(
     mode = "-headline" if options.headline else ""
     folder = options.out or Path("runs") / f"{name}-{suite}{mode}" / ("" if shard is None else str(shard[0]))
     atomic.check_writable(folder)
-    effort = default_effort(suite)
+    effort = default_effort(suite).changed(
+        steps=settings.steps, queries=options.queries, restarts=options.restarts, draws=options.draws
+    )
     numbers: dict[str, Any] = {
-        "steps": effort.steps if settings.steps is None else settings.steps,
-        "queries": effort.queries if options.queries is None else options.queries,
-        "restarts": effort.restarts if options.restarts is None else options.restarts,
-        "draws": max(effort.draws) if options.draws is None else options.draws,
+        "steps": effort.steps,
+        "queries": effort.queries,
+        "restarts": effort.restarts,
+        "draws": max(effort.draws),
         "batch_size": console.batch_size,
         "seed": console.seed,
     }
@@ -256,8 +263,8 @@ def _print_stopped(console: Console, folder: Path, summary: Summary) -> None:
 def _view(report: SuiteReport) -> Group:
     """The report as text and tables: headline, protocols, checks and warnings; dashes where a check failed."""
     summary, verdict = report.summary, report.verdict
-    parts: list[RenderableType] = [Text(headline(summary, verdict), style="bold"), Text(threat_words(summary))]
-    parts += [Text(words) for words in words_beside(report)]
+    parts: list[RenderableType] = [Text(headline(summary, verdict), style="bold"), Text(threat_text(summary))]
+    parts += [Text(words) for words in run_notes(report)]
     parts += [_protocols(protocol_lines(report), verdict), _checks(report)]
     parts += [Text(f"{one.state} {one.number}: {one.meaning}") for one in report.findings if one.state in (WARN, FAIL)]
     skipped = summary.plan["left_out"]
@@ -270,7 +277,7 @@ def _protocols(lines: Sequence[ProtocolResult], verdict: RobustnessVerdict | Non
     """A table row for each protocol. verdict: of a finished run."""
     view = table("protocol", "accuracy, %", "images", "seconds", right=("images", "seconds"))
     for line in lines:
-        view.add_row(line.protocol, right(line, verdict), f"{line.n:,}", f"{line.seconds:.1f}")
+        view.add_row(line.protocol, accuracy_text(line, verdict), f"{line.n:,}", f"{line.seconds:.1f}")
     return view
 
 

@@ -13,12 +13,10 @@ from functools import partial
 
 import torch
 
-from soap import validate
 from soap._runtime.isolation import isolated
 from soap.attacks import Substitute, Transfer
 from soap.auxiliary import JointModel
 from soap.data import Dataset
-from soap.errors import InputError
 from soap.evaluation.provenance import gather
 from soap.evaluation.transfer import TransferRun, Watch
 from soap.purifiers import Purifier
@@ -58,22 +56,6 @@ def evaluate_black_box(
     recorded in the rows, as by `evaluate_transfer`; the substitutes have their own seeds. stop: is called between
     rounds of a substitute's training and between batches.
     """
-    validate.at_least("batch_size", batch_size, 1)
-    validate.inputs(data.x, model)
-    validate.labels(data.y, data.x, model.classes)
-    if not substitutes:
-        raise InputError("got no substitute; expected at least one, e.g. SUBSTITUTES of this module.")
-    for name, settings in substitutes.items():
-        if not isinstance(settings.network, str):
-            raise InputError(
-                f"{name} has a network built by a function, which rows cannot name; expected an architecture's name, "
-                "e.g. network='cnn'."
-            )
-        if len(data) <= settings.seeds:
-            raise InputError(
-                f"got {len(data)} images; expected more than {settings.seeds}, because the first {settings.seeds} "
-                "are the attacker's and do not count."
-            )
     known = {row.key: row for row in (store.read() if store else [])}
     everything = gather(model, data, seed=seed, batch_size=batch_size)
     rows: list[Row] = []

@@ -18,7 +18,7 @@ MissingNumber = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim. section: of the paper, e.g. "4.1" or "1 and 3.2". about: names of tables and figures.
+    """One claim. section: of the paper, e.g. "4.1". about: names of tables and figures.
 
     rule: when it holds; empty for a description. numbers, mostly: comparisons within tables, see `claims.toml`.
     """
@@ -34,7 +34,7 @@ class Claim:
     @property
     def place(self) -> str:
         """Where the paper states it: "section 4.1"."""
-        return f"section{'s' if ' and ' in self.section else ''} {self.section}"
+        return f"section {self.section}"
 
 
 CLAIMS: dict[str, Claim] = {

@@ -1,66 +1,72 @@
-"""Output of `soap reproduce`: tables, figures and claims for a terminal (rich) and as JSON."""
+"""Output of `soap reproduce`: Markdown, as in docs/results.md, and JSON."""
 
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
+from rich.console import RenderableType
+from rich.markdown import Markdown
 
-from soap.cli.console import table
 from soap.paper.claims import claims_about
-from soap.paper.comparison import ComparedCell, Comparison, Entry, display_name, heading
+from soap.paper.comparison import ComparedCell, Comparison, Entry, display_name
 from soap.paper.figure_data import FigureData, PaperFigure
-from soap.paper.jobs import TERAFLOPS, Job, estimated_hours
-from soap.paper.judging import (
-    MARKS,
-    READING,
-    TITLE,
-    VERDICT_WORDS,
-    JudgedClaim,
-    count_text,
-    grouped_by_verdict,
-    signs_text,
-)
-from soap.paper.pages.results import group_cells
+from soap.paper.jobs import Job
+from soap.paper.judging import MARKS, TITLE, VERDICT_WORDS, JudgedClaim, count_text, grouped_by_verdict
+from soap.report import markdown_table
 
 CLAIMS_NAME = "claims"
-MARKUP = {
-    r"<u>\*\*(.+?)\*\*</u>": r"[bold underline]\1[/]",
-    r"\*\*(.+?)\*\*": r"[bold]\1[/]",
-    r"^\*(.+)\*$": r"[bold]\1[/]",
-    r"\\\*": "*",
-    r"<sup>(.+?)</sup>": r" \1)",
-}
-"""Markdown of a table's cells, and what it is for rich."""
-VERDICT_STYLES = {False: "bold red", True: "green", None: ""}
 
 
-def table_view(entry: Entry) -> RenderableType:
-    """The whole table with caption and footnotes; a cell reads: ours / paper (difference)."""
-    parts: list[RenderableType] = [Text(heading(entry), "bold"), Text(entry.table.caption)]
-    if not isinstance(entry, Comparison):
-        return Group(*parts, _filled(list(entry.head), entry.rows), *map(Text, entry.notes))
-    for group in entry.groups:
-        parts += [Text(f"\n{group.label}", "bold"), _filled(*group_cells(entry, group))]
-    parts += [Text(f"{number}) {note}") for number, note in enumerate(entry.notes, 1)]
-    return Group(*parts, *map(Text, entry.remarks))
+def on_terminal(markdown: str) -> RenderableType:
+    """The text as rich shows Markdown; Markdown itself where the output is a pipe or a file."""
+    if not sys.stdout.isatty():
+        return markdown
+    markdown = re.sub(r"<u>\*\*(.+?)\*\*</u>", r"***\1***", markdown)  # bold and italic
+    return Markdown(re.sub(r"<sup>(.+?)</sup>", r" \1)", markdown))
 
 
-def _filled(head: Sequence[str], lines: Iterable[Sequence[str]]) -> RenderableType:
-    """A table of cells in Markdown."""
-    made = table(*head)
-    for line in lines:
-        made.add_row(*map(_cell, line))
-    return made
+# --- The list of all --------------------------------------------------------------------------------------------------
 
 
-def _cell(text: str) -> Text:
-    for markdown, markup in MARKUP.items():
-        text = re.sub(markdown, markup, text)
-    return Text.from_markup(text)
+def table_state(entry: Entry, jobs: Sequence[Job]) -> dict[str, Any]:
+    """Name, title and state of a table. jobs: those that would fill its empty cells."""
+    state: dict[str, Any] = {"name": entry.table.name, "title": entry.table.title}
+    state |= {key: getattr(entry, key, None) for key in ("wanted", "done", "missing")}
+    return {**state, "jobs": len(jobs)}
+
+
+def figure_state(figure: PaperFigure, data: FigureData) -> dict[str, Any]:
+    """Title, claims and missing inputs of a figure."""
+    missing, inputs = figure.missing(data), len(figure.inputs)
+    claims = [f"{claim.text} ({claim.place})" for claim in claims_about(figure.name)]
+    words = {"name": figure.name, "title": figure.title, "caption": figure.caption, "claims": claims}
+    return {**words, "wanted": inputs, "done": inputs - len(missing), "missing": missing}
+
+
+def list_text(
+    entries: Sequence[Entry],
+    states: Sequence[dict[str, Any]],
+    figures: Sequence[dict[str, Any]],
+    judged: Sequence[JudgedClaim],
+) -> str:
+    """One line each for the tables, the figures and the claims. states: of the entries."""
+    lines = []
+    for entry, state in zip(entries, states, strict=True):
+        jobs = str(state["jobs"] or "")
+        lines.append((state["name"], state["title"], entry.progress, entry.missing_text, jobs))
+    for state in figures:
+        first, *others = state["missing"] or [""]
+        more = f" (and {len(others)} more)" if others else ""
+        lines.append((state["name"], state["title"], f"{state['done']} of {state['wanted']}", first + more, ""))
+    if judged:
+        lines.append((CLAIMS_NAME, TITLE, count_text(judged), "", ""))
+    note = "Jobs: trainings and attacks that `--run` would make; also for cells with fewer images than the paper's."
+    return f"{markdown_table(('name', 'title', 'done', 'missing', 'jobs'), lines)}\n\n{note}"
+
+
+# --- One table, one figure, the claims --------------------------------------------------------------------------------
 
 
 def table_json(entry: Entry) -> dict[str, Any]:
@@ -89,43 +95,16 @@ def _cell_json(entry: Comparison, compared: ComparedCell) -> dict[str, Any]:
     }
 
 
-def table_state(entry: Entry, jobs: Sequence[Job]) -> dict[str, Any]:
-    """Name, title and state of a table, for the list. jobs: those that would fill its empty cells."""
-    content = table_json(entry)
-    state = {key: content.get(key) for key in ("name", "title", "wanted", "done", "missing")}
-    return {**state, "jobs": len(jobs), "estimated_hours": round(estimated_hours(jobs), 1)}
-
-
-def tables_view(entries: Sequence[Entry], jobs: Sequence[Sequence[Job]]) -> RenderableType:
-    """The list of tables, one line each. jobs: for each table, those that would fill its empty cells."""
-    head = ("name", "title", "cells done", "missing cells by recipe", "cost*")
-    made = table(*head, right=("cells done", "cost*"), whole=("name",))
-    for entry, own in zip(entries, jobs, strict=True):
-        cost = f"{len(own)} jobs, {estimated_hours(own):.0f} h" if own else ""
-        made.add_row(entry.table.name, entry.table.title, entry.progress, entry.missing_text, cost)
-    if not any(jobs):
-        return made
-    note = (
-        f"* of --run, roughly, at {TERAFLOPS:g} TFLOP/s, the rate of a large GPU in fp32. It also measures again the "
-        "cells with fewer images than the paper's."
-    )
-    return Group(made, Text(note))
-
-
-def claims_view(judged: Sequence[JudgedClaim]) -> RenderableType:
-    """All claims, those that did not hold first."""
-    count = Text(f"Of {len(judged)}: {count_text(judged)}.")
-    parts: list[RenderableType] = [Text(TITLE, "bold"), Text(READING), count]
-    for held, own in grouped_by_verdict(judged).items():
-        if own:
-            head = f"\n{MARKS[held]} {VERDICT_WORDS[held].capitalize()}: {len(own)}"
-            parts.append(Text(head, VERDICT_STYLES[held] or "bold"))
-        for one in own:
-            parts.append(Text(f"- {one.claim.text} ({one.source})"))
-            lines = [f"Rule: {one.claim.rule}.", one.ours.evidence, f"The paper's own numbers: {one.printed_text}."]
-            parts += [Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines]
-    signs = signs_text(judged)
-    return Group(*parts, *([Text(f"\n{signs}.")] if signs else []))
+def figure_text(state: dict[str, Any], table: str, judged: Sequence[JudgedClaim | None], paths: Sequence[Path]) -> str:
+    """A figure, or its table, with the paper's claims about it. judged: in the order of the figure's claims."""
+    parts = [f"## {display_name(state['name'])}: {state['title']}", state["caption"], *([table] if table else [])]
+    for claim, one in zip(state["claims"], judged, strict=True):
+        verdict = ""
+        if one is not None:
+            sign = f"{MARKS[one.ours.held]} {VERDICT_WORDS[one.ours.held]}"
+            verdict = f" **{sign}.** {one.ours.evidence} *Rule: {one.claim.rule}.*"
+        parts.append(f"- {claim}{verdict}")
+    return "\n\n".join([*parts, *(f"Missing: {words}" for words in state["missing"]), *map(str, paths)])
 
 
 def claims_json(judged: Sequence[JudgedClaim]) -> dict[str, Any]:
@@ -149,49 +128,3 @@ def claim_json(judged: JudgedClaim) -> dict[str, Any]:
 def claim_counts(judged: Sequence[JudgedClaim]) -> dict[str, int]:
     """Number of claims by verdict: {"did_not_hold": 3, ...}."""
     return {VERDICT_WORDS[held].replace(" ", "_"): len(own) for held, own in grouped_by_verdict(judged).items()}
-
-
-def claims_line(judged: Sequence[JudgedClaim]) -> RenderableType:
-    """The line of the claims in the list."""
-    made = table("name", "title", "verdicts", whole=("name",))
-    made.add_row(CLAIMS_NAME, TITLE, count_text(judged))
-    return made
-
-
-def figure_state(figure: PaperFigure, data: FigureData) -> dict[str, Any]:
-    """Title, claims and missing inputs of a figure as JSON."""
-    missing = figure.missing(data)
-    inputs = len(figure.inputs)
-    claims = [f"{claim.text} ({claim.place})" for claim in claims_about(figure.name)]
-    words = {"name": figure.name, "title": figure.title, "caption": figure.caption, "claims": claims}
-    return {**words, "wanted": inputs, "done": inputs - len(missing), "missing": missing}
-
-
-def figures_view(states: Sequence[dict[str, Any]]) -> RenderableType:
-    """The list of figures, one line each."""
-    made = table("name", "title", "inputs done", "missing", right=("inputs done",), whole=("name",))
-    for state in states:
-        first, *others = state["missing"] or [""]
-        more = f" (and {len(others)} more)" if others else ""
-        made.add_row(state["name"], state["title"], f"{state['done']} of {state['wanted']}", first + more)
-    return made
-
-
-def figure_view(
-    state: dict[str, Any], judged: Sequence[JudgedClaim | None], paths: Sequence[Path]
-) -> tuple[dict[str, Any], RenderableType]:
-    """A drawn figure with its claims as JSON and for a terminal. judged: in the order of the figure's claims."""
-    title = f"{display_name(state['name'])}: {state['title']}"
-    parts: list[RenderableType] = [Text(title, "bold"), Text(state["caption"])]
-    parts += [Text("What the paper says of it:")] if judged else []
-    for claim, one in zip(state["claims"], judged, strict=True):
-        parts.append(Text(f"- {claim}"))
-        if one is not None:
-            held = one.ours.held
-            verdict = (f"{MARKS[held]} {VERDICT_WORDS[held]}", VERDICT_STYLES[held])
-            text = Text.assemble(verdict, f". {one.ours.evidence} (Rule: {one.claim.rule}.)")
-            parts.append(Padding(text, (0, 0, 0, 4), expand=False))
-    parts += [Text(f"Missing: {words}") for words in state["missing"]]
-    parts += [Text(str(path)) for path in paths]
-    verdicts = [claim_json(one) for one in judged if one is not None]
-    return {**state, "verdicts": verdicts, "files": paths}, Group(*parts)

@@ -85,12 +85,16 @@ class FigureInput:
     def missing(self, data: FigureData) -> str | None:
         """What is missing, in words; None if it is complete. An unfinished sweep says how many rows there are."""
         if self.kind == "timing":
-            command = f"soap bench train --alone --epochs 30 --model {self.model}"
+            command = f"soap bench train --epochs 30 --model {self.model}"
             return None if _trainings(data.timings, [self.model]) else f"no {self.need} yet ({command})"
         found = data.get(self.kind, self.model)
         if self.kind in SWEEPS and 0 < len(found) < SWEEPS[self.kind].size:
             return f"only {len(found)} of {SWEEPS[self.kind].size} {self.need} yet"
         return None if found else f"no {self.need} yet"
+
+
+TABLE_KINDS = ("steps", "radii", "rotation", "leaking", "gradients")
+"""Sweeps that are shown as a table: ablations, of which the paper has no figure."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from soap import validate
 from soap._files import atomic
 from soap._runtime.isolation import isolated
 from soap.attacks import Attack
 from soap.auxiliary import JointModel, Reconstruction
 from soap.data import Dataset
 from soap.data.npz import read_arrays
-from soap.errors import FileError, InputError, unknown
+from soap.errors import FileError, unknown
 from soap.evaluation.provenance import gather
 from soap.evaluation.showcase import first_of_each_class
 from soap.evaluation.transfer import Watch
@@ -58,12 +57,6 @@ class RadiusCurve:
     purified: tuple[float, ...]
     provenance: dict[str, Any] = field(repr=False)
 
-    def __post_init__(self) -> None:
-        if len(self.radii) != len(self.purified) or not self.radii:
-            raise InputError(
-                f"got {len(self.radii)} radii and {len(self.purified)} losses; expected one loss for each radius."
-            )
-
     @property
     def elbow(self) -> float:
         """Smallest radius at which the loss has made `ELBOW_SHARE` of its decrease from the attacked level."""
@@ -82,7 +75,6 @@ def measure_radius_curve(
     watch: Watch = lambda what, done, total: None,
 ) -> RadiusCurve:
     """Attack the bare classifier on all images of `data`, then purify with each radius of the model's grid."""
-    validate.at_least("batch_size", batch_size, 1)
     task, purifier = model.auxiliary, SOAP(model)
 
     def loss(x: Tensor) -> Tensor:
@@ -136,16 +128,6 @@ class Examples:
     decoded: npt.NDArray[np.uint8] = field(repr=False)
     provenance: dict[str, Any] = field(repr=False)
 
-    def __post_init__(self) -> None:
-        shape = (len(self.columns), len(self.truth))
-        if self.images.shape[:2] != shape or self.decoded.shape not in ((0,), self.images.shape):
-            raise InputError(
-                f"images are {self.images.shape} and decoded {self.decoded.shape}, expected {shape} + (height, "
-                "width, channels) for both, or (0,) for decoded."
-            )
-        if len(self.predictions) != shape[0] or any(len(column) != shape[1] for column in self.predictions):
-            raise InputError(f"expected predictions in {shape[0]} columns of {shape[1]}, got other lengths.")
-
     @property
     def attacks(self) -> tuple[str, ...]:
         """Names of the attacks, as in the paper's tables."""
@@ -170,9 +152,6 @@ def make_examples(
 
     The examples are chosen by their labels, so that no selection of successful cases is possible.
     """
-    if not attacks:
-        raise InputError("got no attack; expected at least one, e.g. 'pgd'.")
-    validate.inputs(data.x, model)
     places = first_of_each_class(data.y)
     x, y = data.x[[*places]], data.y[[*places]]
     purifier = SOAP(model)

@@ -1,6 +1,6 @@
 """Drawings of the paper's figures and ablations, from `FigureData` only. A panel without data says so.
 
-Here are the panels of one task each and the grids of example images; the bars are in `soap.paper.bar_charts`.
+Here are the panels of one task each and the grids of example images; Figure 7 is in `soap.paper.training_time`.
 """
 
 import textwrap
@@ -10,19 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from soap.errors import unknown
-from soap.paper import bar_charts
 from soap.paper.figure_data import FIGURES, TASKS, FigureData, FigureInput, name_of
 from soap.paper.figure_records import CLEAN, Examples, RadiusCurve
-from soap.paper.rows import attack_radius
 from soap.paper.sweeps import SWEEPS
+from soap.paper.training_time import draw_training_time
 from soap.report.drawing import (
-    FONT_SIZE,
     LIGHT,
     add_image,
     add_legend,
@@ -41,12 +37,10 @@ from soap.report.drawing import (
 from soap.report.row_text import ATTACK_TITLES
 from soap.results import Row
 
-# --- One panel a task: losses against the radius (Figure 3), accuracy against beta (5), ablations ---------------------
+# --- One panel a task: losses against the radius (Figure 3), accuracy against beta (5) --------------------------------
 
 LINEAR_BETA = 0.01
 """The axis is linear between -0.01 and 0.01, so that it includes beta = 0, and logarithmic beyond."""
-PAPER_STEPS = 5
-"""The paper's T; its gamma is the middle one of the sweep."""
 
 
 def draw_task_panels(
@@ -102,63 +96,12 @@ def draw_betas(axes: Axes, title: str, rows: Mapping[tuple[float, bool], Row]) -
     add_legend(axes)
 
 
-def draw_radii(axes: Axes, title: str, rows: Mapping[float | str, Row]) -> None:
-    """Accuracy under PGD with one radius for all images (section 3.3)."""
-    first = next(iter(rows.values()))
-    attack = attack_radius(first)
-    scale, x_label = radius_axis(attack)
-    fixed = {radius * scale: row for radius, row in rows.items() if not isinstance(radius, str)}
-    _draw_accuracies(axes, fixed, color=LIGHT.purified, marker="o", label="the same radius for all")
-    if "min-aux" in rows:
-        chosen = 100 * rows["min-aux"].accuracy
-        label = f"chosen for each, {chosen:.1f} %"
-        axes.axhline(chosen, color=LIGHT.clean, linestyle=(0, (6, 2)), linewidth=1.6, label=label)
-    mark_attack(axes, attack * scale)
-    axes.set_ylim(0, 100)
-    set_titles(axes, title, x_label, "accuracy, %", f"{first.n:,} images")
-    add_legend(axes)
-
-
 def _draw_accuracies(axes: Axes, rows: Mapping[float, Row], **look: Any) -> None:
     """Accuracies with their 95 % intervals as a line along the keys."""
     places = sorted(rows)
     values = [100 * rows[place].accuracy for place in places]
     ends = [[abs(100 * rows[x].interval[k] - y) for x, y in zip(places, values, strict=True)] for k in (0, 1)]
     axes.errorbar(places, values, yerr=ends, markersize=5, linewidth=1.8, capsize=3, **look)
-
-
-def draw_steps(axes: Axes, title: str, cells: Mapping[tuple[float, int], Row]) -> None:
-    """Accuracy under PGD as a heat map: a row a step size, a column a number of steps (section A.2)."""
-    first = next(iter(cells.values()))
-    set_titles(axes, title, "number of steps $T$", "step size $\\gamma$", f"{first.n:,} images")
-    gammas, steps = sorted({gamma for gamma, _ in cells}), sorted({number for _, number in cells})
-    table = np.full((len(gammas), len(steps)), np.nan)
-    for (gamma, number), row in cells.items():
-        k, at = gammas.index(gamma), steps.index(number)
-        table[k, at] = 100 * row.accuracy
-        colour = "white" if table[k, at] < 50 else "black"  # depends on the cell, not on the page
-        axes.text(at, k, f"{table[k, at]:.1f}", ha="center", va="center", fontsize=FONT_SIZE, color=colour)
-    axes.imshow(table, cmap="cividis", vmin=0, vmax=100, aspect="auto", origin="lower")
-    axes.set_xticks(range(len(steps)), [str(number) for number in steps])
-    colour_image = max(gammas) < 0.1
-    axes.set_yticks(
-        range(len(gammas)), [f"{gamma * 255:.3g}/255" if colour_image else f"{gamma:.3g}" for gamma in gammas]
-    )
-    middle = gammas[len(gammas) // 2]
-    if (middle, PAPER_STEPS) in cells:
-        corner = (steps.index(PAPER_STEPS) - 0.42, gammas.index(middle) - 0.42)
-        axes.add_patch(Rectangle(corner, 0.84, 0.84, fill=False, edgecolor=LIGHT.adversarial, linewidth=3))
-    _draw_reach(axes, gammas, steps, attack_radius(first))
-
-
-def _draw_reach(axes: Axes, gammas: list[float], steps: list[int], radius: float) -> None:
-    """Dashed line between cells whose gamma * T reaches the attack's radius and those that do not."""
-    reach = np.outer(gammas, steps) >= radius * (1 - 1e-6)  # k * gamma and eps differ in the last bits
-    for k, at in np.ndindex(*reach.shape):
-        if k and reach[k, at] != reach[k - 1, at]:
-            axes.plot([at - 0.5, at + 0.5], [k - 0.5, k - 0.5], color="white", linestyle="--", linewidth=1.6)
-        if at and reach[k, at] != reach[k, at - 1]:
-            axes.plot([at - 0.5, at - 0.5], [k - 0.5, k + 0.5], color="white", linestyle="--", linewidth=1.6)
 
 
 # --- Example images, a row a class: clean, attacked and purified (Figures 2, 4, 8 to 10) ------------------------------
@@ -240,7 +183,7 @@ def _draw_block(figure: Figure, left: float, shown: Examples, columns: Sequence[
             )
 
 
-# --- All figures ------------------------------------------------------------------------------------------------------
+# --- All drawings -----------------------------------------------------------------------------------------------------
 
 ALL_ATTACKS = ("fgsm", "pgd", "cw", "df")
 
@@ -249,17 +192,12 @@ DRAWINGS: dict[str, Callable[[FigureData], Figure]] = {
     "figure-3": partial(draw_task_panels, "curve", draw_losses),
     "figure-4": partial(draw_examples, "figure-4", ("pgd",)),
     "figure-5": partial(draw_task_panels, "betas", draw_betas, width=3.9),
-    "figure-7": bar_charts.draw_training_time,
+    "figure-7": draw_training_time,
     "figure-8": partial(draw_examples, "figure-8", ALL_ATTACKS),
     "figure-9": partial(draw_examples, "figure-9", ALL_ATTACKS),
     "figure-10": partial(draw_examples, "figure-10", ALL_ATTACKS),
-    "ablation-steps": partial(draw_task_panels, "steps", draw_steps, width=4.2, height=3.7),
-    "ablation-rotation": bar_charts.draw_rotation_losses,
-    "ablation-radius": partial(draw_task_panels, "radii", draw_radii, width=3.8),
-    "ablation-leaking": bar_charts.draw_label_leaking,
-    "ablation-gradients": bar_charts.draw_gradients,
 }
-"""By the names of `soap.paper.figure_data.FIGURES`."""
+"""By name; the other figures of `soap.paper.figure_data.FIGURES` are tables."""
 
 
 def draw(name: str, data: FigureData, out: Path) -> list[Path]:

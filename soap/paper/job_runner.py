@@ -1,8 +1,8 @@
 """Run the jobs behind the paper's tables and figures one after another; append every row at once, resume."""
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,87 +28,60 @@ from soap.training import checkpoint
 
 WEIGHTS = "last.safetensors"
 
-MULTIPLICATIONS_PER_SECOND = {"cpu": 2e10, "cuda": 2e12}
-"""A first guess for the time left, until a job is done."""
 
 ShowStep = Callable[..., None]
-"""Called with what is being done, how much is done, of how much, and the seconds left if known."""
+"""Called with what is being done, how much is done, of how much, and by `run_jobs` with the job's title."""
 
 
 class MissingError(Exception):
     """Data or weights of a job are missing; the message says what to do."""
 
 
-@dataclass(frozen=True)
-class JobProgress:
-    """The current job, its step, and the time left for all jobs."""
-
-    job: Job
-    number: int
-    jobs: int
-    what: str
-    done: int
-    total: int
-    seconds_left: float
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.jobs} {self.job.title}; {duration_text(self.seconds_left)} left"
-
-
 @dataclass(frozen=True, kw_only=True)
 class JobsResult:
-    """Result of a run. rows: the new ones. finished: False if it was stopped before the end.
+    """Result of a run: the number of planned and of finished jobs, and the new rows.
 
     skipped: jobs that could not run, each with what is missing and the command that fetches it.
     """
 
-    finished: bool
     jobs: int
     done: int
     skipped: dict[Job, str]
     rows: list[Row]
 
+    @property
+    def finished(self) -> bool:
+        """False if it was stopped before the end."""
+        return self.done + len(self.skipped) == self.jobs
+
 
 def run_jobs(
-    jobs: Sequence[Job], runner: "JobRunner", *, watch: Callable[[JobProgress], None] = lambda progress: None
+    jobs: Sequence[Job],
+    runner: "JobRunner",
+    *,
+    show: ShowStep = lambda *step, note: None,
+    announce: Callable[[str], None] = lambda title: None,
 ) -> JobsResult:
     """Run one job after another. Jobs without their data set or weights are skipped.
 
-    Finished work is kept after a stop, and the jobs that are planned then resume it.
+    Finished work is kept after a stop, and the jobs that are planned then resume it. announce: is called with the title
+    of each job when it starts.
     """
     before = {row.key for row in runner.store.read()}
-    skipped: dict[Job, str] = {}
-    finished: list[tuple[Job, float]] = []  # with seconds
-    pace = 1 / MULTIPLICATIONS_PER_SECOND.get(runner.device.type, MULTIPLICATIONS_PER_SECOND["cpu"])
-
-    def run_job(number: int, job: Job) -> bool:
-        began = time.monotonic()
-
-        def show(what: str, part: int, total: int, own: float | None = None) -> None:
-            """own: the job's own estimate of its seconds left."""
-            left = max(pace * job.work - (time.monotonic() - began), 0.0) if own is None else own
-            left += pace * sum(other.work for other in jobs[number:])
-            watch(JobProgress(job, number, len(jobs), what, part, total, left))
-
-        show("", 0, 1)
-        complete = runner.run(job, show)
-        if complete:
-            finished.append((job, time.monotonic() - began))
-        return complete
-
+    done, skipped = 0, dict[Job, str]()
     for number, job in enumerate(jobs, 1):
         if runner.stop():
             break
+        title = f"{number}/{len(jobs)} {job.title}"
+        announce(title)
         try:
-            if not run_job(number, job):
+            if not runner.run(job, partial(show, note=title)):
                 break
+            done += 1
         except MissingError as problem:
             skipped[job] = str(problem)
-            continue
-        pace = sum(seconds for _, seconds in finished) / sum(done.work for done, _ in finished)
     new = [row for row in Store(runner.store.path).read() if row.key not in before]
-    done = len(finished)
-    return JobsResult(finished=done + len(skipped) == len(jobs), jobs=len(jobs), done=done, skipped=skipped, rows=new)
+    return JobsResult(jobs=len(jobs), done=done, skipped=skipped, rows=new)
 
 
 @dataclass(kw_only=True)
@@ -131,12 +104,10 @@ class JobRunner:
     precision: str = "fp32"
     compiled: bool = False
     stop: Callable[[], bool] = lambda: False
-
-    def __post_init__(self) -> None:
-        self._images: dict[str, Dataset] = {}  # split -> the set loaded last
-        self._models: dict[tuple[Path, str | None], JointModel] = {}
-        self._missing: dict[tuple[str, int], str] = {}  # (recipe, seed) of a skipped training -> reason
-        self._checked: set[Path] = set()
+    _images: dict[tuple[str, str], Dataset] = field(default_factory=dict, init=False)
+    _models: dict[tuple[Path, str | None], JointModel] = field(default_factory=dict, init=False)
+    _missing: dict[tuple[str, int], str] = field(default_factory=dict, init=False)
+    """Why a training, by recipe and seed, was skipped."""
 
     def run(self, job: Job, show: ShowStep) -> bool:
         """Run the job; False if it was stopped. Raises MissingError if data or weights are missing."""
@@ -154,16 +125,20 @@ class JobRunner:
         """Weights of a training; None if it is not finished."""
         if (bundled := bundled_weights(recipe, seed)) is not None:
             return bundled
-        path = run_folder(self.runs, recipe, seed) / WEIGHTS
-        if path.exists() and path not in self._checked:
-            _check_recipe(path, recipe, seed)
-            self._checked.add(path)
-        return path if path.exists() else None
+        path = self.run_folder(recipe, seed) / WEIGHTS
+        if not path.exists():
+            return None
+        _check_recipe(path, recipe, seed)
+        return path
+
+    def run_folder(self, recipe: str, seed: int) -> Path:
+        """Folder of the training of a recipe from a seed; for seed 0 the folder that `soap train` uses."""
+        return self.runs / (f"{recipe}-seed-{seed}" if seed else recipe)
 
     def train(self, job: TrainingJob, show: ShowStep) -> bool:
         """Train into the run's folder; False if it was stopped."""
         recipe = recipes.find(job.recipe)
-        folder = run_folder(self.runs, job.recipe, job.seed)
+        folder = self.run_folder(job.recipe, job.seed)
         options: dict[str, Any] = {
             "images": self.images(recipe.data, "train"),
             "out": folder,
@@ -171,7 +146,7 @@ class JobRunner:
             "precision": self.precision,
             "compiled": self.compiled,
             "resume": (folder / checkpoint.NAME).exists(),
-            "watch": lambda at: show("train", at.step, at.steps, at.seconds_left),
+            "watch": lambda at: show("train", at.step, at.steps),
             "stop": self.stop,
         }
         done = recipes.make(recipes.revised(recipe, epochs=job.epochs, seed=job.seed), **options)
@@ -230,27 +205,20 @@ class JobRunner:
         return generative.purifier(generative.read(cell.prior), prior)
 
     def images(self, name: str, split: str) -> Dataset:
-        """The data set on the device; another one of the same split is dropped."""
-        kept = self._images.get(split)
-        if kept is None or kept.name != name:
-            self._images.pop(split, None)
+        """The data set on the device; other ones are dropped."""
+        self._images = {key: images for key, images in self._images.items() if key[0] == name}
+        if (name, split) not in self._images:
             try:
-                kept = library.load(name, split, root=self.data_root).to(self.device)
+                self._images[name, split] = library.load(name, split, root=self.data_root).to(self.device)
             except FileError as problem:
                 raise MissingError(str(problem)) from problem
-            self._images[split] = kept
-        return kept
+        return self._images[name, split]
 
     def _required_weights(self, recipe: str, seed: int) -> Path:
         path = self.weights(recipe, seed)
         if path is None:
             raise MissingError(self._missing.get((recipe, seed), f"the weights of {recipe} were removed."))
         return path
-
-
-def run_folder(runs: Path, recipe: str, seed: int) -> Path:
-    """Folder of the training of a recipe from a seed; for seed 0 the folder that `soap train` uses."""
-    return runs / (f"{recipe}-seed-{seed}" if seed else recipe)
 
 
 def _check_recipe(path: Path, recipe: str, seed: int) -> None:
@@ -269,14 +237,6 @@ def _check_recipe(path: Path, recipe: str, seed: int) -> None:
             f"{path} was not trained by the recipe {recipe} with seed {seed} on all of {expected.data}; move its "
             "folder to train it again, or choose another folder for runs."
         )
-
-
-def duration_text(seconds: float) -> str:
-    """A duration in words, e.g. "about 5 minutes"."""
-    for name, length in (("hour", 3600), ("minute", 60)):
-        if seconds >= 1.5 * length:
-            return f"about {round(seconds / length)} {name}s"
-    return "about a minute" if seconds >= 45 else "less than a minute"
 
 
 def bundled_weights(recipe: str, seed: int) -> Path | None:

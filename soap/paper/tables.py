@@ -155,7 +155,7 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
 
-    progress, missing_text = "as built", ""
+    progress, missing_text, recipes = "as built", "", ()
 
     @property
     def table(self) -> "TextTable":
@@ -184,6 +184,11 @@ class PaperTable:
     def queries(self) -> list[CellQuery]:
         """The queries of all cells, in reading order."""
         return [cell.query for cell in self.cells.values() if cell.query is not None]
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """Recipes whose weights are needed to measure it."""
+        return tuple(dict.fromkeys(recipe for query in self.queries for recipe in query.needs))
 
     def headings(self, place: Place) -> tuple[Heading, Heading, Heading]:
         """Row, group and column of a cell."""

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from soap.errors import InputError
 from soap.evaluation.showcase import STAGES, Showcase
-from soap.evaluation.suite import SuiteReport
 from soap.report.drawing import (
     DARK,
     LIGHT,
@@ -21,8 +19,6 @@ from soap.report.drawing import (
 )
 from soap.report.html import environment, picture
 from soap.report.row_text import ATTACK_TITLES, UPPER_BOUND, defence_text, percent, settings_text, under_attack
-from soap.report.run_figures import draw_bars
-from soap.report.run_words import knowing_words
 from soap.results import Row
 from soap.shapes import Tensor
 
@@ -32,25 +28,13 @@ HEAD, TITLE, LABEL = 0.34, 0.34, 0.35  # inches: above a block, above a row of i
 DIGIT_FONT_SIZE = 14  # points
 
 
-def render_demo(
-    rows: Sequence[Row],
-    show: Showcase,
-    *,
-    attack: str,
-    command: str,
-    seconds: float,
-    knowing: SuiteReport | None = None,
-) -> str:
-    """The page as text. All its numbers come from `rows`, `show` and `knowing`.
+def render_demo(rows: Sequence[Row], show: Showcase, *, attack: str, command: str, seconds: float) -> str:
+    """The page as text. All its numbers come from `rows` and `show`.
 
-    attack: the attack of the rows that `show` shows. command, seconds: how the rows were made. knowing: result of
-    attacks that know the purifier, if they were run.
+    attack: the attack of the rows that `show` shows. command, seconds: how the rows were made.
     """
     lines = under_attack(rows)
-    shown = next((line for line in lines if line.bare.attack.name == attack), None)
-    if shown is None:
-        known = [*{row.attack.name for row in rows}]
-        raise InputError(f"got attack {attack!r}; expected one of the rows' attacks: {known}.")
+    shown = next(line for line in lines if line.bare.attack.name == attack)
     title = ATTACK_TITLES.get(attack, attack)
     attacked = f"attacked by {title}"
     correct = [int((labels == show.y).sum()) for labels in show.labels]
@@ -81,8 +65,6 @@ def render_demo(
             ),
             steps=picture(draw_steps(show), f"Mean auxiliary loss: {levels}; being purified, from step 0: {by_step}."),
             radii=picture(draw_radii(show), f"Mean auxiliary loss: {levels}; purified with radius {by_radius}."),
-            knowing=knowing and knowing_words(knowing),
-            bars=knowing and picture(draw_bars(knowing), " ".join(knowing_words(knowing))),
             provenance=shown.bare.provenance,
             settings_text=settings_text,
             defence_text=defence_text,

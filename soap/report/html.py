@@ -2,9 +2,10 @@
 
 import base64
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import jinja2
+from markupsafe import Markup
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -23,21 +24,13 @@ def environment(package: str = "soap.report") -> jinja2.Environment:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A figure on a page: the src of its <img>, and its alternative text."""
-
-    src: str
-    alt: str
-
-
-def picture(figure: Figure, alt: str) -> Picture:
-    """A figure drawn in LIGHT as one SVG that uses DARK's colours on a dark page.
+def picture(figure: Figure, alt: str) -> Markup:
+    """A figure drawn in LIGHT as an <img> of one SVG that uses DARK's colours on a dark page. alt: the text beside it.
 
     A browser without support for this inside an <img> shows LIGHT's colours on LIGHT's background.
     """
-    content = base64.b64encode(_with_dark_mode(svg(figure).decode()).encode())
-    return Picture(src=f"data:image/svg+xml;base64,{content.decode()}", alt=alt)
+    content = base64.b64encode(_with_dark_mode(svg(figure).decode()).encode()).decode()
+    return Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">').format(content, alt)
 
 
 def _with_dark_mode(markup: str) -> str:

@@ -95,21 +95,6 @@ class ModelCard:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class PriorCard:
-    """A generative model and the purifier that uses it."""
-
-    name: str
-    file: Path
-    bytes: int
-    kind: str
-    data: str
-    parameters: int
-    purifier: str
-    file_sha256: str
-    recipe: str
-
-
 def read_model_card(name: str, module: Factory | None = None) -> ModelCard:
     """The card of a bundled classifier, or of the weights at a path or on the hub; module: as in `soap.load`."""
     name = hub.pinned(name)
@@ -132,17 +117,17 @@ def read_model_card(name: str, module: Factory | None = None) -> ModelCard:
     )
 
 
-def read_prior_card(name: str) -> PriorCard:
-    """The card of a bundled generative model, or of the weights at a path."""
+def read_prior_card(name: str) -> dict[str, Any]:
+    """A bundled generative model, or the weights at a path, with the purifier that uses it, as JSON."""
     recipe, path = zoo.prior_recipe(name), zoo.weights_path(name)
-    return PriorCard(
-        name=recipe.name,
-        file=path,
-        bytes=path.stat().st_size,
-        kind=recipe.kind,
-        data=recipe.data,
-        parameters=sum(parameter.numel() for parameter in zoo.load_prior(name).parameters()),
-        purifier=purifier_of(recipe),
-        file_sha256=atomic.sha256(path),
-        recipe=recipe.text,
-    )
+    return {
+        "name": recipe.name,
+        "file": path,
+        "bytes": path.stat().st_size,
+        "kind": recipe.kind,
+        "data": recipe.data,
+        "parameters": sum(parameter.numel() for parameter in zoo.load_prior(name).parameters()),
+        "purifier": purifier_of(recipe),
+        "file_sha256": atomic.sha256(path),
+        "recipe": recipe.text,
+    }

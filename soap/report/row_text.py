@@ -37,22 +37,8 @@ class AttackLine:
 
 
 def under_attack(rows: Sequence[Row]) -> list[AttackLine]:
-    """One line an attack, in the order of the rows; each attack needs one bare and one purified row."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.attack.name, []).append(row)
-    lines = []
-    for attack, own in found.items():
-        bare, purified = ([row for row in own if row.defence.purifies != wanted] for wanted in (True, False))
-        if len(bare) != 1 or len(purified) != 1:
-            raise InputError(
-                f"attack {attack!r} has {len(bare)} bare and {len(purified)} purified rows; expected one of each. "
-                "Choose the rows of one model, data set and purifier."
-            )
-        lines.append(AttackLine(bare=bare[0], purified=purified[0]))
-    if not lines:
-        raise InputError("got no rows; expected those of at least one attack. Run an evaluation first.")
-    return lines
+    """One line an attack. rows: of one purifier, as `evaluate_transfer` returns them: bare, purified, bare, ..."""
+    return [AttackLine(bare=bare, purified=purified) for bare, purified in zip(rows[::2], rows[1::2], strict=True)]
 
 
 def percent(row: Row) -> str:

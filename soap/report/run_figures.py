@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import ProtocolResult
 from soap.evaluation.summary_builder import BrokenImage
 from soap.report.drawing import LIGHT, PAGE_FONT_SIZE, page_axes
-from soap.report.run_words import protocol_lines
+from soap.report.run_text import protocol_lines
 from soap.results import wilson
 
 BAR_HEIGHT = 0.36
@@ -73,71 +74,64 @@ MAX_DRAWN_RATIO = 2.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class RadiusCurveData:
-    """Accuracy under the strongest attack at every radius, on `images` that are correctly classified when clean."""
+class CaptionedFigure:
+    """A figure, its alternative text, and its caption."""
 
-    eps: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    images: int
-    threat: float
-
-    @property
-    def words(self) -> str:
-        """The curve as text."""
-        return "Accuracy by radius: " + "; ".join(
-            f"{eps:.3g}: {100 * share:.1f} %" for eps, share in zip(self.eps, self.accuracy, strict=True)
-        )
-
-    @property
-    def caption(self) -> str:
-        """Caption of the figure."""
-        text = (
-            f"The strongest attack at other radii, on {self.images} images that are correctly classified when clean; "
-            "the run's radius is dotted. A sound attack breaks more images at a larger radius."
-        )
-        far = [
-            (eps, share)
-            for eps, share in zip(self.eps, self.accuracy, strict=True)
-            if eps > MAX_DRAWN_RATIO * self.threat
-        ]
-        return text + "".join(f" At radius {eps:.3g}: {100 * share:.1f} %." for eps, share in far)
+    figure: Figure
+    alt: str
+    caption: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossByStep:
-    """Mean loss, and share of images not broken yet, after every step of the strongest attack."""
-
-    attack: str
-    loss: tuple[float, ...]
-    standing: tuple[float, ...]
-
-    @property
-    def words(self) -> str:
-        """The curve as text."""
-        return (
-            f"Mean loss from {self.loss[0]:.3g} to {self.loss[-1]:.3g} and images not broken from "
-            f"{100 * self.standing[0]:.1f} % to {100 * self.standing[-1]:.1f} % in {len(self.loss) - 1} steps."
-        )
-
-    @property
-    def caption(self) -> str:
-        """Caption of the figure."""
-        return f"Step by step: {self.attack}. Where the curves still move at the end, more steps would break more."
-
-
-def accuracy_by_radius(folder: RunFolder) -> RadiusCurveData | None:
-    """The curve of the run's measurement `radii`; None if it was not measured or failed."""
-    found = _record(folder, radii.MEASUREMENT, ("eps", "accuracy"))
-    if found is None:
+def radii_figure(folder: RunFolder) -> CaptionedFigure | None:
+    """Accuracy against the radius of the strongest attack, 95 % intervals; None if it was not measured or failed."""
+    curve = _record(folder, radii.MEASUREMENT, ("eps", "accuracy"))
+    if curve is None:
         return None
+    figure, axes = page_axes(5, 3.4, "radius of the attack", "correctly classified, %")
     threat = float(folder.plan()["threat"]["eps"])
-    return RadiusCurveData(eps=found.eps, accuracy=found.accuracy, images=found.images, threat=threat)
+    points = [*zip(curve.eps, curve.accuracy, strict=True)]
+    near = [(eps, share) for eps, share in points if eps <= MAX_DRAWN_RATIO * threat]
+    places, shares = zip(*near, strict=True)
+    low, high = zip(*(wilson(round(share * curve.images), curve.images) for share in shares), strict=True)
+    lower, upper, percent = (100 * np.array(values) for values in (low, high, shares))
+    axes.fill_between(places, lower, upper, color=LIGHT.purified, alpha=0.25, linewidth=0)
+    axes.plot(places, percent, color=LIGHT.purified, marker="o", linewidth=2)
+    axes.axvline(threat, color=LIGHT.ink, linestyle=(0, (2, 2)), linewidth=1.2)
+    axes.set_ylim(0, 102)
+    axes.set_xlim(left=0)
+    caption = (
+        f"The strongest attack at other radii, on {curve.images} images that are correctly classified when clean; "
+        "the run's radius is dotted. A sound attack breaks more images at a larger radius."
+    )
+    caption += "".join(f" At radius {eps:.3g}: {100 * share:.1f} %." for eps, share in points[len(near) :])
+    alt = "Accuracy by radius: " + "; ".join(f"{eps:.3g}: {100 * share:.1f} %" for eps, share in points)
+    return CaptionedFigure(figure=figure, alt=alt, caption=caption)
 
 
-def loss_by_step(folder: RunFolder) -> LossByStep | None:
-    """The curve of the run's measurement `loss-curve`; None if it was not measured or failed."""
-    found = _record(folder, best_iterate.LOSS_CURVE, ("loss", "standing"))
-    return None if found is None else LossByStep(attack=found.attack, loss=found.loss, standing=found.standing)
+def losses_figure(folder: RunFolder) -> CaptionedFigure | None:
+    """Mean loss and images not broken by step, each with its own scale; None if it was not measured or failed."""
+    curve = _record(folder, best_iterate.LOSS_CURVE, ("loss", "standing"))
+    if curve is None:
+        return None
+    figure, axes = page_axes(5, 3.4, "step of the attack", "mean loss")
+    last, standing = len(curve.loss) - 1, [100 * share for share in curve.standing]
+    axes.plot(range(last + 1), curve.loss, color=LIGHT.adversarial, linewidth=2)
+    axes.set_xlim(0, max(1, last))
+    axes.yaxis.label.set_color(LIGHT.adversarial)
+    other = axes.twinx()
+    other.plot(range(last + 1), standing, color=LIGHT.purified, linewidth=2, linestyle="--")
+    other.set_ylim(0, 102)
+    other.set_ylabel("images not broken, % (dashed)", fontsize=PAGE_FONT_SIZE, color=LIGHT.purified)
+    other.tick_params(labelsize=PAGE_FONT_SIZE, colors=LIGHT.ink)
+    for name, spine in other.spines.items():
+        spine.set_visible(name == "right")
+        spine.set_color(LIGHT.ink)
+    alt = (
+        f"Mean loss from {curve.loss[0]:.3g} to {curve.loss[-1]:.3g} and images not broken from "
+        f"{standing[0]:.1f} % to {standing[-1]:.1f} % in {last} steps."
+    )
+    caption = f"Step by step: {curve.attack}. Where the curves still move at the end, more steps would break more."
+    return CaptionedFigure(figure=figure, alt=alt, caption=caption)
 
 
 def _record(folder: RunFolder, measurement: Measurement[Record], curves: tuple[str, str]) -> Record | None:
@@ -156,74 +150,28 @@ def _record(folder: RunFolder, measurement: Measurement[Record], curves: tuple[s
     return record
 
 
-def draw_radii(curve: RadiusCurveData) -> Figure:
-    """Accuracy against the radius, with 95 % intervals."""
-    figure, axes = page_axes(5, 3.4, "radius of the attack", "correctly classified, %")
-    points = [pair for pair in zip(curve.eps, curve.accuracy, strict=True) if pair[0] <= MAX_DRAWN_RATIO * curve.threat]
-    places, shares = [eps for eps, _ in points], [100 * share for _, share in points]
-    bounds = [[100 * bound for bound in wilson(round(share * curve.images), curve.images)] for _, share in points]
-    axes.fill_between(
-        places, [low for low, _ in bounds], [high for _, high in bounds], color=LIGHT.purified, alpha=0.25, linewidth=0
-    )
-    axes.plot(places, shares, color=LIGHT.purified, marker="o", linewidth=2)
-    axes.axvline(curve.threat, color=LIGHT.ink, linestyle=(0, (2, 2)), linewidth=1.2)
-    axes.set_ylim(0, 102)
-    axes.set_xlim(left=0)
-    return figure
+def gallery(found: Sequence[BrokenImage], classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each input that is an image, [1 or 3, height, width]: the src of its pictures, its labels, and its attempt.
+
+    largest: the largest change of a value.
+    """
+    return [_gallery_entry(one, classes) for one in found if one.clean.ndim == 3 and one.clean.shape[0] in (1, 3)]
 
 
-def draw_losses(curve: LossByStep) -> Figure:
-    """Mean loss and images not broken against the step, each with its own scale."""
-    figure, axes = page_axes(5, 3.4, "step of the attack", "mean loss")
-    steps = range(len(curve.loss))
-    axes.plot(steps, curve.loss, color=LIGHT.adversarial, linewidth=2)
-    axes.set_xlim(0, max(1, len(curve.loss) - 1))
-    axes.yaxis.label.set_color(LIGHT.adversarial)
-    other = axes.twinx()
-    other.plot(steps, [100 * share for share in curve.standing], color=LIGHT.purified, linewidth=2, linestyle="--")
-    other.set_ylim(0, 102)
-    other.set_ylabel("images not broken, % (dashed)", fontsize=PAGE_FONT_SIZE, color=LIGHT.purified)
-    other.tick_params(labelsize=PAGE_FONT_SIZE, colors=LIGHT.ink)
-    for name, spine in other.spines.items():
-        spine.set_visible(name == "right")
-        spine.set_color(LIGHT.ink)
-    return figure
-
-
-@dataclass(frozen=True, kw_only=True)
-class GalleryImage:
-    """A broken image: src of its three pictures, labels, attempt, and the largest change of a value."""
-
-    clean: str
-    attacked: str
-    difference: str
-    row: int
-    truth: str
-    predicted: str
-    bare: str
-    attempt: str
-    largest: float
-
-
-def gallery(found: Sequence[BrokenImage], classes: Sequence[str]) -> list[GalleryImage]:
-    """Gallery entries of all inputs that are images: [1 or 3, height, width]."""
-    return [_gallery_image(one, classes) for one in found if one.clean.ndim == 3 and one.clean.shape[0] in (1, 3)]
-
-
-def _gallery_image(one: BrokenImage, classes: Sequence[str]) -> GalleryImage:
+def _gallery_entry(one: BrokenImage, classes: Sequence[str]) -> dict[str, Any]:
     delta = one.attacked - one.clean
     largest = float(np.abs(delta).max())
-    return GalleryImage(
-        clean=_png(one.clean),
-        attacked=_png(one.attacked),
-        difference=_png(0.5 + delta / (2 * max(largest, 1e-12))),  # grey is no change
-        row=one.row,
-        truth=_class_name(one.y, classes),
-        predicted=_class_name(one.defended, classes),
-        bare=_class_name(one.bare, classes),
-        attempt=one.attempt,
-        largest=largest,
-    )
+    return {
+        "clean": _png(one.clean),
+        "attacked": _png(one.attacked),
+        "difference": _png(0.5 + delta / (2 * max(largest, 1e-12))),  # grey is no change
+        "row": one.row,
+        "truth": _class_name(one.y, classes),
+        "predicted": _class_name(one.defended, classes),
+        "bare": _class_name(one.bare, classes),
+        "attempt": one.attempt,
+        "largest": largest,
+    }
 
 
 def _class_name(label: int, classes: Sequence[str]) -> str:

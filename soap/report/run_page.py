@@ -8,8 +8,8 @@ from soap.evaluation.verdict import INVALID, PASSED, WARNED, headline
 from soap.report.drawing import DARK, LIGHT
 from soap.report.html import environment, picture
 from soap.report.row_text import defence_text, step_text, training_text
-from soap.report.run_figures import accuracy_by_radius, draw_bars, draw_losses, draw_radii, gallery, loss_by_step
-from soap.report.run_words import alone, protocol_lines, right, subject, threat_words, words_beside
+from soap.report.run_figures import draw_bars, gallery, losses_figure, radii_figure
+from soap.report.run_text import accuracy_text, bare_accuracy_text, protocol_lines, run_notes, subject, threat_text
 from soap.results import defence_from_json, provenance_from_json
 from soap.specs import AttackStep
 
@@ -29,12 +29,10 @@ def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
     """The page as text. data: the images of the run. command: how it was made; may be empty."""
     summary, plan = report.summary, report.summary.plan
     verdict = report.verdict
-    radii, losses = accuracy_by_radius(report.folder), loss_by_step(report.folder)
-    if verdict.note:
-        radii = losses = None  # both have the accuracy under an attack
+    drawn = [] if verdict.note else [radii_figure(report.folder), losses_figure(report.folder)]
     shown = gallery(broken_images(report.folder, summary, data, MAX_GALLERY_IMAGES), plan["classes"])
     lines = protocol_lines(report)
-    bars_text = ", ".join(f"{line.protocol} {right(line)}" for line in lines if verdict.shows(line.protocol))
+    bars_text = ", ".join(f"{line.protocol} {accuracy_text(line)}" for line in lines if verdict.shows(line.protocol))
     return (
         environment()
         .get_template("run.html")
@@ -44,18 +42,16 @@ def render_run(report: SuiteReport, data: Dataset, *, command: str) -> str:
             headline=headline(summary, verdict),
             verdict=verdict,
             meaning=MEANING[verdict.name],
-            about=" ".join([threat_words(summary), *words_beside(report)]),
+            about=" ".join([threat_text(summary), *run_notes(report)]),
             summary=summary,
             lines=lines,
-            right=lambda line: right(line, verdict),
-            alone=lambda line: alone(line, verdict),
+            accuracy_text=lambda line: accuracy_text(line, verdict),
+            bare_accuracy_text=lambda line: bare_accuracy_text(line, verdict),
             findings=report.findings,
             signs=SIGNS,
             counts={state: sum(one.state == state for one in report.findings) for state in SIGNS},
             bars=picture(draw_bars(report), f"Correctly classified images in per cent: {bars_text}."),
-            radii=radii and picture(draw_radii(radii), radii.words),
-            losses=losses and picture(draw_losses(losses), losses.words),
-            curves=(radii, losses),
+            curves=[(picture(one.figure, one.alt), one.caption) for one in drawn if one is not None],
             gallery=shown,
             broken=int((summary.clean.defended & ~summary.worst.defended).sum()),
             provenance=provenance_from_json(plan["provenance"]),

@@ -1,6 +1,6 @@
 """`soap detect`: one table, JSON, and rows that the page renders."""
 
-from render_pages import detection_table
+from page_measurements import detection_table
 
 from soap.results import Store
 

@@ -1,10 +1,9 @@
-"""`soap evaluate --suite`, `soap report`, `soap verify` and `soap demo --adaptive`, end to end on a few digits."""
+"""`soap evaluate --suite`, `soap report` and `soap verify`, end to end on a few digits."""
 
 import json
 import shutil
 import signal
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import soap
 from soap import recipes
 from soap._files import checksums, tensor_files
 from soap.attacks import APGD
-from soap.cli import demo, main
+from soap.cli import main
 from soap.evaluation.verdict import INVALID, PASSED, WARNED
 from soap.results import Store, from_json
 
@@ -371,19 +370,6 @@ def test_moved_data_must_be_the_same(run, copied, archive):
     done = run("report", "run", "--data", archive)
     assert done.code == 2
     assert "cannot take 12" in done.err
-
-
-def test_the_demo_shows_adaptive_and_transfer_results(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "evaluate", partial(demo.evaluate, steps=2, queries=5))
-    done = run("demo", "--adaptive", "--limit", "10", "--out", "page.html", "--json")
-    assert done.code == 0
-    found = done.json["adaptive"]
-    assert found["model"] == "mnist-fcn-dr"
-    assert found["headline"]["n"] == 10
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "An attacker who knows the purifier" in page
-    assert found["verdict"]["name"] in page
-    assert "--adaptive" in page
 
 
 def test_a_run_states_the_checksum_of_the_model_card(run, copied):

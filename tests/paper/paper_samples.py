@@ -8,8 +8,8 @@ from report_samples import PROVENANCE
 from soap.paper import figure_records
 from soap.paper.figure_data import FigureData
 from soap.paper.figure_records import Examples, RadiusCurve, record_path
-from soap.paper.gradient_variants import VARIANTS
 from soap.paper.sweeps import BETAS, CROSS_ENTROPY, GAMMAS, GRADIENT_ATTACKS, STEPS
+from soap.paper.sweeps import GRADIENT_VARIANTS as VARIANTS
 from soap.purifiers.soap import soap_spec
 from soap.results import Row
 from soap.specs import BARE, AttackSpec, AttackStep, DefenceSpec

@@ -4,10 +4,11 @@ import json
 import re
 from dataclasses import replace
 
+from page_suite_runs import ABSENT, committed_runs, results_section
+from render_pages import RESULTS
+
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.verdict import INVALID, PASSED, WARNED, RobustnessVerdict
-from soap.paper.pages.suite_runs import ABSENT, committed_runs, results_section
-from soap.paper.render import RESULTS
 from soap.results import Store
 
 RUNS = RESULTS / "adaptive"

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-import torch
 from tiny import noise_images, state_of, tiny_model
 
 import soap
@@ -123,17 +122,3 @@ def test_the_papers_substitutes():
         assert (settings.seeds, settings.rounds, settings.augment_step, settings.epochs) == (150, 6, 0.1, 10)
         assert settings.attack == FGSM(eps=0.3)
     assert PROTOCOL == "black-box"
-
-
-def test_bad_input_is_refused():
-    model, data = tiny_model(), images()
-    with pytest.raises(soap.InputError, match="got no substitute"):
-        evaluate_black_box(model, data, {}, [])
-    with pytest.raises(soap.InputError, match="got 41 images; expected more than 150"):
-        evaluate_black_box(model, data, SUBSTITUTES, [])
-    with pytest.raises(soap.InputError, match="built by a function"):
-        evaluate_black_box(model, data, {"own": Substitute(network=lambda: None, **TRIAL)}, [])
-    with pytest.raises(soap.InputError, match="batch_size is 0"):
-        evaluate_black_box(model, data, FCN, [], batch_size=0)
-    with pytest.raises(soap.InputError, match="divide by 255"):
-        evaluate_black_box(model, dataclasses.replace(data, x=torch.full_like(data.x, 255.0)), FCN, [])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_results import results_markdown
 from paper_rows import row_for
 
 from soap.paper import comparison
@@ -19,7 +20,6 @@ from soap.paper.comparison import (
     number_text,
     points,
 )
-from soap.paper.pages.results import results_markdown
 from soap.paper.tables import TABLES
 from soap.results import wilson
 
@@ -194,12 +194,12 @@ def entries(*rows):
 
 def test_markdown_shows_each_cell_once():
     rows = column(no_def=10, fgsm_at=300, pgd_at=6200, defense_gan=8500, dr_0=70, dr_min_aux=5000, dr_oracle=9900)
-    page = results_markdown(entries(*rows), [], command="the command")
+    page = results_markdown(entries(*rows), [])
     assert "| PGD AT | – / 76.82 | – / 60.70 | **62.00** / 57.07 (+4.93)<sup>1</sup> |" in page  # noqa: RUF001
     assert "| ε = min-aux | – / **97.56** | – / 66.85 | 50.00 / **61.88** (−11.88)<sup>1</sup> |" in page  # noqa: RUF001
     assert "| ε = oracle\\* |" in page
     assert "<sup>1</sup> PGD AT, FCN, PGD +4.93; SOAP-DR ε = min-aux, FCN, PGD −11.88: " in page  # noqa: RUF001
-    assert "`the command`" in page
+    assert "`make render`" in page
     assert "| Table 1: MNIST under white-box attacks | 7 of 80 |" in page
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert all(line.count("|") >= 3 for line in lines)

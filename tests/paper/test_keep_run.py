@@ -4,12 +4,12 @@ from pathlib import Path
 
 import keep_run as tool
 import pytest
+from page_suite_runs import origin
 from report_samples import sample_row
 from run_samples import sample_images, sample_run
 
 from soap.errors import FileError
 from soap.evaluation.run_folder import RunFolder
-from soap.paper.pages.suite_runs import origin
 
 
 def run_of(purifier: str, path: Path) -> Path:

@@ -3,15 +3,15 @@
 import dataclasses
 import re
 
+import page_label_consistency as tool
 import pytest
 from paper_samples import row
+from render_pages import DOCS
 from report_samples import PROVENANCE
 
 from soap.auxiliary.consistency import GRADIENTS
-from soap.paper.gradient_variants import VARIANTS
-from soap.paper.pages import label_consistency as tool
-from soap.paper.render import DOCS
 from soap.paper.sweeps import GRADIENT_ATTACKS as ATTACKS
+from soap.paper.sweeps import GRADIENT_VARIANTS as VARIANTS
 from soap.paper.tables import TABLES
 from soap.purifiers.soap import soap_spec
 from soap.report import UPPER_BOUND

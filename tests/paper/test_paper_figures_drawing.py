@@ -1,12 +1,10 @@
 """The paper's figures show what their material says, say what is missing, and keep their letters apart and inside."""
 
-import dataclasses
 import io
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from matplotlib.container import BarContainer
 from matplotlib.text import Text
 from paper_samples import (
     TASKS,
@@ -18,15 +16,14 @@ from paper_samples import (
 from PIL import Image
 
 from soap.errors import FileError, InputError
-from soap.paper.bar_charts import GRADIENT_LABELS
-from soap.paper.figure_data import FigureData, name_of
+from soap.paper.figure_data import FIGURES, FigureData, name_of
 from soap.paper.figure_records import record_path
 from soap.paper.figures import DRAWINGS, draw
-from soap.paper.gradient_variants import VARIANTS
+from soap.paper.markdown import sweep_markdown
 from soap.paper.sweeps import BETAS
+from soap.paper.sweeps import GRADIENT_VARIANTS as VARIANTS
 
-ABLATIONS = ("steps", "rotation", "radius", "leaking", "gradients")
-NAMES = [*(f"figure-{k}" for k in (2, 3, 4, 5, 7, 8, 9, 10)), *(f"ablation-{k}" for k in ABLATIONS)]
+NAMES = [f"figure-{k}" for k in (2, 3, 4, 5, 7, 8, 9, 10)]
 
 ONE_OF_EACH = [name for name in NAMES if name not in ("figure-8", "figure-9")]
 """Figures 8 to 10 differ in their models alone, and are slow to draw; 10 has the longest words."""
@@ -158,71 +155,37 @@ def test_colour_examples_have_the_names_of_classes(full):
     assert np.array_equal(axes[10].images[0].get_array(), shown.images[3, 0])
 
 
-def test_cells_are_accuracies_and_the_stairs_part_those_that_cannot_reach(full):
-    axes = DRAWINGS["ablation-steps"](full).axes[1]
-    table = axes.images[0].get_array()
-    assert table.shape == (5, 5)
-    for k in range(5):
-        for j in range(5):
-            assert table[k, j] == pytest.approx(100 - 9 * abs(k - 2) - 12 * abs(j - 2))
-    assert {text.get_text() for text in axes.texts} == {f"{value:.1f}" for value in table.flatten()}
-    # gamma is 1, 2, 4, 8, 16 of 255 and the attack's radius 8: reached from T = 10, 5, 2, 1, 1 on.
-    upright = {(line.get_xdata()[0], min(line.get_ydata())) for line in axes.lines if len({*line.get_xdata()}) == 1}
-    assert upright == {(2.5, -0.5), (1.5, 0.5), (0.5, 1.5)}
+def cells(name, data):
+    lines = sweep_markdown(FIGURES[f"ablation-{name}"], data).splitlines()
+    return [line.strip("| ").split(" | ") for line in [lines[0], *lines[2:]]]
 
 
-def test_one_radius_for_all_is_drawn_beside_the_chosen(full):
-    axes = DRAWINGS["ablation-radius"](full).axes[0]
-    line = axes.containers[0][0]
-    assert np.allclose(line.get_xdata(), [0.05 * k for k in range(11)])
-    assert np.allclose(line.get_ydata(), [6 * min(k, 7) for k in range(11)])
-    told = {text.get_text() for text in axes.get_legend().get_texts()}
-    assert told == {"the same radius for all", "chosen for each, 100.0 %", "attack's radius, 0.3"}
+def test_ablations_are_tables(full, nothing):
+    assert all(len(cells(name, nothing)) == 1 for name in ("steps", "radius", "rotation", "leaking", "gradients"))
+    head, first, *others = cells("leaking", full)
+    assert head == ["model", "purified by", "images", "no attack, %", "FGSM, %"]
+    assert (first[0], first[2], first[3].split()[0], len(others)) == ("mnist-fcn-fgsm-at", "1,000", "80.0", 3)
+    _, squared, entropy = cells("rotation", full)
+    assert (squared[1], entropy[1]) == ("squared error", "cross entropy")
+    assert entropy[-1].startswith("31.0 [")
+    assert entropy[-1].endswith("; mean radius 5.0/255")
+    assert [line[1] for line in cells("gradients", full)[1:]] == list(VARIANTS)
 
 
-def test_label_leaking_shows_pairs(full):
-    (axes,) = DRAWINGS["ablation-leaking"](full).axes
-    widths = [bar.get_width() for bar in axes.patches]
-    assert widths == pytest.approx([80, 70, 78, 76, 76, 82, 74, 88])
-    assert len({bar.get_hatch() for bar in axes.patches}) == 2
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["clean images", "under FGSM"]
+def test_step_sizes_are_lines_and_numbers_of_steps_columns(full):
+    head, *lines = cells("steps", full)
+    assert head[3:] == [f"T = {steps}, %" for steps in (1, 2, 5, 10, 20)]
+    colour = [line for line in lines if line[0] == "cifar10-resnet18-rp"]
+    assert [line[1] for line in colour] == [f"gamma = {gamma}/255" for gamma in (1, 2, 4, 8, 16)]
+    for k, line in enumerate(colour):
+        wanted = [100 - 9 * abs(k - 2) - 12 * abs(j - 2) for j in range(5)]
+        assert [float(cell.split()[0]) for cell in line[3:]] == wanted
 
 
-def test_a_missing_bar_says_so_beside_the_one_that_is_there(full):
-    rows = [row for row in sample_rows() if (row.model, row.attack.name) != ("mnist-fcn-fgsm-at", "fgsm")]
-    (axes,) = DRAWINGS["ablation-leaking"](dataclasses.replace(full, rows=rows)).axes
-    assert len(axes.patches) == 7
-    assert "no rows of mnist-fcn-fgsm-at clean and under FGSM yet" in [text.get_text() for text in axes.texts]
-
-
-def test_either_loss_with_its_radius(full):
-    accuracy, radius = DRAWINGS["ablation-rotation"](full).axes
-    assert [bar.get_width() for bar in accuracy.patches] == pytest.approx([72, 73, 100, 31])
-    assert [bar.get_width() for bar in radius.patches] == pytest.approx([9, 4, 10, 5])
-
-
-def test_three_bars_a_gradient_and_ours_on_a_band(full):
-    (axes,) = DRAWINGS["ablation-gradients"](full).axes
-    drawn = [[bar.get_width() for bar in group] for group in axes.containers if isinstance(group, BarContainer)]
-    assert drawn == [[pytest.approx(100 - 13 * k - 8 * j)] for k in range(7) for j in range(3)]
-    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches if bar.get_hatch()}) == 1
-    bold = [label.get_text() for label in axes.get_yticklabels() if label.get_fontweight() == "bold"]
-    assert [text.split()[0] for text in bold] == ['"stop"']
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["clean images", "under FGSM", "under PGD"]
-    assert tuple(GRADIENT_LABELS) == VARIANTS
-
-
-def gradient(row) -> str:
-    return row.defence.settings.get("task", {}).get("gradient", "")
-
-
-def test_gradients_that_are_not_measured_say_so(full):
-    rows = [row for row in sample_rows() if not gradient(row).startswith("exact")]
-    rows = [row for row in rows if (row.attack.name, gradient(row)) != ("fgsm", "stop")]
-    (axes,) = DRAWINGS["ablation-gradients"](dataclasses.replace(full, rows=rows)).axes
-    absent = [text.get_position()[1] for text in axes.texts if text.get_text() == "not measured yet"]
-    assert absent == [1, 2, 3, 5]
-    assert len([group for group in axes.containers if isinstance(group, BarContainer)]) == 21 - 3 * 3 - 1
+def test_radii_rise_and_the_chosen_one_is_last(full):
+    digits = [line for line in cells("radius", full) if line[0] == "mnist-fcn-dr"]
+    assert [line[1] for line in digits] == [*(f"eps = {0.05 * k:.3g}" for k in range(11)), "min-aux"]
+    assert [float(line[3].split()[0]) for line in digits] == [*(6 * min(k, 7) for k in range(11)), 100]
 
 
 def test_names_of_models():

@@ -8,8 +8,8 @@ from matplotlib.container import BarContainer
 from paper_samples import sample_timings, timing
 
 from soap.bench import read
-from soap.paper.bar_charts import draw_training_time
 from soap.paper.figure_data import NETWORKS, FigureData, comparable, seconds
+from soap.paper.training_time import draw_training_time
 
 RESULTS = Path(__file__).parents[2] / "results"
 

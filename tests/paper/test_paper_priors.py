@@ -54,8 +54,6 @@ def test_the_prior_is_trained_once_whatever_trainings_stand_behind_it():
         EvaluationJob(recipe="tiny-no-def", seed=1, **attack),
     ]
     assert jobs[2].title == "tiny-no-def: fgsm on 30 images, bare, tiny-prior"
-    assert jobs[2].work > EvaluationJob(recipe="tiny-no-def", seed=0, attack="fgsm", n=30).work
-    assert jobs[1].work > 0
     assert plan_jobs([BEHIND], [row_for(BEHIND)], weights=nowhere) == []
     other = replace(DEFENCE, settings={**DEFENCE.settings, "steps": 4})
     assert len(plan_jobs([BEHIND], [row_for(BEHIND, defence=other)], weights=nowhere)) == 3

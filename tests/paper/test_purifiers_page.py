@@ -5,9 +5,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import page_purifiers as tool
 import pytest
 import torch
 from paper_rows import row_for
+from render_pages import DOCS, RESULTS
 
 import soap
 from soap import zoo
@@ -15,8 +17,6 @@ from soap._files import tensor_files
 from soap.attacks import PGD
 from soap.evaluation import fingerprint
 from soap.evaluation.verdict import INVALID
-from soap.paper.pages import purifiers as tool
-from soap.paper.render import DOCS, RESULTS
 from soap.paper.rows import committed_rows
 from soap.paper.tables import CellQuery
 from soap.recipes import generative

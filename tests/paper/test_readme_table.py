@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from page_suite_runs import ABSENT, bundled_rows, committed_runs, evaluated_models_table
+from render_pages import RESULTS
+
 from soap.evaluation.verdict import INVALID, RobustnessVerdict
-from soap.paper.pages.suite_runs import ABSENT, bundled_rows, committed_runs, evaluated_models_table
-from soap.paper.render import RESULTS
 
 RUNS, ROWS = committed_runs(RESULTS / "adaptive"), bundled_rows()
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from soap import SOAP, InputError
 from soap.attacks import FGSM, PGD, AuxiliaryAwarePGD
 from soap.auxiliary import all_turns
+from soap.auxiliary.consistency import GRADIENTS
 from soap.data import Dataset
 from soap.evaluation import PAPER, Clean, evaluate_transfer
 from soap.paper import sweeps
@@ -133,6 +134,39 @@ def test_rotation_is_purified_by_either_loss():
     assert found["pgd", "squared error"].measures["mean_loss_before"] == pytest.approx(own, rel=1e-5)
     for row in found.values():
         assert row.measures["mean_loss_after"] < row.measures["mean_loss_before"]
+
+
+def test_gradients_have_the_rows_of_soap_with_that_gradient():
+    model, data = tiny_model("consistency"), images()
+    before = state_of(model)
+    rows = measured("gradients", model, data)
+    assert state_of(model) == before
+    assert model.auxiliary.gradient == "paper"
+    found = SWEEPS["gradients"].find(rows, model.name)
+    assert len(found) == SWEEPS["gradients"].size == 9
+    for name in GRADIENTS:
+        usual = tiny_model("consistency")
+        usual.auxiliary.gradient = name
+        for row in evaluate_transfer(usual, data, ATTACKS, [SOAP(usual)])[1::2]:
+            ours = found[row.attack.name, name]
+            assert (ours.key, ours.correct) == (row.key, row.correct)
+
+
+def test_other_purifiers_are_not_taken_for_gradients():
+    model, data = tiny_model("consistency"), images(3)
+    rows = measured("gradients", model, data)
+    others = evaluate_transfer(model, data, ATTACKS, [SOAP(model, eps="oracle"), SOAP(model, eps=0.1)])
+    defence = rows[1].defence
+    changes = (
+        {"protocol": "auxiliary-aware"},
+        {"attack": dataclasses.replace(rows[1].attack, name="df")},
+        {"model": "other"},
+        {"defence": dataclasses.replace(defence, settings={**defence.settings, "precision": "bf16"})},
+        {"defence": dataclasses.replace(defence, settings={**defence.settings, "task": {"gradient": "other"}})},
+    )
+    others += [dataclasses.replace(rows[1], **change) for change in changes]
+    assert SWEEPS["gradients"].find(others, model.name) == {}
+    assert SWEEPS["gradients"].find([*others, *rows], model.name) == SWEEPS["gradients"].find(rows, model.name)
 
 
 def test_label_leaking_has_the_tables_own_rows():

@@ -1,5 +1,7 @@
 """The paper's claims on the pages: those that did not hold first, each with its rule and both verdicts."""
 
+from page_results import results_markdown
+
 from soap.paper.claims import Claim, ClaimPart, ClaimVerdict
 from soap.paper.comparison import SIGNS
 from soap.paper.judging import (
@@ -11,7 +13,6 @@ from soap.paper.judging import (
     grouped_by_verdict,
     signs_text,
 )
-from soap.paper.pages.results import results_markdown
 from soap.paper.tables import TABLES
 
 
@@ -53,7 +54,7 @@ def test_words():
 
 
 def test_markdown_lists_what_did_not_hold_first():
-    page = results_markdown(TEXT_TABLES, JUDGED, command="c")
+    page = results_markdown(TEXT_TABLES, JUDGED)
     places = [page.index(text) for text in (f"## {TITLE}", "### ✗ Did not hold: 1", "### ✓ Held: 1", "### ○ Not dec")]
     assert places == sorted(places)
     assert places[-1] < page.index("## The tables, and what is missing")
@@ -64,4 +65,4 @@ def test_markdown_lists_what_did_not_hold_first():
     )
     assert line in page
     assert f"† {SIGNS['†']}." in page
-    assert "### ✓" not in results_markdown(TEXT_TABLES, JUDGED[1:], command="c")
+    assert "### ✓" not in results_markdown(TEXT_TABLES, JUDGED[1:])

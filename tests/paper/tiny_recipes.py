@@ -100,7 +100,7 @@ def row_for(cell: CellQuery, **changed) -> Row:
 def go(folder, wanted, *, rows=(), results=None, **options):
     """Fill the cells on the CPU; rows and weights go to `folder`."""
     plan = {name: options.pop(name) for name in ("epochs", "seeds", "limit") if name in options}
-    watch = {name: options.pop(name) for name in ("watch",) if name in options}
+    watch = {name: options.pop(name) for name in ("show", "announce") if name in options}
     store = CombinedStore(results or folder / "rows.jsonl", list(rows))
     given = {"runs": folder / "runs", "figures": folder, "device": torch.device("cpu"), "batch_size": 10, **options}
     runner = JobRunner(store=store, **given)

@@ -18,9 +18,9 @@ from soap.evaluation.checks import FAIL
 from soap.evaluation.summary_builder import broken_images
 from soap.evaluation.verdict import INVALID, RobustnessVerdict
 from soap.report.html import picture
-from soap.report.run_figures import accuracy_by_radius, draw_bars, draw_losses, draw_radii, gallery, loss_by_step
+from soap.report.run_figures import draw_bars, gallery, losses_figure, radii_figure
 from soap.report.run_page import MEANING, render_run
-from soap.report.run_words import alone, classifier_words, knowing_words, right, subject
+from soap.report.run_text import accuracy_text, bare_accuracy_text, classifier_note, subject
 from soap.results import wilson
 from soap.specs import DefenceSpec
 
@@ -75,9 +75,9 @@ def test_every_figure_of_the_table_is_the_summary_s(report, walk):
     lines = (report.summary.clean, *report.summary.protocols, report.summary.worst)
     assert [line.correct for line in lines] == [20, 12, 5, 5]
     for line in lines:
-        assert f"{line.protocol} {right(line)} {alone(line)} {line.seconds:.1f}" in walk.text
+        assert f"{line.protocol} {accuracy_text(line)} {bare_accuracy_text(line)} {line.seconds:.1f}" in walk.text
     assert "unrolled (not in this suite)" in walk.text
-    assert classifier_words(report.summary) in walk.text
+    assert classifier_note(report.summary) in walk.text
 
 
 def test_every_check_is_there_with_its_words(report, walk):
@@ -88,10 +88,9 @@ def test_every_check_is_there_with_its_words(report, walk):
 
 
 def test_the_pictures_are_those_of_the_run(report, walk):
-    radii, losses = accuracy_by_radius(report.folder), loss_by_step(report.folder)
-    figures = draw_bars(report), draw_radii(radii), draw_losses(losses)
+    figures = draw_bars(report), radii_figure(report.folder).figure, losses_figure(report.folder).figure
     drawn = [a["src"] for tag, a in walk.elements if tag == "img" and "svg" in a["src"]]
-    assert drawn == [picture(figure, "").src for figure in figures]
+    assert drawn == [picture(figure, "").split('"')[1] for figure in figures]
     spoken = " ".join(a["alt"] for tag, a in walk.elements if tag == "img")
     assert "0.05: 75.0 %" in spoken
     assert "Mean loss from 0.5 to 2 and images not broken from 100.0 % to 25.0 % in 2 steps" in spoken
@@ -122,7 +121,7 @@ def test_grey_images_and_others(data, tmp_path):
     grey = sample_images(channels=1)
     made = sample_run(tmp_path / "grey", grey)
     shown = gallery(broken_images(made.folder, made.summary, grey, 3), ("cat", "dog"))
-    assert decoded(shown[0].clean).shape == (6, 6)
+    assert decoded(shown[0]["clean"]).shape == (6, 6)
     odd = sample_images(channels=2)
     report = sample_run(tmp_path / "odd", odd)
     assert "they are not images" in render_run(report, odd, command="")
@@ -140,7 +139,7 @@ def test_nothing_broken_and_no_curves(data, tmp_path):
 def test_a_probe_that_could_not_be_made_draws_nothing(data, tmp_path):
     problem = {"problem": "no", "impossible": True}
     report = sample_run(tmp_path / "run", data, facts={"radii": problem, "loss-curve": problem})
-    assert (accuracy_by_radius(report.folder), loss_by_step(report.folder)) == (None, None)
+    assert (radii_figure(report.folder), losses_figure(report.folder)) == (None, None)
 
 
 def test_a_network_alone_has_no_classifier_beside_it(data, tmp_path):
@@ -160,9 +159,9 @@ def test_a_void_run_shows_no_accuracy_under_attack(report, data):
     assert "No accuracy is shown" in walk.text
     assert void.verdict.note in walk.text
     for line in (*report.summary.protocols, report.summary.worst):
-        assert right(line) not in page
+        assert accuracy_text(line) not in page
         assert f"{line.protocol} - - {line.seconds:.1f}" in walk.text
-    assert f"clean {right(report.summary.clean)}" in walk.text
+    assert f"clean {accuracy_text(report.summary.clean)}" in walk.text
     for finding in report.findings[:-1]:
         assert f"{finding.number}. {finding.name}: -" in walk.text
     assert f"{failed.number}. {failed.name}: 3 of 20" in walk.text
@@ -181,16 +180,6 @@ def test_a_void_run_does_not_show_that_nothing_was_broken(data, tmp_path):
     report = sample_run(tmp_path / "run", data, standing={"transfer": 20})
     void = replace(report, verdict=RobustnessVerdict(name=INVALID, reasons=("check 16",)))
     assert "No image is shown." in Walk(render_run(void, data, command="")).text
-
-
-def test_the_words_of_the_demo(report):
-    void = replace(report, verdict=RobustnessVerdict(name=INVALID, reasons=("check 16",)))
-    assert "not knowing it 60.0 %" in knowing_words(report)[1]
-    assert "knowing it 25.0 %" in knowing_words(report)[1].replace("not knowing it", "")
-    assert knowing_words(void) == [
-        "An attacker who knows the purifier (quick suite): no accuracy of 20 images: INVALID (check 16).",
-        "On the same 20 images: clean 100.0 % [83.9, 100.0].",
-    ]
 
 
 def test_the_title_names_what_was_attacked(report, data, tmp_path):

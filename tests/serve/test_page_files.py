@@ -11,6 +11,7 @@ from PIL import Image
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
+import page_suite_runs
 import render_pages
 
 from soap.recipes.trained_model import open_model
@@ -115,6 +116,6 @@ def test_gallery_entry_equals_the_result_of_the_service(entry):
 
 def test_worst_cases_equal_the_committed_runs():
     found = json.loads((STATIC / "adaptive.json").read_text(encoding="utf-8"))
-    assert found == render_pages.worst_cases()
+    assert found == json.loads(page_suite_runs.worst_cases_json(render_pages.runs()))
     assert found["mnist-fcn-dr"]["worst"] == 0
     assert "cifar10-resnet18-lc-stop" not in found

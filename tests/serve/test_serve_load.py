@@ -12,6 +12,7 @@ from small_service import png
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 import load_service as load
+import page_measurements
 import render_pages
 
 from soap.serve import Limits
@@ -43,25 +44,27 @@ def test_later_row_of_the_same_measurement_is_rendered(row, tmp_path):
     later["ways"]["batched"]["errors"] = 7
     other = {**row, "clients": 8}
     path.write_text("".join(json.dumps(each) + "\n" for each in (row, later, other)))
-    rows = render_pages.service_rows(path)
+    rows = page_measurements.service_rows(path)
     assert rows == [later, other]
-    lines = [line for line in render_pages.service_table(rows).splitlines() if line.startswith("| granian |")]
+    lines = [line for line in page_measurements.service_table(rows).splitlines() if line.startswith("| granian |")]
     assert len(lines) == 4
     assert (
         lines[0] == "| granian | `mnist-cnn-dr` | purify | 32 | 60 | up to 32 | 1,000 | 7 | 123 | 12 | 46 | **3.0 x** |"
     )
     assert "| one at a time | 1,000 | 0 | 41 |" in lines[1]
-    assert render_pages.service_table([]) == render_pages.NO_SERVICE
-    assert render_pages.service_rows(tmp_path / "none.jsonl") == []
+    assert page_measurements.service_table([]) == page_measurements.NO_SERVICE
+    assert page_measurements.service_rows(tmp_path / "none.jsonl") == []
 
 
 def test_rows_of_the_earlier_server_are_marked(row):
-    assert render_pages.EARLIER_NOTE not in render_pages.service_table([row])
+    assert page_measurements.EARLIER_NOTE not in page_measurements.service_table([row])
     older = {key: value for key, value in row.items() if key != "server"}
-    text = render_pages.service_table([older])
-    assert text.startswith(render_pages.EARLIER_NOTE)
+    text = page_measurements.service_table([older])
+    assert text.startswith(page_measurements.EARLIER_NOTE)
     assert "| uvicorn | `mnist-cnn-dr` | purify |" in text
-    assert render_pages.EARLIER_NOTE in render_pages.rendered("service.md")  # its 32 clients were not measured again
+    assert page_measurements.EARLIER_NOTE in render_pages.rendered(
+        render_pages.DOCS / "service.md"
+    )  # its 32 clients were not measured again
 
 
 def test_limits_on_the_page_are_the_defaults():

@@ -25,7 +25,7 @@ from soap.evaluation.plan import PlannedRun, plan_attempts
 from soap.evaluation.protocols import CLASSIFIER, Effort, Threat
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.verdict import WARNED
-from soap.report.run_words import words_beside
+from soap.report.run_text import run_notes
 
 ON_THE_WHOLE_BATCH = ("autoattack", "substitute")
 """Attacks whose result for an image depends on the others: the two modes need not agree on them."""
@@ -147,7 +147,7 @@ def test_a_stopped_run_and_shards_end_with_the_same_bits(whole, tmp_path):
 def test_reports_say_that_it_is_the_headline_mode(whole):
     assert whole.verdict.name == WARNED
     assert HEADLINE_NOTE in whole.verdict.reasons
-    assert HEADLINE_NOTE[1:] in words_beside(whole)[0]
+    assert HEADLINE_NOTE[1:] in run_notes(whole)[0]
     assert {row.attack.name for row in whole.rows} == {"clean", "worst"}
     assert HEADLINE_NOTE in whole.to_latex()
     assert verify_run(rounding(), vectors(), whole.folder.path).holds

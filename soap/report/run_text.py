@@ -3,7 +3,7 @@
 from soap.evaluation.cascade import HEADLINE_NOTE
 from soap.evaluation.suite import SuiteReport
 from soap.evaluation.summary import ProtocolResult, Summary, classifier_gain
-from soap.evaluation.verdict import DASH, RobustnessVerdict, headline
+from soap.evaluation.verdict import DASH, RobustnessVerdict
 from soap.report.row_text import defence_text, gradient_text, with_interval
 from soap.results import defence_from_json, wilson
 
@@ -15,7 +15,7 @@ def protocol_lines(report: SuiteReport) -> tuple[ProtocolResult, ...]:
     return (report.summary.clean, *report.summary.protocols, report.summary.worst)
 
 
-def right(line: ProtocolResult, verdict: RobustnessVerdict | None = None) -> str:
+def accuracy_text(line: ProtocolResult, verdict: RobustnessVerdict | None = None) -> str:
     """Accuracy of the defence in per cent with its 95 % interval: '80.7 [78.1, 83.0]'.
 
     verdict: of the run; a dash where it hides this accuracy.
@@ -23,12 +23,12 @@ def right(line: ProtocolResult, verdict: RobustnessVerdict | None = None) -> str
     return DASH if _hidden(line, verdict) else _share(float(line.values.sum()), line.n)
 
 
-def alone(line: ProtocolResult, verdict: RobustnessVerdict | None = None) -> str:
+def bare_accuracy_text(line: ProtocolResult, verdict: RobustnessVerdict | None = None) -> str:
     """The same for the bare classifier on the same points; a dash where it is not known, too."""
     return DASH if line.bare is None or _hidden(line, verdict) else _share(int(line.bare.sum()), line.n)
 
 
-def words_beside(report: SuiteReport) -> list[str]:
+def run_notes(report: SuiteReport) -> list[str]:
     """The classifier alone and the draws of a random defence; after a failed check, why no accuracy is shown.
 
     First, that the run was in the headline mode.
@@ -36,10 +36,10 @@ def words_beside(report: SuiteReport) -> list[str]:
     mode = [f"{HEADLINE_NOTE[0].upper()}{HEADLINE_NOTE[1:]}."] * report.summary.headline
     if report.verdict.note:
         return [*mode, report.verdict.note]
-    return mode + [words for words in (classifier_words(report.summary), draws_words(report.summary.worst)) if words]
+    return mode + [words for words in (classifier_note(report.summary), draws_note(report.summary.worst)) if words]
 
 
-def classifier_words(summary: Summary) -> str:
+def classifier_note(summary: Summary) -> str:
     """The bare classifier under its own strongest attack, and what the defence gains; empty without a purifier."""
     own, gain = summary.classifier_worst, classifier_gain(summary)
     if own is None or gain is None or not summary.plan["purifies"]:
@@ -52,14 +52,14 @@ def classifier_words(summary: Summary) -> str:
     )
 
 
-def draws_words(line: ProtocolResult) -> str:
+def draws_note(line: ProtocolResult) -> str:
     """The three accuracies of a random defence; empty for a deterministic one."""
     if line.drawn is None or line.worst_of_draws is None or line.majority is None:
         return ""
     k = line.drawn.shape[1]
     return (
-        f"The defence is random. In the {line.protocol} case: mean over {k} fresh draws {right(line)} %, worst of {k} "
-        f"draws {100 * line.worst_of_draws:.1f} %, majority vote of {k} draws {100 * line.majority:.1f} %."
+        f"The defence is random. In the {line.protocol} case: mean over {k} fresh draws {accuracy_text(line)} %, "
+        f"worst of {k} draws {100 * line.worst_of_draws:.1f} %, majority vote of {k} draws {100 * line.majority:.1f} %."
     )
 
 
@@ -72,7 +72,7 @@ def subject(summary: Summary) -> str:
     return f"{target['name']} behind {defence.name}{gradient_text(defence)}"
 
 
-def threat_words(summary: Summary) -> str:
+def threat_text(summary: Summary) -> str:
     """Model, purifier, suite, radius and images of the run."""
     plan = summary.plan
     radius = f"{NORMS.get(plan['threat']['norm'], plan['threat']['norm'])} radius {plan['threat']['eps']:.4g}"
@@ -80,21 +80,6 @@ def threat_words(summary: Summary) -> str:
     suite = f"suite {plan['suite']}{', headline mode' * summary.headline}"
     where = f"{plan['data']['name']}/{plan['data']['split']}"
     return f"{plan['target']['name']}{behind}, {suite}, {radius}, {summary.worst.n:,} images of {where}."
-
-
-def knowing_words(report: SuiteReport) -> list[str]:
-    """Accuracy under attacks that know the purifier, beside that under attacks that do not, on the same images."""
-    summary = report.summary
-    under = {"clean": summary.clean, "not knowing it": summary.protocol("transfer"), "knowing it": summary.worst}
-    shares = [
-        f"{words} {right(line).replace(' ', ' % ', 1)}"
-        for words, line in under.items()
-        if line is not None and report.verdict.shows(line.protocol)
-    ]
-    return [
-        f"An attacker who knows the purifier (quick suite): {headline(summary, report.verdict)}.",
-        f"On the same {summary.worst.n:,} images: {', '.join(shares)}.",
-    ]
 
 
 def _hidden(line: ProtocolResult, verdict: RobustnessVerdict | None) -> bool:

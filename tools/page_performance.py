@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from soap.bench.results import BenchRow, read
+from soap.bench.results import BenchRow, case_text
 from soap.report import markdown_table, with_section
 from soap.report.drawing import LIGHT
 
@@ -19,15 +18,9 @@ HEAD = (
     "passes plain", "peak memory", "floor, s", "of the floor", "equal",
 )  # fmt: skip
 
-SUITE_HEAD = (
-    "model", "case", "full suite, s", "of these attacks", "headline, s", "of these attacks", "full / headline",
-    "worst, full", "worst, headline", "images that agree",
-)  # fmt: skip
 
-
-def committed_rows(folder: Path) -> list[BenchRow]:
-    """Rows of `folder`/bench-*.jsonl; of several for the same paths, case and machine, the latest."""
-    rows = [row for path in sorted(folder.glob("bench-*.jsonl")) for row in read(path)]
+def latest(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """The rows of `soap bench`; of several for the same paths, case and machine, the latest."""
     keys = [(machine(row), row["what"], row["model"], case_text(row), *row["paths"]) for row in rows]
     return list(dict(zip(keys, rows, strict=True)).values())
 
@@ -39,21 +32,13 @@ def machine(row: BenchRow) -> str:
     return cpu if place["device"].startswith("cpu") else str(place["device"])
 
 
-def case_text(row: BenchRow) -> str:
-    """The settings of a row: 'batch 128, steps 5'."""
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row["case"].items())
-
-
 def rendered_performance(document: str, rows: Sequence[BenchRow]) -> str:
     """docs/performance.md: the plot, and one table a machine with the commands that made its rows."""
     parts = [f"![Cost of purification as batch, grid and T grow]({PICTURE})"]
     for place in dict.fromkeys(map(machine, rows)):
         here = [row for row in rows if machine(row) == place]
         notes = dict.fromkeys(f"- {note}" for row in here for note in row["notes"])
-        lines = [_line(row) for row in here if row["what"] != "suite"]
-        suites = [_suite_line(row) for row in here if row["what"] == "suite"]
-        tables = [markdown_table(head, some) for head, some in ((HEAD, lines), (SUITE_HEAD, suites)) if some]
-        parts += [f"### {place}", *tables, "\n".join([*_commands(here), *notes])]
+        parts += [f"### {place}", markdown_table(HEAD, map(_line, here)), "\n".join([*_commands(here), *notes])]
     return with_section(document, "figures", "\n\n".join(parts))
 
 
@@ -79,22 +64,9 @@ def _line(row: BenchRow) -> list[str]:
         _passes(ours),
         _passes(plain),
         "" if ours["peak_bytes"] is None else f"{ours['peak_bytes'] / 1e6:,.0f} MB",
-        f"{row['floor']['seconds']:.3g} ({row['floor']['bound']})",
-        f"{100 * row['share']:.0f} %",
+        f"{row['floor']['seconds']:.3g} ({row['floor']['bound']})" if "floor" in row else "",
+        f"{100 * row['share']:.0f} %" if "floor" in row else "",
         equal,
-    ]
-
-
-def _suite_line(row: BenchRow) -> list[str]:
-    """The full suite and its headline mode."""
-    ours, full = row["paths"]["ours"], row["paths"]["full"]
-    return [
-        f"`{row['model']}`",
-        case_text(row),
-        *(f"{part:,.0f}" for path in (full, ours) for part in (path["seconds"]["median"], path["attack_seconds"])),
-        f"**{full['ratio']:.1f}**",
-        *(f"{100 * path['worst']:.1f}" for path in (full, ours)),
-        f"{100 * row['agreement']['full']['labels']:.1f} %",
     ]
 
 
@@ -106,8 +78,9 @@ def _seconds(path: dict[str, Any] | None) -> str:
 
 
 def _passes(path: dict[str, Any] | None) -> str:
-    """Forward and backward passes an image."""
-    return "" if path is None or path["passes"] is None else "{forward:.4g} / {backward:.4g}".format(**path["passes"])
+    """Forward and backward passes an image, which rows of earlier versions have."""
+    passes = None if path is None else path.get("passes")
+    return "" if passes is None else "{forward:.4g} / {backward:.4g}".format(**passes)
 
 
 def _commands(rows: Sequence[BenchRow], *, device: bool = False) -> list[str]:
@@ -167,11 +140,11 @@ def rendered_scale(document: str, rows: Sequence[BenchRow]) -> str:
     """
     head = ("model", "precision", "compiled", "batch size", "GFLOP an image", "images/s, recorded steps", "TFLOP/s",
             "images/s, plain loop")  # fmt: skip
-    latest, lines = {}, []
+    trained, lines = {}, []
     for row in rows:
         if row["what"] == "train" and "plain" in row["paths"] and not row["provenance"]["device"].startswith("cpu"):
-            latest[row["model"], *(row["case"].get(key) for key in ("compiled", "precision", "batch_size"))] = row
-    for row in latest.values():
+            trained[row["model"], *(row["case"].get(key) for key in ("compiled", "precision", "batch_size"))] = row
+    for row in trained.values():
         case, ours, operations = row["case"], row["paths"]["ours"], row["floor"]["operations"]
         lines.append((
             f"`{row['model']}`",
@@ -183,5 +156,5 @@ def rendered_scale(document: str, rows: Sequence[BenchRow]) -> str:
             f"{operations / ours['seconds']['median'] / 1e12:.3g}",
             f"{row['paths']['plain']['images_per_second']:,.0f}",
         ))  # fmt: skip
-    commands = "\n".join(_commands(list(latest.values()), device=True))
+    commands = "\n".join(_commands(list(trained.values()), device=True))
     return with_section(document, "measured", f"{markdown_table(head, lines)}\n\n{commands}")

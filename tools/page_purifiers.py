@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from page_suite_runs import ABSENT, CommittedRun, read_run
 from torch import nn
 
 from soap import recipes
 from soap.evaluation import PAPER
 from soap.evaluation.summary import WORST
-from soap.paper.pages.suite_runs import ABSENT, CommittedRun, read_run
 from soap.paper.rows import training_epochs, training_seed
 from soap.recipes import generative
 from soap.recipes.purifiers import BY_CLASSIFIER, BY_PRIOR, FILTERS, SOAP_NAME, WRAPPERS

@@ -11,7 +11,7 @@ from typing import Any
 from soap.paper.comparison import number_text
 from soap.paper.sweeps import GRADIENT_ATTACKS, SWEEPS
 from soap.paper.tables import NUMBER_TABLES
-from soap.report import UPPER_BOUND, markdown_table, with_section
+from soap.report import UPPER_BOUND, markdown_table
 from soap.results import Row
 from soap.specs import UNDEFENDED
 
@@ -44,11 +44,6 @@ def evidence(rows: Sequence[Row], authors: AuthorsLines) -> str:
         named = ", ".join(f"`{name}`" for name in absent)
         parts.append(f"**Not measured yet** on our network, in whole or in part: {named}. To measure: `{COMMAND}`.")
     return "\n\n".join(parts)
-
-
-def rendered(document: str, rows: Sequence[Row], authors: AuthorsLines) -> str:
-    """The page with its table rendered from the rows."""
-    return with_section(document, "evidence", evidence(rows, authors))
 
 
 def _one_run(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:

@@ -4,6 +4,7 @@ docs/adaptive.md has the runs, docs/models.md the bundled models' rows, README.m
 """
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from soap.evaluation.protocols import PROTOCOLS
 from soap.evaluation.run_folder import CONTINUED
 from soap.evaluation.summary import CLEAN, WORST
 from soap.evaluation.verdict import RobustnessVerdict
-from soap.report import markdown_table, models_table, percent, with_section
+from soap.report import markdown_table, models_table, percent
 from soap.report.row_text import eps_text, gradient_text
 from soap.results import Row, Store
 
@@ -96,9 +97,22 @@ def results_section(found: list[CommittedRun]) -> str:
     return "\n\n".join(parts)
 
 
-def rendered_adaptive(document: str, results: Path) -> str:
-    """The page with its numbers rendered from the runs in `results`/adaptive."""
-    return with_section(document, "figures", results_section(committed_runs(results / "adaptive")))
+def worst_cases_json(found: list[CommittedRun]) -> str:
+    """Worst cases of bundled models with their default settings, for the page of `soap serve`; none a check hides."""
+    worst = {}
+    for run in found:
+        row, words = run.rows[WORST], shlex.split(run.command)
+        if run.name == row.model and run.verdict.shows(WORST):
+            worst[run.name] = {
+                "worst": row.accuracy,
+                "interval": list(row.interval),
+                "clean": run.rows[CLEAN].accuracy,
+                "n": row.n,
+                "eps": float(words[words.index("--eps") + 1]),
+                "verdict": run.verdict.name,
+                "date": row.provenance.date[:10],
+            }
+    return json.dumps(worst, indent=1) + "\n"
 
 
 # --- README.md and docs/models.md -------------------------------------------------------------------------------------
@@ -130,12 +144,6 @@ def _line(rows: Sequence[Row], run: CommittedRun) -> list[str]:
     return [f"`{worst.model}`", purifier, *transfer, f"**{run.text(WORST)}**", run.verdict.name]
 
 
-def rendered_readme(document: str, results: Path) -> str:
-    """The README with its table rendered from the bundled rows and the runs in `results`/adaptive."""
-    table = evaluated_models_table(bundled_rows(), committed_runs(results / "adaptive"))
-    return with_section(document, "results", table)
-
-
-def rendered_models(document: str) -> str:
-    """docs/models.md with its table rendered from the bundled rows."""
-    return with_section(document, "results", models_table(bundled_rows()))
+def bundled_models_table() -> str:
+    """The table of docs/models.md."""
+    return models_table(bundled_rows())
