@@ -64,8 +64,8 @@ def _line(row: BenchRow) -> list[str]:
         _passes(ours),
         _passes(plain),
         "" if ours["peak_bytes"] is None else f"{ours['peak_bytes'] / 1e6:,.0f} MB",
-        f"{row['floor']['seconds']:.3g} ({row['floor']['bound']})" if "floor" in row else "",
-        f"{100 * row['share']:.0f} %" if "floor" in row else "",
+        f"{row['floor']['seconds']:.3g} ({row['floor']['bound']})",
+        f"{100 * row['share']:.0f} %",
         equal,
     ]
 
@@ -78,9 +78,8 @@ def _seconds(path: dict[str, Any] | None) -> str:
 
 
 def _passes(path: dict[str, Any] | None) -> str:
-    """Forward and backward passes an image, which rows of earlier versions have."""
-    passes = None if path is None else path.get("passes")
-    return "" if passes is None else "{forward:.4g} / {backward:.4g}".format(**passes)
+    """Forward and backward passes an image."""
+    return "" if path is None or path["passes"] is None else "{forward:.4g} / {backward:.4g}".format(**path["passes"])
 
 
 def _commands(rows: Sequence[BenchRow], *, device: bool = False) -> list[str]:

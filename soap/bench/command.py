@@ -16,18 +16,19 @@ from soap._files import atomic
 from soap._runtime import devices
 from soap.bench.batches import ATTACK_NAMES, attack_settings, bench_attack, bench_purify
 from soap.bench.inputs import BenchSetup, load_bench_model
+from soap.bench.measures import measure_rate
 from soap.bench.results import OURS, BenchRow, case_text
 from soap.bench.training import bench_train
 from soap.cli.console import Console, command, percent, registered, size, table
 from soap.cli.options import DataRoot, Precision, completion, option
 
-group = typer.Typer(help="Measure speed: ours against a plain reference.", no_args_is_help=True)
+group = typer.Typer(help="Measure speed: ours against a plain reference and against the floor.", no_args_is_help=True)
 registered.add_typer(group, name="bench")
 
 SHARES = ("pixels", "eps", "labels", "fooled_ours", "fooled_theirs")
 """Measures of agreement that are shown in per cent."""
 
-COLUMNS = ("images/s", "median s", "quartiles s", "mean s", "time / ours", "peak memory")
+COLUMNS = ("images/s", "median s", "quartiles s", "mean s", "time / ours", "forward", "backward", "peak memory")
 
 
 def _model_option(help: str, default: str | None = None) -> Any:
@@ -72,7 +73,8 @@ def purify(
 ) -> None:
     """Measure purification by min-aux against Algorithm 2 as the paper prints it, one eps after another.
 
-    Both run alternately in this process on the same images, and their results are compared.
+    Both run alternately in this process on the same images. Their results are compared, the passes of each are counted,
+    and the floor is the time that the arithmetic needs at the highest rate of this device.
     """
     loaded = load_bench_model(model, console.device, console.seed)
     loaded.model.auxiliary  # noqa: B018  # raises before the work if the model has no task
@@ -131,7 +133,7 @@ def train(
     compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
     storage: ResultOptions,
 ) -> None:
-    """Measure an epoch of training for each recipe.
+    """Measure an epoch of training for each recipe, against the floor.
 
     If the data set of a recipe is not present, noise of the same size replaces it.
     """
@@ -148,15 +150,16 @@ def train(
 def _measure(
     console: Console, runs: Iterable[Callable[[BenchSetup], BenchRow]], precision: str, storage: ResultOptions
 ) -> None:
-    """Run each benchmark; store each row at once, and print all."""
+    """Measure the rate of the device and run each benchmark; store each row at once, and print all."""
     devices.autocast(console.device, precision)  # raises if the device lacks the precision
     if storage.results is not None:
         atomic.check_writable(storage.results.parent)
         if storage.results.exists():
             bench.read(storage.results)
+    rate = measure_rate(console.device, precision)
     rows: list[BenchRow] = []
     with console.progress() as show:
-        setup = BenchSetup(device=console.device, seed=console.seed, root=storage.data_root, watch=show)
+        setup = BenchSetup(device=console.device, rate=rate, seed=console.seed, root=storage.data_root, watch=show)
         for run in runs:
             row = run(setup)
             rows.append(row)
@@ -173,10 +176,10 @@ def _title(row: BenchRow) -> str:
 
 
 def _view(row: BenchRow) -> RenderableType:
-    """A title, a table of the paths, then agreement and notes."""
+    """A title, a table of the paths (forward and backward are passes per image), then agreement, floor and notes."""
     view = table("path", *COLUMNS, right=COLUMNS)
     for name, path in row["paths"].items():
-        seconds, peak = path["seconds"], path["peak_bytes"]
+        seconds, passes, peak = path["seconds"], path["passes"], path["peak_bytes"]
         view.add_row(
             name,
             f"{path['images_per_second']:,.1f}",
@@ -184,6 +187,7 @@ def _view(row: BenchRow) -> RenderableType:
             f"{seconds['lower_quartile']:.4g}-{seconds['upper_quartile']:.4g}",
             f"{seconds['mean']:.4g} ± {seconds['deviation']:.2g}",
             f"{path['ratio']:.2f}",
+            *("not counted" if passes is None else f"{passes[way]:.4g}" for way in ("forward", "backward")),
             "not measured" if peak is None else size(peak),
         )
     lines = []
@@ -191,4 +195,10 @@ def _view(row: BenchRow) -> RenderableType:
         texts = {key: percent(value) if key in SHARES else f"{value:.6g}" for key, value in measures.items()}
         shares = ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in texts.items())
         lines.append(f"ours against {name}: {shares}")
+    if "floor" in row:
+        floor = row["floor"]
+        lines.append(
+            f"floor: {floor['seconds']:.4g} s, {floor['operations']:.3g} operations at the rate measured in this run, "
+            f"{floor['rates']['operations']:.3g}/s; ours reaches {percent(row['share'])} of its speed"
+        )
     return Group(Text(_title(row)), view, Text("\n".join([*lines, *row["notes"]]) + "\n"))

@@ -21,9 +21,10 @@ MNIST_SHAPE = (1, 28, 28)
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSetup:
-    """What all benchmarks of a command share. root: folder of data."""
+    """What all benchmarks of a command share. rate: operations a second of the device. root: folder of data."""
 
     device: torch.device
+    rate: float
     seed: int = 0
     root: Path | None = None
     watch: Watch = lambda what, done, total: None

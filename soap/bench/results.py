@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from soap import __version__
 from soap._files import atomic
 from soap._runtime import devices
-from soap.bench.measures import spread
+from soap.bench.measures import PassCount, spread
 from soap.errors import FileError
 from soap.evaluation.provenance import commit
 
@@ -25,10 +26,10 @@ OURS, PLAIN, FOOLBOX, FP32 = "ours", "plain", "foolbox", "fp32"
 BenchRow = dict[str, Any]
 """The result of one benchmark as JSON.
 
-what: "purify", "attack" or "train". case: its settings, e.g. batch and T. paths: metrics of "ours", "plain",
-"foolbox", and in a bf16 row "fp32", which is ours in fp32. agreement: how the results of each other path compare with
-ours. notes: what a reader must know about the numbers. Rows of earlier versions have the passes of each path, and the
-floor: least operations, measured rate and their quotient; share: its seconds divided by ours.
+what: "purify", "attack", "train" or "suite", which has no floor. case: its settings, e.g. batch and T. paths:
+metrics of "ours", "plain", "foolbox", in a bf16 row "fp32", which is ours in fp32, and in a row of the suite "full".
+agreement: how the results of each other path compare with ours. floor: least operations, measured rate and their
+quotient; share: its seconds divided by ours. notes: what a reader must know about the numbers.
 """
 
 
@@ -38,24 +39,42 @@ def case_text(row: BenchRow) -> str:
 
 
 def path_metrics(
-    seconds: Mapping[str, Sequence[float]], images: int, peaks: Mapping[str, int | None]
+    seconds: Mapping[str, Sequence[float]],
+    images: int,
+    passes: Mapping[str, PassCount],
+    peaks: Mapping[str, int | None],
 ) -> dict[str, dict[str, Any]]:
-    """Metrics of each path: seconds per run, images per second, time divided by ours, peak memory (None: unknown)."""
+    """Metrics of each path: seconds per run, images per second, time divided by ours, passes, peak memory.
+
+    Passes and memory are None if they were not counted or measured.
+    """
     spreads = {name: spread(values) for name, values in seconds.items()}
     return {
         name: {
             "seconds": taken,
             "images_per_second": images / taken["median"],
             "ratio": taken["median"] / spreads[OURS]["median"],
+            "passes": asdict(passes[name]) if name in passes and passes[name].forward else None,
             "peak_bytes": peaks.get(name),
         }
         for name, taken in spreads.items()
     }
 
 
-def bench_row(*, device: torch.device, **facts: Any) -> BenchRow:
-    """A row with its provenance. facts: all other fields."""
-    return {"schema": ROW_SCHEMA, **facts, "provenance": provenance(device)}
+def bench_row(
+    *, operations: float, rate: float, device: torch.device, paths: Mapping[str, Mapping[str, Any]], **facts: Any
+) -> BenchRow:
+    """A row with its floor and provenance. operations: the fewest that the algorithm needs. facts: all other fields."""
+    seconds = operations / rate
+    floor = {"operations": operations, "rates": {"operations": rate}, "seconds": seconds, "bound": "operations"}
+    return {
+        "schema": ROW_SCHEMA,
+        **facts,
+        "paths": paths,
+        "floor": floor,
+        "share": seconds / paths[OURS]["seconds"]["median"],
+        "provenance": provenance(device),
+    }
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

@@ -9,17 +9,21 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+from torch.nn import functional as F
 
 from soap import recipes, training
+from soap._runtime import devices
 from soap._runtime.isolation import preserved_random_state
+from soap.attacks import FGSM, PGD
 from soap.auxiliary import JointModel
 from soap.bench.inputs import BenchSetup, epoch_images, training_set
-from soap.bench.measures import synchronise, with_peak_memory
+from soap.bench.measures import gradient_operations, operations_of, synchronise, with_peak_memory
 from soap.bench.results import OURS, BenchRow, bench_row, path_metrics
 from soap.data import Dataset
 from soap.errors import InputError
 from soap.recipes import Recipe
 from soap.recipes.building import compile_errors
+from soap.shapes import Tensor
 from soap.training import Progress
 
 CHECKPOINT_NOTE = "Our epoch includes what it writes; checkpoints are at least ten seconds apart."
@@ -71,8 +75,10 @@ def bench_train(
             "precision": precision,
             "compiled": str(compiled).lower(),
         },
-        paths=path_metrics(scaled, whole * batch_size, {OURS: peak}),
+        paths=path_metrics(scaled, whole * batch_size, {}, {OURS: peak}),
         agreement={},
+        operations=image_operations(recipe, model, data, precision) * whole * batch_size,
+        rate=setup.rate,
         device=setup.device,
         notes=[*notes, CHECKPOINT_NOTE],
     )
@@ -116,6 +122,24 @@ def epoch_seconds(
             stop=stop,
         )
     return [end - began for began, end in pairwise(ends)]
+
+
+def image_operations(recipe: Recipe, model: JointModel, data: Dataset, precision: str) -> float:
+    """The operations of one image: forward and backward through the joint loss, and the attack."""
+    model, attack = copy.deepcopy(model).train(), recipe.adversarial
+    x, y = data.x[:2], data.y[:2]
+    generator = torch.Generator(x.device).manual_seed(recipe.training.seed)
+
+    def joint_loss(x: Tensor) -> Tensor:
+        if not model.purifiable:
+            return F.cross_entropy(model(x), y)
+        losses = model.auxiliary.losses(model, x, y, generator)
+        return losses.classification + model.auxiliary.alpha * losses.auxiliary
+
+    with devices.autocast(x.device, precision):
+        total = sum(operations_of(joint_loss, x))
+    gradients = attack.steps if isinstance(attack, PGD) else 1 if isinstance(attack, FGSM) else 0
+    return total + gradients * sum(gradient_operations(model, model, x)) if gradients else total
 
 
 def _now(device: torch.device) -> float:

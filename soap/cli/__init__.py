@@ -42,7 +42,7 @@ COMMANDS = {
     "reproduce": CommandEntry("soap.paper.command", "Show the paper's tables and figures with our numbers."),
     "train": CommandEntry("soap.cli.train", "Train a model by a recipe."),
     "tune": CommandEntry("soap.cli.tune", "Choose gamma, T and the radii of purification for a model."),
-    "bench": CommandEntry("soap.bench.command", "Measure speed, against a plain reference."),
+    "bench": CommandEntry("soap.bench.command", "Measure speed, against a plain reference and the floor."),
     "models": CommandEntry("soap.cli.models", "List the bundled models with their results, or show one."),
     "push": CommandEntry("soap.cli.push", "Upload a model with its results to the Hugging Face Hub."),
     "data": CommandEntry("soap.cli.data", "List, download, import or export data sets."),

@@ -7,6 +7,13 @@ import pytest
 SMALL = ("--model", "mnist-fcn-dr", "--device", "cpu", "--repeats", "1")
 
 
+@pytest.fixture(autouse=True)
+def known_rate(request, monkeypatch):
+    """One test measures the rate of the device; the others use a fixed one to save a second."""
+    if request.node.name != "test_the_printed_table":
+        monkeypatch.setattr("soap.bench.command.measure_rate", lambda *_: 1e11)
+
+
 def rows(run, *arguments):
     done = run("bench", *arguments, "--json", "-q")
     assert (done.code, done.err) == (0, "")
@@ -22,7 +29,10 @@ def check(row, *paths):
         seconds = path["seconds"]
         assert 0 < seconds["fastest"] <= seconds["lower_quartile"] <= seconds["median"] <= seconds["upper_quartile"]
         assert path["images_per_second"] > 0
+        assert path["passes"]["forward"] > 0
     assert row["paths"]["ours"]["ratio"] == 1
+    assert row["floor"]["seconds"] > 0
+    assert row["share"] == pytest.approx(row["floor"]["seconds"] / row["paths"]["ours"]["seconds"]["median"])
     assert row["provenance"]["commit"] == "test"
 
 
@@ -41,6 +51,7 @@ def test_other_grid_sizes_and_steps(run):
     found = rows(run, "purify", *SMALL, "--batch-size", 2, "--radii", 2, "--radii", 11, "--steps", 1, "--steps", 5)
     cases = [(row["case"]["grid"], row["case"]["steps"]) for row in found]
     assert cases == [(2, 1), (11, 1), (2, 5), (11, 5)]
+    assert [row["paths"]["ours"]["passes"]["forward"] for row in found] == [2, 2, 6, 16]
 
 
 def test_the_printed_table(run):
@@ -49,7 +60,7 @@ def test_the_printed_table(run):
     head = "purify mnist-fcn-dr (weights: trained) on mnist-mini/test: batch size 2, steps 5, grid 11"
     assert done.out.startswith(head)
     assert "ours against plain: pixels 100.0 %, eps 100.0 %, labels 100.0 %" in done.out
-    for said in ("images/s", "time / ours"):
+    for said in ("images/s", "time / ours", "floor: ", "% of its speed"):
         assert said in done.out
     assert done.err == "The rows are in rows.jsonl.\n"
 
@@ -84,8 +95,9 @@ def test_train_a_row_for_each_recipe(run, tmp_path):
         assert list(row["paths"]) == ["ours"]
         assert row["agreement"] == {}
         ours = row["paths"]["ours"]
-        assert (ours["ratio"], ours["seconds"]["repeats"]) == (1, 2)
+        assert (ours["ratio"], ours["passes"], ours["seconds"]["repeats"]) == (1, None, 2)
         assert 0 < ours["seconds"]["fastest"] <= ours["seconds"]["mean"]
+        assert row["share"] > 0
         assert row["case"]["steps"] == 3
         assert "3 steps were timed and scaled to the 15000 of an epoch." in row["notes"]
     kept = (tmp_path / "rows.jsonl").read_text().splitlines()
@@ -96,7 +108,7 @@ def test_the_printed_table_of_training(run):
     done = run("bench", "train", "--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 3, "--batch-size", 4)
     assert done.code == 0
     assert done.out.startswith("train mnist-fcn-dr (weights: random, seed 0) on ")
-    for said in ("mean s", " ± 0 "):
+    for said in ("mean s", " ± 0 ", "not counted", "floor: "):
         assert said in done.out
 
 

@@ -4,11 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pass_counts import Meter, counting_logits, counting_losses, needed_points
 from tiny import noise_images, state_of, tiny_model
 
 import soap
 from soap.bench import reference
+from soap.bench.batches import needed_points
+from soap.bench.measures import Meter, counting_logits, counting_losses
 
 CPU = torch.device("cpu")
 GAMMA, T = 0.1, 5

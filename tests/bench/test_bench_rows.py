@@ -16,7 +16,7 @@ from soap.errors import FileError, InputError
 from soap.recipes import read as recipe
 
 CPU = torch.device("cpu")
-SETUP = BenchSetup(device=CPU)
+SETUP = BenchSetup(device=CPU, rate=1e9)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,10 @@ def test_a_row_is_complete_and_read_back_unchanged(row, tmp_path):
     assert back == [json.loads(json.dumps(row))] * 2
     (one, _) = back
     assert set(one["paths"]) == {"ours", "plain"}
+    assert one["paths"]["ours"]["passes"] == {"forward": 16, "backward": 11}
+    assert one["paths"]["plain"]["passes"] == {"forward": 66, "backward": 55}
     assert one["case"] == {"batch_size": 2, "steps": 5, "grid": 11, "precision": "fp32"}
+    assert one["share"] == pytest.approx(one["floor"]["seconds"] / one["paths"]["ours"]["seconds"]["median"])
     assert set(one["provenance"]) == {
         "version", "commit", "torch", "python", "device", "processor", "threads", "date", "command",
     }  # fmt: skip
@@ -46,11 +49,15 @@ def test_an_invalid_line_is_named_in_the_error(tmp_path, line):
         read(path)
 
 
-def test_ratios_are_of_medians():
+def test_ratios_are_of_medians_and_uncounted_passes_are_none():
+    from soap.bench.measures import PassCount
+
     seconds = {"ours": [1.0, 2.0, 9.0], "plain": [6.0, 8.0, 7.0]}
-    got = path_metrics(seconds, 10, {"plain": 7})
+    seen = {"ours": PassCount(forward=0, backward=0), "plain": PassCount(forward=3, backward=2)}
+    got = path_metrics(seconds, 10, seen, {"plain": 7})
     assert (got["ours"]["ratio"], got["plain"]["ratio"]) == (1, 3.5)
     assert got["ours"]["images_per_second"] == 5
+    assert (got["ours"]["passes"], got["plain"]["passes"]) == (None, {"forward": 3, "backward": 2})
     assert (got["ours"]["peak_bytes"], got["plain"]["peak_bytes"]) == (None, 7)
 
 
@@ -70,7 +77,7 @@ def test_bench_images_are_digits_or_noise_with_their_source(tmp_path):
     digits, source = bench_images(SETUP, load_bench_model("mnist-fcn-dr", CPU), 2001)
     assert source == "mnist-mini/test, 2 times over"
     assert torch.equal(digits[2000], digits[0])
-    elsewhere = BenchSetup(device=CPU, seed=4, root=tmp_path)
+    elsewhere = BenchSetup(device=CPU, rate=1e9, seed=4, root=tmp_path)
     noise, source = bench_images(elsewhere, load_bench_model("cifar10-resnet18-rp", CPU), 3)
     assert (source, tuple(noise.shape)) == ("uniform noise, seed 4", (3, 3, 32, 32))
     assert 0 <= noise.min() < noise.max() <= 1

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pass_counts import Meter, counting_logits, counting_losses
 from tiny import TASKS, attacked_digits, noise_images, state_of, tiny_model
 from torch import nn
 
 import soap
 from soap.attacks import APGD, PGD, cross_entropy, margin
+from soap.bench.measures import Meter, counting_logits, counting_losses
 from soap.gradient_rules import MeanOverIterates, OwnGradient, StartPoint, StraightThrough, logits_and_gradient
 
 SIGHTS = (StraightThrough, StartPoint, MeanOverIterates)

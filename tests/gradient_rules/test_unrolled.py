@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from pass_counts import Meter
 from tiny import TASKS, attacked_digits, noise_images, state_of, tiny_model
 
 import soap
 from soap.attacks import cross_entropy
 from soap.auxiliary.consistency import GRADIENTS
+from soap.bench.measures import Meter
 from soap.gradient_rules import (
     OwnGradient,
     StraightThrough,
