@@ -18,6 +18,11 @@ HEAD = (
     "passes plain", "peak memory", "floor, s", "of the floor", "equal",
 )  # fmt: skip
 
+SUITE_HEAD = (
+    "model", "case", "full suite, s", "of these attacks", "headline, s", "of these attacks", "full / headline",
+    "worst, full", "worst, headline", "images that agree",
+)  # fmt: skip
+
 
 def latest(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """The rows of `soap bench`; of several for the same paths, case and machine, the latest."""
@@ -38,7 +43,10 @@ def rendered_performance(document: str, rows: Sequence[BenchRow]) -> str:
     for place in dict.fromkeys(map(machine, rows)):
         here = [row for row in rows if machine(row) == place]
         notes = dict.fromkeys(f"- {note}" for row in here for note in row["notes"])
-        parts += [f"### {place}", markdown_table(HEAD, map(_line, here)), "\n".join([*_commands(here), *notes])]
+        lines = [_line(row) for row in here if row["what"] != "suite"]
+        suites = [_suite_line(row) for row in here if row["what"] == "suite"]
+        tables = [markdown_table(head, some) for head, some in ((HEAD, lines), (SUITE_HEAD, suites)) if some]
+        parts += [f"### {place}", *tables, "\n".join([*_commands(here), *notes])]
     return with_section(document, "figures", "\n\n".join(parts))
 
 
@@ -67,6 +75,19 @@ def _line(row: BenchRow) -> list[str]:
         f"{row['floor']['seconds']:.3g} ({row['floor']['bound']})",
         f"{100 * row['share']:.0f} %",
         equal,
+    ]
+
+
+def _suite_line(row: BenchRow) -> list[str]:
+    """The full suite and its headline mode."""
+    ours, full = row["paths"]["ours"], row["paths"]["full"]
+    return [
+        f"`{row['model']}`",
+        case_text(row),
+        *(f"{part:,.0f}" for path in (full, ours) for part in (path["seconds"]["median"], path["attack_seconds"])),
+        f"**{full['ratio']:.1f}**",
+        *(f"{100 * path['worst']:.1f}" for path in (full, ours)),
+        f"{100 * row['agreement']['full']['labels']:.1f} %",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks: time, memory and the floor; purification and attacks also against a reference in the same run.
+"""Benchmarks: our implementation against a reference in the same run, with passes, memory, floor and agreement.
 
 `bench_purify`, `bench_attack` and `bench_train` each return a row, a dictionary of JSON values that `soap bench` prints
 and stores.

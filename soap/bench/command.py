@@ -18,9 +18,10 @@ from soap.bench.batches import ATTACK_NAMES, attack_settings, bench_attack, benc
 from soap.bench.inputs import BenchSetup, load_bench_model
 from soap.bench.measures import measure_rate
 from soap.bench.results import OURS, BenchRow, case_text
+from soap.bench.suite import bench_suite
 from soap.bench.training import bench_train
 from soap.cli.console import Console, command, percent, registered, size, table
-from soap.cli.options import DataRoot, Precision, completion, option
+from soap.cli.options import DataRoot, ModelName, Precision, completion, option
 
 group = typer.Typer(help="Measure speed: ours against a plain reference and against the floor.", no_args_is_help=True)
 registered.add_typer(group, name="bench")
@@ -124,27 +125,54 @@ def train(
         list[str] | None,
         _model_option("A recipe, or a .safetensors file for the recipe inside; repeat for more.", "mnist-cnn-dr"),
     ] = None,
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Timed epochs, after one to warm up.")] = 1,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Measure only our loop: no reference, and passes are not counted.")
+    ] = False,
+    epochs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Timed epochs of each loop, after one to warm up.")
+    ] = 1,
     steps: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Time N steps and scale them to an epoch.")
     ] = None,
     batch_size: Annotated[int | None, option("N", "Batch size.", default="that of the recipe", min=1)] = None,
     precision: Precision = "fp32",
-    compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile in our loop.")] = False,
     storage: ResultOptions,
 ) -> None:
-    """Measure an epoch of training for each recipe, against the floor.
+    """Measure an epoch of training for each recipe, against a plain loop that reads its loss in every step.
 
     If the data set of a recipe is not present, noise of the same size replaces it.
     """
     names = model or ["mnist-cnn-dr"]
     chosen = [zoo.recipe(name) if name.endswith(".safetensors") else recipes.read(name) for name in names]
-    measure = partial(bench_train, epochs=epochs, batch_size=batch_size, steps=steps)
+    measure = partial(bench_train, epochs=epochs, alone=alone, batch_size=batch_size, steps=steps)
     runs = [
         partial(measure, recipe=recipes.revised(recipe, seed=console.seed), precision=precision, compiled=compiled)
         for recipe in chosen
     ]
     _measure(console, runs, precision, storage)
+
+
+@command("bench suite", example="soap bench suite mnist-cnn-dr --limit 100", app=group)
+def suite(
+    console: Console,
+    model: ModelName,
+    *,
+    data: Annotated[str | None, option("NAME", "Test images.", default="those of the model")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="The first N images.")] = 100,
+    steps: Annotated[int | None, option("N", "Steps of the attacks.", default="those of the suite", min=1)] = None,
+    queries: Annotated[
+        int | None, option("N", "Queries of black-box attacks.", default="those of the suite", min=1)
+    ] = None,
+    storage: ResultOptions,
+) -> None:
+    """Measure `soap evaluate --suite full` with --headline (ours) and without (full), each once, checks included.
+
+    The model has its purifier with min-aux, if it has an auxiliary task. The labels that agree are images that both
+    worst cases break, or both do not.
+    """
+    run = partial(bench_suite, model=model, data=data, limit=limit, steps=steps, queries=queries)
+    _measure(console, [run], "fp32", storage)
 
 
 def _measure(

@@ -201,6 +201,13 @@ def counting_logits(model: JointModel, meter: Meter) -> JointModel:
     return copied
 
 
+def counting_features(model: JointModel, meter: Meter) -> JointModel:
+    """A copy of the model that counts passes of its encoder: each view of each image counts."""
+    copied = copy.deepcopy(model)
+    copied.encoder.register_forward_hook(lambda module, arguments, features: meter.mark(features))
+    return copied
+
+
 def operations_of(function: Callable[[Tensor], Tensor], x: Tensor) -> Operations:
     """The operations per sample of `function(x)`, and of its gradient with respect to everything that requires one."""
     with torch.enable_grad():

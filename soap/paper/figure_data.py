@@ -85,7 +85,7 @@ class FigureInput:
     def missing(self, data: FigureData) -> str | None:
         """What is missing, in words; None if it is complete. An unfinished sweep says how many rows there are."""
         if self.kind == "timing":
-            command = f"soap bench train --epochs 30 --model {self.model}"
+            command = f"soap bench train --alone --epochs 30 --model {self.model}"
             return None if _trainings(data.timings, [self.model]) else f"no {self.need} yet ({command})"
         found = data.get(self.kind, self.model)
         if self.kind in SWEEPS and 0 < len(found) < SWEEPS[self.kind].size:

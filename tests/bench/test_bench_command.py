@@ -86,10 +86,24 @@ def test_without_foolbox_only_the_reference_is_measured(run, monkeypatch):
     assert "CarliniWagner is measured against foolbox, which is not installed" in refused.err
 
 
-def test_train_a_row_for_each_recipe(run, tmp_path):
+def test_train(run):
+    small = ("--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 4, "--batch-size", 8)
+    (row,) = rows(run, "train", *small, "--epochs", 2)
+    check(row, "plain")
+    assert row["case"] == {
+        "batch_size": 8, "steps": 4, "epoch_steps": 7500, "precision": "fp32", "compiled": "false"
+    }  # fmt: skip
+    assert row["paths"]["ours"]["seconds"]["repeats"] == 2
+    assert row["paths"]["ours"]["passes"] == {"forward": 1, "backward": 1}
+    losses = row["agreement"]["plain"]
+    assert losses["first_loss_ours"] == pytest.approx(losses["first_loss_plain"], rel=0.1)
+    assert "4 steps were timed and scaled to the 7500 of an epoch." in row["notes"]
+
+
+def test_train_alone_a_row_for_each_recipe(run, tmp_path):
     models = ("mnist-fcn-dr", "mnist-fcn-pgd-at")
     small = ("--device", "cpu", "--steps", 3, "--batch-size", 4, "--epochs", 2, "--results", "rows.jsonl")
-    found = rows(run, "train", *(word for model in models for word in ("--model", model)), *small)
+    found = rows(run, "train", "--alone", *(word for model in models for word in ("--model", model)), *small)
     assert [row["model"] for row in found] == [*models]
     for row in found:
         assert list(row["paths"]) == ["ours"]
@@ -104,12 +118,15 @@ def test_train_a_row_for_each_recipe(run, tmp_path):
     assert [json.loads(line) for line in kept] == found
 
 
-def test_the_printed_table_of_training(run):
-    done = run("bench", "train", "--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 3, "--batch-size", 4)
+def test_training_alone_prints_one_path(run):
+    done = run(
+        "bench", "train", "--alone", "--model", "mnist-fcn-dr", "--device", "cpu", "--steps", 3, "--batch-size", 4
+    )
     assert done.code == 0
     assert done.out.startswith("train mnist-fcn-dr (weights: random, seed 0) on ")
     for said in ("mean s", " ± 0 ", "not counted", "floor: "):
         assert said in done.out
+    assert "plain" not in done.out
 
 
 def test_train_by_a_user_recipe_on_a_whole_epoch(run, tmp_path):
@@ -120,6 +137,7 @@ def test_train_by_a_user_recipe_on_a_whole_epoch(run, tmp_path):
     (row,) = rows(run, "train", "--model", "own.toml", "--device", "cpu", "--batch-size", 2500)
     assert (row["case"]["steps"], row["case"]["epoch_steps"]) == (4, 4)
     assert row["inputs"] == "mnist-mini/train"
+    assert row["paths"]["plain"]["passes"] == {"forward": 3, "backward": 3}
     assert len(row["notes"]) == 1
 
 
@@ -152,3 +170,18 @@ def test_bad_usage_is_one_line_and_leaves_nothing(run, tmp_path, line, code, sai
     assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["taken.jsonl"]
+
+
+def test_the_suite_in_both_modes(run):
+    """A network that every attack breaks."""
+    small = ("--data", "mnist-mini", "--limit", 2, "--steps", 1, "--queries", 4, "--device", "cpu")
+    (row,) = rows(run, "suite", "mnist-fcn-no-def", *small, "--results", "rows.jsonl")
+    assert row["case"] == {"images": 2, "steps": 1, "queries": 4}
+    ours, full = row["paths"]["ours"], row["paths"]["full"]
+    assert full["ratio"] == pytest.approx(full["seconds"]["median"] / ours["seconds"]["median"])
+    for path in (ours, full):
+        assert path["worst"] == 0
+        assert 0 < path["attack_seconds"] < path["seconds"]["median"]
+    assert row["agreement"] == {"full": {"labels": 1}}
+    text = rendered_performance("<!-- figures -->\n<!-- /figures -->\n", [row])
+    assert "| `mnist-fcn-no-def` | images 2, steps 1, queries 4 |" in text

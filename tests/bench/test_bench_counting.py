@@ -9,7 +9,7 @@ from tiny import noise_images, state_of, tiny_model
 import soap
 from soap.bench import reference
 from soap.bench.batches import needed_points
-from soap.bench.measures import Meter, counting_logits, counting_losses
+from soap.bench.measures import Meter, counting_features, counting_logits, counting_losses
 
 CPU = torch.device("cpu")
 GAMMA, T = 0.1, 5
@@ -70,6 +70,18 @@ def test_pgd_needs_one_pass_per_step():
     assert passes(plain, 3) == (7, 7)
     assert passes(ours, 3)[1] == 7
     assert passes(ours, 3)[0] <= 8  # one more for the model's predictions
+
+
+def test_views_are_counted_at_the_encoder_and_copies_share_the_meter():
+    import copy
+
+    meter = Meter(CPU)
+    model = copy.deepcopy(counting_features(tiny_model("rotation"), meter))
+    model.auxiliary.loss(model, noise_images(5)).sum().backward()
+    assert passes(meter, 5) == (4, 4)
+    with torch.no_grad():
+        model(noise_images(5))
+    assert passes(meter, 5) == (5, 4)
 
 
 @pytest.mark.gpu

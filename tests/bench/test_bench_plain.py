@@ -1,6 +1,7 @@
 """The reference implementations equal those of the tests and agree with ours."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,12 @@ import torch
 from tiny import GRID, attacked_digits, noise_images, tiny_model
 
 import soap
-from soap.attacks import PGD
+from soap import recipes
+from soap._runtime.isolation import preserved_random_state
+from soap.attacks import FGSM, PGD
 from soap.bench import reference
 from soap.bench.batches import attack_agreement, purifier_agreement, same_pixels
+from soap.bench.reference import PlainTraining
 
 _spec = importlib.util.spec_from_file_location("plain_reading", Path(__file__).parents[1] / "purifiers" / "plain.py")
 reading = importlib.util.module_from_spec(_spec)
@@ -64,3 +68,19 @@ def test_different_results_lower_the_agreement():
     )
     assert alike["pixels"] == 1 - 8 / 256
     assert alike["eps"] == 0.75
+
+
+@pytest.mark.parametrize("attack", [None, FGSM(eps=0.1), PGD(eps=0.1, step_size=0.05, steps=3)])
+def test_ours_and_reference_training_have_the_same_first_losses(tmp_path, attack):
+    recipe = recipes.read("mnist-fcn-no-def" if attack else "mnist-fcn-dr")
+    data = soap.data.load("mnist-mini", "train").take(96)
+    schedule = replace(recipe.training, epochs=1, batch_size=32)
+    plain = PlainTraining(recipes.build(recipe), data, schedule, attack=attack, precision="fp32")
+    with preserved_random_state():
+        losses = plain.epoch()
+    model = recipes.build(recipe)
+    done = soap.training.train(model, data, schedule, out=tmp_path, attack=attack)
+    alpha = model.auxiliary.alpha if model.purifiable else 0
+    ours = done.history[0]["classification"] + alpha * done.history[0]["auxiliary"]
+    assert len(losses) == 3
+    assert sum(losses) / 3 == pytest.approx(ours, rel=0.1)  # equal to the last bits while draws are the same

@@ -1,7 +1,5 @@
 """The unrolled gradient against finite differences and plain autograd."""
 
-import copy
-
 import pytest
 import torch
 from tiny import TASKS, attacked_digits, noise_images, state_of, tiny_model
@@ -9,7 +7,7 @@ from tiny import TASKS, attacked_digits, noise_images, state_of, tiny_model
 import soap
 from soap.attacks import cross_entropy
 from soap.auxiliary.consistency import GRADIENTS
-from soap.bench.measures import Meter
+from soap.bench.measures import Meter, counting_features
 from soap.gradient_rules import (
     OwnGradient,
     StraightThrough,
@@ -213,8 +211,7 @@ def test_cost_is_one_purification_and_two_backward_passes_per_step():
     model = soap.load("mnist-fcn-dr")
     x, y = attacked_digits(model, 10)
     meter = Meter(x.device)
-    twin = copy.deepcopy(model)
-    twin.encoder.register_forward_hook(lambda module, arguments, features: meter.mark(features))
+    twin = counting_features(model, meter)
     meter.reset()
     Unrolled(twin, soap.SOAP(twin)).logits_and_gradient(x, of(y))
     passes = meter.passes(len(x))

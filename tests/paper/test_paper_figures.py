@@ -107,7 +107,7 @@ def test_timings_are_found_by_what_and_model_and_their_mean(tmp_path):
 
     assert missing("train", MODEL, mean=1.0) is None
     for other in (("purify", MODEL), ("train", "mnist-cnn-dr")):
-        assert f"(soap bench train --epochs 30 --model {MODEL})" in missing(*other, mean=1.0)
+        assert f"(soap bench train --alone --epochs 30 --model {MODEL})" in missing(*other, mean=1.0)
     assert missing("train", MODEL) is not None  # the older format
 
 
