@@ -19,7 +19,7 @@ from soap.paper.command_views import CLAIMS_NAME
 from soap.paper.comparison import Comparison, Entry, compare_all
 from soap.paper.figure_data import FIGURES, TABLE_KINDS, FigureData, PaperFigure
 from soap.paper.job_runner import JobRunner, bundled_weights, run_jobs
-from soap.paper.jobs import ATTACKS_BY_COST, Job, plan_figure, plan_jobs
+from soap.paper.jobs import ATTACK_PASSES, Job, plan_figure, plan_jobs
 from soap.paper.judging import judge, judge_all
 from soap.paper.markdown import claims_markdown, sweep_markdown, table_markdown
 from soap.paper.rows import committed_rows, committed_timings, results_folder, without_duplicates
@@ -75,7 +75,7 @@ def reproduce(
 ) -> None:
     """Show the paper's tables with our numbers beside the printed ones, draw its figures, judge its claims.
 
-    Without a name: the list of all, with what is done and what is missing. Our numbers come from
+    Without a name: the list of all, with what is done, what is missing and what it would cost. Our numbers come from
     the committed result rows and from --results. Nothing is computed without --run, which trains models without
     weights and measures empty cells, cheap attacks first. Every row is saved at once: after Ctrl-C the same command
     resumes. In a pipe or a file the output is Markdown.
@@ -105,9 +105,9 @@ def _limits(texts: Sequence[str]) -> dict[str, int]:
         attack, _, count = text.rpartition("=")
         if not count.isdecimal() or int(count) < 1:
             raise InputError(f"--limit is {text!r}; expected a number of images, or ATTACK=NUMBER such as cw=1000.")
-        if attack and attack not in ATTACKS_BY_COST:
-            raise unknown("attack", attack, ATTACKS_BY_COST)
-        limits |= {attack: int(count)} if attack else {one: int(count) for one in ATTACKS_BY_COST if one not in limits}
+        if attack and attack not in ATTACK_PASSES:
+            raise unknown("attack", attack, ATTACK_PASSES)
+        limits |= {attack: int(count)} if attack else {one: int(count) for one in ATTACK_PASSES if one not in limits}
     return limits
 
 

@@ -12,11 +12,15 @@ from rich.markdown import Markdown
 from soap.paper.claims import claims_about
 from soap.paper.comparison import ComparedCell, Comparison, Entry, display_name
 from soap.paper.figure_data import FigureData, PaperFigure
-from soap.paper.jobs import Job
+from soap.paper.jobs import TERAFLOPS, Job, estimated_hours
 from soap.paper.judging import MARKS, TITLE, VERDICT_WORDS, JudgedClaim, count_text, grouped_by_verdict
 from soap.report import markdown_table
 
 CLAIMS_NAME = "claims"
+HOURS_NOTE = (
+    f"Hours: of `--run`, roughly, at {TERAFLOPS:g} TFLOP/s, the rate of a large GPU in fp32. It also measures again "
+    "the cells with fewer images than the paper's."
+)
 
 
 def on_terminal(markdown: str) -> RenderableType:
@@ -34,7 +38,7 @@ def table_state(entry: Entry, jobs: Sequence[Job]) -> dict[str, Any]:
     """Name, title and state of a table. jobs: those that would fill its empty cells."""
     state: dict[str, Any] = {"name": entry.table.name, "title": entry.table.title}
     state |= {key: getattr(entry, key, None) for key in ("wanted", "done", "missing")}
-    return {**state, "jobs": len(jobs)}
+    return {**state, "jobs": len(jobs), "estimated_hours": round(estimated_hours(jobs), 1)}
 
 
 def figure_state(figure: PaperFigure, data: FigureData) -> dict[str, Any]:
@@ -54,16 +58,15 @@ def list_text(
     """One line each for the tables, the figures and the claims. states: of the entries."""
     lines = []
     for entry, state in zip(entries, states, strict=True):
-        jobs = str(state["jobs"] or "")
-        lines.append((state["name"], state["title"], entry.progress, entry.missing_text, jobs))
+        hours = f"{state['estimated_hours']:.1f}" if state["jobs"] else ""
+        lines.append((state["name"], state["title"], entry.progress, entry.missing_text, hours))
     for state in figures:
         first, *others = state["missing"] or [""]
         more = f" (and {len(others)} more)" if others else ""
         lines.append((state["name"], state["title"], f"{state['done']} of {state['wanted']}", first + more, ""))
     if judged:
         lines.append((CLAIMS_NAME, TITLE, count_text(judged), "", ""))
-    note = "Jobs: trainings and attacks that `--run` would make; also for cells with fewer images than the paper's."
-    return f"{markdown_table(('name', 'title', 'done', 'missing', 'jobs'), lines)}\n\n{note}"
+    return f"{markdown_table(('name', 'title', 'done', 'missing', 'hours'), lines)}\n\n{HOURS_NOTE}"
 
 
 # --- One table, one figure, the claims --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Jobs behind the paper's tables and figures: which models to train, and what to measure."""
+"""Jobs behind the paper's tables and figures: which models to train, what to measure, and the cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,28 @@ from pathlib import Path
 from soap import recipes
 from soap.paper.figure_data import FigureInput
 from soap.paper.rows import training_seed
+from soap.paper.sweeps import SWEEPS
 from soap.paper.tables import TEST_IMAGES, CellQuery
+from soap.recipes import GenerativeRecipe, Recipe, generative
 from soap.results import Row
 from soap.specs import DefenceSpec
 
-ATTACKS_BY_COST = ("none", "fgsm", "substitute-fcn", "substitute-cnn", "pgd", "df", "cw")
-"""The cheapest first."""
+ATTACK_PASSES = {"none": 1, "fgsm": 3, "substitute-fcn": 60, "substitute-cnn": 60, "pgd": 120, "df": 600, "cw": 7_500}
+"""Approximate network passes of an attack for an image (a gradient counts as three), the cheapest first."""
+
+PURIFIER_PASSES = 40
+"""The same for a SOAP purifier with its grid of radii."""
+
+MACS = {"fcn": 1e6, "cnn": 1e7, "resnet18": 4e7, "wide-resnet28": 5e9, "wgan": 5e6, "pixelcnn": 8e9}
+"""Approximate multiplications in a pass; the smallest networks are bound by memory and count as larger."""
+
+PRIOR_PASSES = {"wgan": 6_000, "pixelcnn": 4}
+"""Passes through a generative model for the purification of an image."""
+
+TERAFLOPS = 10.0
+"""Rate for estimates of time: an H200 reached 10.6 TFLOP/s in training a ResNet-18 in fp32 (docs/performance.md)."""
+
+TRAINING_IMAGES = 50_000
 
 CURVE_IMAGES = 1_000
 """Number of test images for the mean losses of a curve."""
@@ -30,6 +46,16 @@ class TrainingJob:
     def title(self) -> str:
         """The job in words."""
         return f"{_model_text(self.recipe, self.seed)}: train for {self.epochs} epochs"
+
+    @property
+    def work(self) -> float:
+        """Approximate number of multiplications."""
+        recipe = recipes.find(self.recipe)
+        if isinstance(recipe, GenerativeRecipe):
+            return 3.0 * TRAINING_IMAGES * self.epochs * MACS[recipe.kind]
+        views = {"rotation": 4, "consistency": 2}.get(recipe.task or "", 1)
+        attacked = 0 if recipe.adversarial is None else getattr(recipe.adversarial, "steps", 1)
+        return 3.0 * (views + attacked) * TRAINING_IMAGES * self.epochs * _macs(recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +77,14 @@ class EvaluationJob:
         behind = ", ".join(["bare", *(cell.purifier_text for cell in self.purified)])
         return f"{_model_text(self.recipe, self.seed)}: {self.attack} on {self.n:,} images, {behind}"
 
+    @property
+    def work(self) -> float:
+        """Approximate number of multiplications."""
+        kinds = [generative.read(cell.prior).kind for cell in self.purified if cell.prior is not None]
+        by_priors = sum(PRIOR_PASSES[kind] * MACS[kind] for kind in kinds)
+        passes = ATTACK_PASSES[self.attack] + PURIFIER_PASSES * (len(self.purified) - len(kinds))
+        return self.n * (passes * _macs(recipes.read(self.recipe)) + by_priors)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FigureJob:
@@ -70,8 +104,22 @@ class FigureJob:
         """The job in words."""
         return f"{self.source.need}, {self.n:,} images"
 
+    @property
+    def work(self) -> float:
+        """Approximate number of multiplications; examples are ten images under every attack."""
+        macs = _macs(recipes.read(self.recipe))
+        if self.source.kind == "examples":
+            return 10 * sum(ATTACK_PASSES.values()) * macs
+        cells = SWEEPS[self.source.kind].size if self.source.kind in SWEEPS else 1
+        return self.n * cells * (ATTACK_PASSES["pgd"] + PURIFIER_PASSES) * macs
+
 
 Job = TrainingJob | EvaluationJob | FigureJob
+
+
+def estimated_hours(jobs: Iterable[Job]) -> float:
+    """Hours for the jobs at `TERAFLOPS`, to an order of magnitude. A multiplication comes with an addition."""
+    return sum(2 * job.work for job in jobs) / (TERAFLOPS * 1e12 * 3600)
 
 
 Weights = Callable[[str, int], Path | None]
@@ -107,7 +155,7 @@ def plan_jobs(
         # All trainings of a classifier are measured behind the same training of a prior: seed 0.
         needed = dict.fromkeys([(recipe, seed), *((prior, 0) for prior in priors)])
         jobs += [job for job in _trainings(needed, weights, epochs) if job not in jobs]
-        for (attack, n), defences in sorted(attacks.items(), key=lambda item: ATTACKS_BY_COST.index(item[0][0])):
+        for (attack, n), defences in sorted(attacks.items(), key=lambda item: list(ATTACK_PASSES).index(item[0][0])):
             purified = tuple(cell for defence, cell in defences.items() if defence.purifies)
             jobs.append(EvaluationJob(recipe=recipe, seed=seed, attack=attack, n=n, purified=purified))
     return jobs
@@ -137,3 +185,7 @@ def _trainings(needed: Iterable[tuple[str, int]], weights: Weights, epochs: int 
 
 def _model_text(recipe: str, seed: int) -> str:
     return f"{recipe}, seed {seed}" if seed else recipe
+
+
+def _macs(recipe: Recipe) -> float:
+    return MACS.get(recipe.architecture, MACS["resnet18"])

@@ -50,6 +50,7 @@ def test_the_list_has_every_table_and_figure_and_the_claims(run):
     assert all(entry["jobs"] for entry in done.json["tables"] if entry["missing"])
     third = done.json["tables"][2]  # five Wide-ResNets of 200 epochs are missing, each under five attacks
     assert third["jobs"] >= 30
+    assert 100 < third["estimated_hours"] < 1000
     text = run("reproduce").out
     assert all(f" {name} " in text for name in (*TABLES, *FIGURES))
     assert f"{first['done']} of 80" in text

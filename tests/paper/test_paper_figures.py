@@ -98,6 +98,7 @@ def test_a_model_without_weights_is_trained_first():
     training, measuring = plan_figure([source], weights=lambda recipe, seed: None, epochs=3, limit=50)
     assert training == TrainingJob(recipe=MODEL, seed=0, epochs=3)
     assert (measuring.source, measuring.n) == (source, 50)
+    assert measuring.work < plan_figure([source], weights=lambda recipe, seed: KEPT)[0].work
 
 
 def test_timings_are_found_by_what_and_model_and_their_mean(tmp_path):

@@ -99,3 +99,20 @@ def test_a_limit_takes_fewer_images_and_more_will_do():
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(InputError, match="unknown recipe 'mnist-fnc-dr'"):
         plan_jobs([CellQuery(recipe="mnist-fnc-dr", attack="pgd")], [], weights=nowhere)
+
+
+def test_the_work_of_jobs_is_in_a_sensible_order():
+    def evaluation(attack: str, recipe: str = "cifar10-resnet18-lc", **changed: object) -> float:
+        given = {"seed": 0, "attack": attack, "n": 10_000, **changed}
+        return EvaluationJob(recipe=recipe, **given).work
+
+    attacks = [evaluation(attack) for attack in ("none", "fgsm", "pgd", "df", "cw")]
+    assert attacks == sorted(attacks)
+    assert evaluation("pgd", purified=tuple(cells("pgd", choices=("min-aux",)))) > evaluation("pgd")
+    assert evaluation("pgd", n=1_000) == pytest.approx(evaluation("pgd") / 10)
+    sizes = ("mnist-fcn-dr", "mnist-cnn-dr", "cifar10-resnet18-rp", "cifar10-wide-resnet28-rp")
+    assert [evaluation("pgd", recipe) for recipe in sizes] == sorted(evaluation("pgd", recipe) for recipe in sizes)
+    methods = ("no-def", "fgsm-at", "pgd-at")
+    lengths = [TrainingJob(recipe=f"cifar10-resnet18-{name}", seed=0, epochs=200).work for name in methods]
+    assert lengths == sorted(lengths)
+    assert TrainingJob(recipe="cifar10-resnet18-no-def", seed=0, epochs=20).work == pytest.approx(lengths[0] / 10)
