@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import export_page
 import libraries_table
 
 from soap.paper.pages.suite_runs import committed_runs
@@ -178,19 +179,25 @@ def _json_lines(path: Path) -> list[JsonRow]:
     return [json.loads(line) for line in lines]
 
 
-PAGES: dict[str, tuple[str, Callable[[], str]]] = {
-    "detection.md": ("figures", lambda: detection_table(Store(RESULTS / "detection.jsonl").read())),
-    "purifiers.md": ("libraries", lambda: libraries_table.table(libraries_table.read())),
-    "reliability.md": ("figures", lambda: reliability_table(reliability_rows())),
-    "service.md": ("figures", lambda: service_table(service_rows())),
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "detection.md": {"figures": lambda: detection_table(Store(RESULTS / "detection.jsonl").read())},
+    "export.md": {
+        "figures": lambda: export_page.table(export_page.committed_rows(RESULTS / "export.jsonl")),
+        "ways": lambda: export_page.agreement_table(RESULTS / "attempts" / "export-agreement.jsonl"),
+    },
+    "purifiers.md": {"libraries": lambda: libraries_table.table(libraries_table.read())},
+    "reliability.md": {"figures": lambda: reliability_table(reliability_rows())},
+    "service.md": {"figures": lambda: service_table(service_rows())},
 }
-"""Pages of docs/: the name of their section, and the function that renders its content."""
+"""Pages of docs/: for each of their sections the function that renders its content."""
 
 
 def rendered(page: str) -> str:
     """The rendered text of one of `PAGES`."""
-    section, content = PAGES[page]
-    return with_section((DOCS / page).read_text(encoding="utf-8"), section, content())
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for section, content in PAGES[page].items():
+        text = with_section(text, section, content())
+    return text
 
 
 if __name__ == "__main__":

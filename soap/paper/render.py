@@ -13,7 +13,6 @@ from pathlib import Path
 from soap import bench
 from soap._files import atomic
 from soap.bench import pages as bench_pages
-from soap.onnx_export import docs_page
 from soap.paper.pages import label_consistency, purifiers, results, suite_runs
 from soap.paper.rows import committed_rows
 from soap.report.drawing import png
@@ -39,7 +38,6 @@ def _results(document: str) -> str:
 PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "README.md": lambda document: suite_runs.rendered_readme(document, RESULTS),
     DOCS / "adaptive.md": lambda document: suite_runs.rendered_adaptive(document, RESULTS),
-    DOCS / "export.md": lambda document: docs_page.rendered(document, RESULTS),
     DOCS / "label_consistency.md": _label_consistency,
     DOCS / "models.md": suite_runs.rendered_models,
     DOCS / "performance.md": lambda document: bench_pages.rendered_performance(document, _timings()),
