@@ -155,29 +155,11 @@ def _filled(build: Callable[[], Built], tensors: dict[str, Tensor], path: Path) 
     """
     with _recipe_errors(path):
         with torch.device("meta"), parameter_limit(len(tensors) + MAX_MISSING_TENSORS):
-            _check_shapes(build(), tensors, path)
+            wanted = build().state_dict()
+            tensor_files.check_shapes(path, tensors, wanted, "weights and recipe do not belong together")
         model = build()
     model.load_state_dict(tensors)
     return model
-
-
-def _check_shapes(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    wanted = model.state_dict()
-    for key in sorted({*wanted, *tensors}):
-        got, want = (_shape_text(part, key) for part in (tensors, wanted))
-        if got != want:
-            raise FileError(
-                f"{path}: tensor {key!r} is {got}, expected {want}: weights and recipe do not belong together."
-            )
-
-
-def _shape_text(tensors: Mapping[str, Tensor], key: str) -> str:
-    """Return a tensor's shape, and its dtype unless it is a float that loads into single precision."""
-    if key not in tensors:
-        return "nothing"
-    tensor = tensors[key]
-    kind = "" if tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) else f" of {tensor.dtype}"
-    return f"{list(tensor.shape)}{kind}"
 
 
 def _training_spec(plan: Recipe, metadata: dict[str, str]) -> TrainingSpec:

@@ -55,6 +55,21 @@ def check_storable(tensors: Mapping[str, object]) -> None:
         )
 
 
+def check_shapes(path: Path, tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], advice: str) -> None:
+    """Raise a FileError unless both have the same names and shapes, and floats in the same places."""
+
+    def described(parts: Mapping[str, Tensor], key: str) -> str:
+        if key not in parts:
+            return "nothing"
+        kind = "" if parts[key].is_floating_point() else f" of {parts[key].dtype}"
+        return f"{list(parts[key].shape)}{kind}"
+
+    for key in sorted({*wanted, *tensors}):
+        got, want = described(tensors, key), described(wanted, key)
+        if got != want:
+            raise FileError(f"{path}: tensor {key!r} is {got}, expected {want}: {advice}.")
+
+
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a safetensors file; raise if it is truncated, changed or not finite.
 
