@@ -1,48 +1,32 @@
-"""JSON responses of the routes: their schemas, and how they are made from a trajectory or an exception."""
+"""The service's own API: for each route its parameters, its operation and its response.
 
-import base64
-from collections.abc import Callable
-from http import HTTPStatus
-from typing import Annotated, Any
+A query is the parameters of one route, /v1/ and its name.
+"""
 
-from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from typing import Annotated, Any, Literal, get_args
+
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
 
-from soap.attacks import Attack
 from soap.balls import row_norms
-from soap.data.pictures import PictureTooLargeError, UnsupportedPictureError, encode_png, magnify_difference
-from soap.errors import SoapError
+from soap.data.pictures import base64_png, magnify_difference
+from soap.errors import InputError
 from soap.recipes.trained_model import TrainedModel
-from soap.serve.trajectories import Trajectory
-from soap.shapes import Tensor
+from soap.serve.trajectories import AttackClassifier, Operation, Predict, Purify, Trajectory
 
-OFFERED_ATTACKS = ("fgsm", "pgd", "df")
+OfferedAttack = Literal["fgsm", "pgd", "df"]
 """The paper's attacks that finish within a request's deadline; Carlini and Wagner's takes longer."""
+
+MAX_STEPS = 100
+"""Steps of one attack or purification."""
 
 TOP_CLASSES = 3
 """Most probable classes listed for each step."""
 
-ERROR_KINDS = {400: "request", 401: "token", 404: "route", 405: "method", 408: "slow", 413: "size", 415: "format",
-               421: "host", 422: "input", 499: "gone", 503: "busy"}  # fmt: skip
-"""Error kind by status."""
-
-ERROR_STATUSES: dict[type[Exception], int] = {UnsupportedPictureError: 415, PictureTooLargeError: 413}
-"""Status by exception; 422 for others."""
-
-ERROR_HEADERS = {
-    400: {"Connection": "close"},  # the body was not read to its end, or its length is not known
-    401: {"WWW-Authenticate": "Bearer"},
-    408: {"Connection": "close"},
-    413: {"Connection": "close"},
-    503: {"Retry-After": "1"},
-}
-"""Response headers by status. A full queue is empty again in less than a second."""
-
 ClassNumber = Annotated[int, Field(serialization_alias="class")]
 """The JSON name "class" is a keyword in Python."""
+
+Radius = Annotated[float, Field(ge=0, le=1)]
+Steps = Annotated[int | None, Field(ge=1, le=MAX_STEPS, description="Default: the paper's.")]
 
 
 class ClassProbability(BaseModel):
@@ -143,148 +127,125 @@ class ModelResponse(BaseModel):
     purification: dict[str, Any] | None
     browser_bytes: int | None
 
-
-class ErrorDetail(BaseModel):
-    """kind: a fixed word for programs. message: what was given, what is expected, what to do."""
-
-    kind: str
-    message: str
-
-
-class ErrorResponse(BaseModel):
-    """Body of every error response, except under /v2."""
-
-    error: ErrorDetail
-
-
-class ProtocolErrorResponse(BaseModel):
-    """Body of every error response under /v2, as the Open Inference Protocol has it."""
-
-    error: str
+    @classmethod
+    def of(cls, served: TrainedModel, browser_bytes: int | None) -> "ModelResponse":
+        """Describe a served model."""
+        model, attacks = served.model, {name: served.attack(name) for name in get_args(OfferedAttack)}
+        return cls(
+            name=model.name,
+            data=served.data,
+            task=served.task,
+            purifiable=model.purifiable,
+            input_shape=model.input_shape,
+            classes=served.classes,
+            attacks={name: _settings(of, "eps", "step_size", "steps", "radius") for name, of in attacks.items()},
+            purification=model.purification and _settings(model.purification, "step_size", "steps", "grid"),
+            browser_bytes=browser_bytes,
+        )
 
 
-def predict_response(served: TrainedModel, trajectory: Trajectory, *, pictures: bool) -> PredictResponse:
-    """The response of /v1/predict."""
-    step = _step(served, trajectory, 0, pictures=pictures)
-    found = {**_prediction(served, trajectory, 0), "model": served.model.name, "input": step.picture}
-    return PredictResponse(**found, aux_loss=step.aux_loss, score=step.aux_loss)
+class PredictQuery(BaseModel):
+    """Classify a picture with the bare classifier."""
+
+    model: str
+    pictures: bool = Field(False, description="Return the pictures and probabilities of every step.")
+    invert: bool = Field(False, description="Swap dark and light first: MNIST digits are light on dark.")
+
+    def operation(self, served: TrainedModel) -> Operation:
+        """What to run on the picture."""
+        return Predict()
+
+    def respond(self, served: TrainedModel, found: Trajectory) -> BaseModel:
+        """The response."""
+        step = self.step(served, found, 0)
+        loss = {"aux_loss": step.aux_loss, "score": step.aux_loss}
+        return PredictResponse(**_prediction(served, found, 0), model=served.model.name, input=step.picture, **loss)
+
+    def step(self, served: TrainedModel, found: Trajectory, t: int) -> StepResponse:
+        """The response for one point of the trajectory."""
+        order = found.probabilities[t].argsort(descending=True, stable=True)[:TOP_CLASSES].tolist()
+        rounded = _prediction(served, found, t)["probabilities"]
+        top = [ClassProbability(class_number=i, name=served.classes[i], probability=rounded[i]) for i in order]
+        return StepResponse(
+            **dict(top[0]),
+            step=t,
+            aux_loss=None if found.losses is None else float(found.losses[t]),
+            top=top,
+            probabilities=rounded if self.pictures else None,
+            picture=base64_png(found.points[t]) if self.pictures else None,
+        )
+
+    def trajectory(self, served: TrainedModel, found: Trajectory) -> dict[str, Any]:
+        """The fields of `TrajectoryResponse`."""
+        first, last = found.points[0], found.points[-1]
+        difference, magnification = magnify_difference(last - first)
+        steps = [self.step(served, found, t) for t in range(len(found.points))]
+        return {
+            **_prediction(served, found, -1),
+            "model": served.model.name,
+            "before": Prediction(**_prediction(served, found, 0)),
+            "score": steps[0].aux_loss,
+            "aux_loss_before": steps[0].aux_loss,
+            "aux_loss_after": steps[-1].aux_loss,
+            "input": base64_png(first),
+            "image": base64_png(last),
+            "difference": base64_png(difference),
+            "magnification": magnification,
+            "steps": steps,
+        }
 
 
-def purify_response(served: TrainedModel, trajectory: Trajectory, *, pictures: bool) -> PurifyResponse:
-    """The response of /v1/purify."""
-    return PurifyResponse(**_trajectory(served, trajectory, pictures=pictures), eps=trajectory.eps)
+class PurifyQuery(PredictQuery):
+    """Purify a picture: minimise the auxiliary loss inside a small ball. The response has every step."""
+
+    eps_pfy: Radius | Literal["min-aux"] = Field("min-aux", description="min-aux, or a radius in [0, 1].")
+    steps: Steps = None
+
+    def operation(self, served: TrainedModel) -> Operation:
+        """Purification with the model's own settings for those not given."""
+        return Purify.of(served.model, self.eps_pfy, self.steps)
+
+    def respond(self, served: TrainedModel, found: Trajectory) -> BaseModel:
+        """The response."""
+        return PurifyResponse(**self.trajectory(served, found), eps=found.eps)
 
 
-def attack_response(served: TrainedModel, trajectory: Trajectory, *, attack: Attack, pictures: bool) -> AttackResponse:
-    """The response of /v1/attack."""
-    delta = trajectory.points[-1:] - trajectory.points[:1]
-    return AttackResponse(
-        **_trajectory(served, trajectory, pictures=pictures),
-        attack=repr(attack),
-        eps=getattr(attack, "eps", None),
-        label=trajectory.label,
-        fooled=int(trajectory.probabilities[-1].argmax()) != trajectory.label,
-        linf=float(delta.abs().max()),
-        l2=float(row_norms(delta)[0]),
-    )
+class AttackQuery(PredictQuery):
+    """Attack the bare classifier; the attack ignores the purifier. The response has every step of fgsm and pgd."""
+
+    attack: OfferedAttack = Field("pgd", description="The attack.")
+    eps: Radius | None = Field(None, description="For fgsm and pgd. Default: the paper's.")
+    steps: Steps = None
+    label: int | None = Field(None, ge=0, description="The true class. Default: the prediction.")
+
+    def operation(self, served: TrainedModel) -> Operation:
+        """The attack, with the paper's settings for those not given."""
+        if self.label is not None and self.label >= served.model.classes:
+            raise InputError(f"label is {self.label}, expected a class from 0 to {served.model.classes - 1}.")
+        given = {"eps": self.eps, "steps": self.steps}
+        settings = {name: value for name, value in given.items() if value is not None}
+        return AttackClassifier(attack=served.attack(self.attack, settings=settings))
+
+    def respond(self, served: TrainedModel, found: Trajectory) -> BaseModel:
+        """The response."""
+        attack, delta = self.operation(served).attack, found.points[-1:] - found.points[:1]
+        return AttackResponse(
+            **self.trajectory(served, found),
+            attack=repr(attack),
+            eps=getattr(attack, "eps", None),
+            label=found.label,
+            fooled=int(found.probabilities[-1].argmax()) != found.label,
+            linf=float(delta.abs().max()),
+            l2=float(row_norms(delta)[0]),
+        )
 
 
-def model_response(served: TrainedModel, browser_bytes: int | None) -> ModelResponse:
-    """One model in the response of /v1/models."""
-    model, own, attack_settings = served.model, served.model.purification, ("eps", "step_size", "steps", "radius")
-    return ModelResponse(
-        name=model.name,
-        data=served.data,
-        task=served.task,
-        purifiable=model.purifiable,
-        input_shape=model.input_shape,
-        classes=served.classes,
-        attacks={name: _settings(served.attack(name), *attack_settings) for name in OFFERED_ATTACKS},
-        purification=None if own is None else _settings(own, "step_size", "steps", "grid"),
-        browser_bytes=browser_bytes,
-    )
-
-
-def _trajectory(served: TrainedModel, trajectory: Trajectory, *, pictures: bool) -> dict[str, Any]:
-    """The fields of `TrajectoryResponse`."""
-    first, last = trajectory.points[0], trajectory.points[-1]
-    difference, magnification = magnify_difference(last - first)
-    steps = [_step(served, trajectory, t, pictures=pictures) for t in range(len(trajectory.points))]
-    return {
-        **_prediction(served, trajectory, -1),
-        "model": served.model.name,
-        "before": Prediction(**_prediction(served, trajectory, 0)),
-        "score": steps[0].aux_loss,
-        "aux_loss_before": steps[0].aux_loss,
-        "aux_loss_after": steps[-1].aux_loss,
-        "input": _base64_png(first),
-        "image": _base64_png(last),
-        "difference": _base64_png(difference),
-        "magnification": magnification,
-        "steps": steps,
-    }
-
-
-def _prediction(served: TrainedModel, trajectory: Trajectory, t: int) -> dict[str, Any]:
+def _prediction(served: TrainedModel, found: Trajectory, t: int) -> dict[str, Any]:
     """The fields of `Prediction` at step t."""
-    label = int(trajectory.probabilities[t].argmax())
-    rounded = [round(value, 6) for value in trajectory.probabilities[t].tolist()]
+    label = int(found.probabilities[t].argmax())
+    rounded = [round(value, 6) for value in found.probabilities[t].tolist()]
     return {"class_number": label, "name": served.classes[label], "probabilities": rounded}
-
-
-def _step(served: TrainedModel, trajectory: Trajectory, t: int, *, pictures: bool) -> StepResponse:
-    order = trajectory.probabilities[t].argsort(descending=True, stable=True)[:TOP_CLASSES].tolist()
-    rounded = _prediction(served, trajectory, t)["probabilities"]
-    top = [ClassProbability(class_number=i, name=served.classes[i], probability=rounded[i]) for i in order]
-    return StepResponse(
-        **top[0].model_dump(),
-        step=t,
-        aux_loss=None if trajectory.losses is None else float(trajectory.losses[t]),
-        top=top,
-        probabilities=rounded if pictures else None,
-        picture=_base64_png(trajectory.points[t]) if pictures else None,
-    )
 
 
 def _settings(of: object, *names: str) -> dict[str, Any]:
     return {name: getattr(of, name) for name in names if hasattr(of, name)}
-
-
-def _base64_png(x: Tensor) -> str:
-    return base64.b64encode(encode_png(x)).decode()
-
-
-def busy(reason: str) -> HTTPException:
-    """Error 503: the service is overloaded or failed; the client may retry."""
-    return HTTPException(503, f"{reason}; try again in {ERROR_HEADERS[503]['Retry-After']} s.")
-
-
-def error_response(error: Exception, path: str = "") -> JSONResponse:
-    """The response to an exception of a request to `path`; status 422 if the request has a wrong value."""
-    status, message, headers = ERROR_STATUSES.get(type(error), 422), str(error), {}
-    if isinstance(error, HTTPException):
-        status, message, headers = error.status_code, error.detail, dict(error.headers or {})
-        if not message.endswith("."):  # starlette's message for an unknown route or method
-            message += "; /docs lists the routes and their methods."
-    elif isinstance(error, RequestValidationError):  # its values are not repeated: they are the client's input
-        parameter = error.errors()[0]["loc"][1]
-        reasons = [one["msg"] for one in error.errors() if one["loc"][1] == parameter]  # one for each accepted type
-        message = f"{parameter}: {', or: '.join(reasons)}; see /docs."
-    detail = {"kind": ERROR_KINDS.get(status, "request"), "message": message}
-    content = {"error": message if path.startswith("/v2") else detail}
-    return JSONResponse(content, status, {**ERROR_HEADERS.get(status, {}), **headers})
-
-
-def error_schemas(*statuses: int, model: type[BaseModel] = ErrorResponse) -> dict[int | str, dict[str, Any]]:
-    """The error responses of a route, for its OpenAPI schema."""
-    return {status: {"model": model, "description": HTTPStatus(status).phrase} for status in statuses}
-
-
-async def _handle(request: Request, error: Exception) -> JSONResponse:
-    return error_response(error, request.scope["path"])
-
-
-HANDLERS: dict[int | type[Exception], Callable[..., Any]] = dict.fromkeys(
-    (HTTPException, RequestValidationError, SoapError), _handle
-)
-"""Exception handlers of the application, for every expected exception of a route."""
