@@ -11,12 +11,12 @@ import json
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urljoin, urlsplit
 
 from soap import __version__
 from soap._files import atomic, tensor_files
@@ -28,10 +28,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 MAX_BYTES = {CONFIG: 2**20, WEIGHTS: 2**30}
 """Largest accepted files. The largest recipe here has 146 MB of weights."""
 
-TIMEOUT_S, MAX_REDIRECTS = 30.0, 5
-HUB_DOMAINS = (".huggingface.co", ".hf.co")
-"""Domains of the public hub. It redirects downloads to hosts of its own, e.g. us.aws.cdn.hf.co."""
-
+TIMEOUT_S = 30.0
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 LOG = logging.getLogger("soap")
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,95}"
@@ -78,19 +75,25 @@ def fetch(name: str) -> Path:
     """Return the local path of a model's weights; download them unless this commit is already here."""
     wanted = parse_reference(pinned(name))
     folder = data_root() / "hub" / wanted.repo.replace("/", "--") / str(wanted.revision)
-    config, weights = folder / CONFIG, folder / WEIGHTS
-    if not (config.is_file() and weights.is_file()):
-        with atomic.replace_file(config) as first, atomic.replace_file(weights) as second, hub_client(wanted) as api:
+    if not all((folder / file).is_file() for file in MAX_BYTES):
+        with atomic.file_errors(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".incoming-") as incoming, hub_client(wanted) as api:
             listed = api.model_info(wanted.repo, revision=wanted.revision, files_metadata=True, timeout=TIMEOUT_S)
             if listed.sha != wanted.revision:
                 raise FileError(f"{wanted}: the hub sent commit {listed.sha!r:.80} instead; nothing was downloaded.")
             sizes = {one.rfilename: one.size for one in listed.siblings or ()}
             _check_listing(wanted, sizes)
-            _download(wanted, CONFIG, sizes[CONFIG], first)
-            _download(wanted, WEIGHTS, sizes[WEIGHTS], second)
-            _check_files(wanted, first, second)
-    _check_files(wanted, config, weights)
-    return weights
+            for file in MAX_BYTES:
+                api.hf_hub_download(wanted.repo, file, revision=wanted.revision, local_dir=incoming)
+                if (got := (Path(incoming) / file).stat().st_size) != sizes[file]:
+                    raise FileError(f"{wanted}: {file} has {got:,} bytes, but the hub lists {sizes[file]:,}.")
+            _check_files(wanted, Path(incoming))
+            for file in MAX_BYTES:
+                with atomic.replace_file(folder / file) as temporary:
+                    (Path(incoming) / file).replace(temporary)
+    _check_files(wanted, folder)
+    return folder / WEIGHTS
 
 
 def _check_listing(wanted: HubReference, sizes: Mapping[str, int | None]) -> None:
@@ -108,39 +111,9 @@ def _check_listing(wanted: HubReference, sizes: Mapping[str, int | None]) -> Non
             raise FileError(f"{wanted}: {name} has {size:,} bytes, expected at most {largest:,}.")
 
 
-def _download(wanted: HubReference, name: str, size: int | None, target: Path) -> None:
-    """Write one file of the repository to `target`; stop as soon as it exceeds its listed size."""
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
-
-    first = url = hf_hub_url(wanted.repo, name, revision=wanted.revision, endpoint=_endpoint())
-    headers = build_hf_headers(library_name="soap-defense", library_version=__version__)
-    headers["Accept-Encoding"] = "identity"
-    for _ in range(MAX_REDIRECTS):
-        with get_session().stream("GET", url, headers=headers, follow_redirects=False, timeout=TIMEOUT_S) as response:
-            if response.has_redirect_location:
-                url = urljoin(url, response.headers["Location"])
-                if not _is_trusted(url):
-                    raise FileError(f"{wanted}: {name} redirects to {_origin(url)}, not a host of the hub; refused.")
-                if _origin(url) != _origin(first):
-                    headers.pop("authorization", None)
-                continue
-            hf_raise_for_status(response)
-            done = 0
-            with target.open("wb") as file:
-                for chunk in response.iter_raw():
-                    done += len(chunk)
-                    if size is None or done > size:
-                        raise FileError(f"{wanted}: {name} has more than its {size:,} bytes; the download was stopped.")
-                    file.write(chunk)
-        if done != size:
-            raise FileError(f"{wanted}: {name} ended after {done:,} of {size:,} bytes; try again.")
-        return
-    raise FileError(f"{wanted}: {name} redirects more than {MAX_REDIRECTS} times.")
-
-
-def _check_files(wanted: HubReference, config: Path, weights: Path) -> None:
+def _check_files(wanted: HubReference, folder: Path) -> None:
     """Raise unless the weights are the safetensors file, with the recipe, that config.json describes."""
+    config, weights = folder / CONFIG, folder / WEIGHTS
     try:
         stated = json.loads(config.read_bytes())
         if stated["format"] != CONFIG_FORMAT:
@@ -162,18 +135,6 @@ def _endpoint() -> str:
     from huggingface_hub import constants
 
     return os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def _is_trusted(url: str) -> bool:
-    """Whether a download may come from this address: the endpoint, or for the public hub an https host of its own."""
-    endpoint, parts = _endpoint(), urlsplit(url)
-    public = f".{urlsplit(endpoint).hostname}" in HUB_DOMAINS and parts.scheme == "https"
-    return _origin(url) == _origin(endpoint) or (public and f".{parts.hostname}".endswith(HUB_DOMAINS))
 
 
 @contextmanager
