@@ -130,7 +130,8 @@ class ModelResponse(BaseModel):
     @classmethod
     def of(cls, served: TrainedModel, browser_bytes: int | None) -> "ModelResponse":
         """Describe a served model."""
-        model, attacks = served.model, {name: served.attack(name) for name in get_args(OfferedAttack)}
+        model, own = served.model, served.model.purification
+        attacks = {name: served.attack(name) for name in get_args(OfferedAttack)}
         return cls(
             name=model.name,
             data=served.data,
@@ -139,7 +140,7 @@ class ModelResponse(BaseModel):
             input_shape=model.input_shape,
             classes=served.classes,
             attacks={name: _settings(of, "eps", "step_size", "steps", "radius") for name, of in attacks.items()},
-            purification=model.purification and _settings(model.purification, "step_size", "steps", "grid"),
+            purification=None if own is None else _settings(own, "step_size", "steps", "grid"),
             browser_bytes=browser_bytes,
         )
 
@@ -158,8 +159,8 @@ class PredictQuery(BaseModel):
     def respond(self, served: TrainedModel, found: Trajectory) -> BaseModel:
         """The response."""
         step = self.step(served, found, 0)
-        loss = {"aux_loss": step.aux_loss, "score": step.aux_loss}
-        return PredictResponse(**_prediction(served, found, 0), model=served.model.name, input=step.picture, **loss)
+        fields = {"input": step.picture, "aux_loss": step.aux_loss, "score": step.aux_loss, "model": served.model.name}
+        return PredictResponse(**(_prediction(served, found, 0) | fields))
 
     def step(self, served: TrainedModel, found: Trajectory, t: int) -> StepResponse:
         """The response for one point of the trajectory."""
@@ -218,7 +219,7 @@ class AttackQuery(PredictQuery):
     steps: Steps = None
     label: int | None = Field(None, ge=0, description="The true class. Default: the prediction.")
 
-    def operation(self, served: TrainedModel) -> Operation:
+    def operation(self, served: TrainedModel) -> AttackClassifier:
         """The attack, with the paper's settings for those not given."""
         if self.label is not None and self.label >= served.model.classes:
             raise InputError(f"label is {self.label}, expected a class from 0 to {served.model.classes - 1}.")
