@@ -4,8 +4,6 @@ import importlib.util
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from soap import zoo
 from soap.cli.console import Console, command
 from soap.cli.options import ModuleName, option
@@ -31,37 +29,27 @@ def serve(
         ),
     ] = None,
     module: ModuleName = None,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0: a free port.")] = 8000,
+    host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("N", "0: a free port.", min=0, max=65535)] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "TEXT",
+            "Token that clients must send. Required unless the address is loopback. Other users of this machine can "
+            "read the command line, so prefer $SOAP_TOKEN.",
             envvar="SOAP_TOKEN",
-            metavar="TEXT",
-            help="Token that clients must send. Required unless the address is loopback. Other users of this machine "
-            "can read the command line, so prefer $SOAP_TOKEN.",
         ),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        option(
-            "NAME", "Host name that requests may have besides this machine's, for a proxy that keeps it. Repeatable."
-        ),
+        option("NAME", "Host name that requests may have besides this machine's; repeat it for more."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images in one batch, at most.")] = 32,
-    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Waiting requests per model.")] = 64,
-    gather: Annotated[
-        float, typer.Option(min=0, metavar="MS", help="Time that a request waits for others to join it.")
-    ] = 4.0,
-    tls_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", exists=True, help="PEM file, for HTTPS.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", exists=True, help="PEM file (PKCS#8), for HTTPS.")
-    ] = None,
-    max_memory: Annotated[
-        int | None, typer.Option(min=1, metavar="MIB", help="Replace the worker when it uses more memory.")
-    ] = None,
+    batch_size: Annotated[int, option("N", "Images in one batch, at most.", min=1)] = 32,
+    queue: Annotated[int, option("N", "Waiting requests per model.", min=1)] = 64,
+    gather: Annotated[float, option("MS", "Time that a request waits for others to join it.", min=0)] = 4.0,
+    tls_certificate: Annotated[Path | None, option("FILE", "PEM file, for HTTPS.", exists=True)] = None,
+    tls_key: Annotated[Path | None, option("FILE", "PEM file (PKCS#8), for HTTPS.", exists=True)] = None,
+    max_memory: Annotated[int | None, option("MIB", "Replace the worker when it uses more memory.", min=1)] = None,
 ) -> None:
     """Serve predictions, attacks and purification over HTTP, and a web page to try them.
 
