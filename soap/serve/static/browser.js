@@ -70,7 +70,7 @@ async function readNetwork({ name, input_shape, browser_bytes }, onProgress) {
 
 async function loadRuntime(count) {
   const again = loads++ ? `?again=${loads}` : ""; // some browsers keep a failed import under its address
-  const ort = await import(`./vendor/ort.wasm.min.mjs${again}`);
+  const ort = await import("./vendor/ort.wasm.min.mjs" + again);
   ort.env.wasm.numThreads = 1; // more threads need a cross-origin isolated page
   ort.env.wasm.wasmBinary = await read("ort-wasm-simd-threaded.wasm", count);
   return ort;
