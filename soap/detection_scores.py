@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from soap._runtime.isolation import isolated
+from soap._runtime.progress import silent
 from soap.auxiliary import JointModel
 from soap.descent import loss_and_gradient
 from soap.errors import InputError, unknown
@@ -100,7 +101,7 @@ def _named_score(score: str, classifier: nn.Module, purifier: Purify | None) -> 
 
 
 def _purified(purifier: Purify, x: Tensor) -> Any:
-    with torch.enable_grad():  # a user's purifier may rely on gradients being enabled
+    with torch.enable_grad(), silent():  # a user's purifier may rely on gradients being enabled
         made = purifier(x.detach())
     if isinstance(made, Tensor) or not hasattr(made, "loss_after"):
         raise InputError(

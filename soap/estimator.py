@@ -116,7 +116,7 @@ class PurifiedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         validate.inputs(x, self.model_)
         eps = self._plain("eps")
         if eps != 0:
-            x = SOAP(self.model_, eps)(x).x
+            x = SOAP(self.model_, eps)(x, progress=False).x
         with isolated(self.model_), torch.no_grad():
             parts: list[Tensor] = [self.model_(part).softmax(1) for part in torch.split(x, 1000)]
         probabilities: Array = torch.cat(parts).cpu().numpy()

@@ -78,12 +78,15 @@ def from_one(smallest: int, largest: int, classes: int | None) -> str:
     return " Do your labels count from 1? Subtract 1." if smallest >= 1 and largest == classes else ""
 
 
-def radius(eps: object, norm: str = "linf", bounds: tuple[float, float] = (0.0, 1.0)) -> None:
-    """Check that an Linf radius is at most the width of `bounds`; radii of other norms may be larger."""
+def radius(eps: object, norm: str = "linf", bounds: tuple[float, float] = (0.0, 1.0), name: str = "eps") -> None:
+    """Check that an Linf radius, or the step size called `name`, is at most the width of `bounds`.
+
+    Radii of other norms may be larger.
+    """
     width = bounds[1] - bounds[0]
     if norm == "linf" and isinstance(eps, int | float) and eps > width:
         hint = f"; images are in [0, 1]: did you mean {eps:g}/255?" if bounds == (0, 1) else "."
-        raise InputError(f"eps is {eps:g}, expected at most {width:g}{hint}")
+        raise InputError(f"{name} is {eps:g}, expected at most {width:g}{hint}")
 
 
 def logits(z: object, batch: int) -> None:

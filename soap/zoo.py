@@ -22,7 +22,7 @@ from soap.auxiliary.serialization import METADATA_KEY, class_list
 from soap.errors import FileError, InputError, unknown
 from soap.recipes import GenerativeRecipe, Recipe, generative
 from soap.recipes.own_network import Factory, load_own
-from soap.recipes.recipe import class_names
+from soap.recipes.recipe import AnyRecipe, class_names
 from soap.recipes.typed_options import parameter_limit
 from soap.shapes import Tensor
 from soap.specs import PriorTraining, TrainingSpec
@@ -67,7 +67,7 @@ def weights_path(name: str | Path) -> Path:
 def recipe(name: str | Path) -> Recipe:
     """Return the recipe inside a model's weights."""
     path = weights_path(name)
-    return _classifier_recipe(path, tensor_files.load_tensors(path)[1])
+    return _recipe(path, tensor_files.load_tensors(path)[1], Recipe)
 
 
 def load(
@@ -95,7 +95,7 @@ def load(
             )
         model = load_own(path, module)
     else:
-        plan = _classifier_recipe(path, metadata)
+        plan = _recipe(path, metadata, Recipe)
         if module is not None:
             raise InputError(f"{name} contains the recipe of its network, so it needs no module; omit module.")
         model = _filled(lambda: recipes.build(plan), tensors, path)
@@ -123,7 +123,7 @@ def is_prior(name: str | Path) -> bool:
 def prior_recipe(name: str | Path) -> GenerativeRecipe:
     """Return the recipe inside a generative model's weights."""
     path = weights_path(name)
-    return _prior_recipe(path, tensor_files.load_tensors(path)[1])
+    return _recipe(path, tensor_files.load_tensors(path)[1], GenerativeRecipe)
 
 
 def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Module:
@@ -134,7 +134,7 @@ def load_prior(name: str | Path, *, device: str | torch.device = "cpu") -> nn.Mo
     """
     path = weights_path(name)
     tensors, metadata = tensor_files.load_tensors(path)
-    plan = _prior_recipe(path, metadata)
+    plan = _recipe(path, metadata, GenerativeRecipe)
     model: Any = _filled(lambda: generative.network(plan), tensors, path)
     with _recipe_errors(path):
         generative.attach_purifier(plan, model)
@@ -155,29 +155,11 @@ def _filled(build: Callable[[], Built], tensors: dict[str, Tensor], path: Path) 
     """
     with _recipe_errors(path):
         with torch.device("meta"), parameter_limit(len(tensors) + MAX_MISSING_TENSORS):
-            _check_shapes(build(), tensors, path)
+            wanted = build().state_dict()
+            tensor_files.check_shapes(path, tensors, wanted, "weights and recipe do not belong together")
         model = build()
     model.load_state_dict(tensors)
     return model
-
-
-def _check_shapes(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    wanted = model.state_dict()
-    for key in sorted({*wanted, *tensors}):
-        got, want = (_shape_text(part, key) for part in (tensors, wanted))
-        if got != want:
-            raise FileError(
-                f"{path}: tensor {key!r} is {got}, expected {want}: weights and recipe do not belong together."
-            )
-
-
-def _shape_text(tensors: Mapping[str, Tensor], key: str) -> str:
-    """Return a tensor's shape, and its dtype unless it is a float that loads into single precision."""
-    if key not in tensors:
-        return "nothing"
-    tensor = tensors[key]
-    kind = "" if tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) else f" of {tensor.dtype}"
-    return f"{list(tensor.shape)}{kind}"
 
 
 def _training_spec(plan: Recipe, metadata: dict[str, str]) -> TrainingSpec:
@@ -207,30 +189,22 @@ def _class_names(path: Path, metadata: Mapping[str, str], plan: Recipe, classes:
     return names
 
 
-def _recipe(path: Path, metadata: dict[str, str]) -> Recipe | GenerativeRecipe:
+def _recipe(path: Path, metadata: dict[str, str], kind: type[AnyRecipe] | None = None) -> AnyRecipe:
+    """Return the recipe in a file's metadata; raise if it is not of the expected kind."""
     if "recipe" not in metadata:
         raise FileError(f"{path}: contains no recipe; expected weights of `soap train` or `soap.fit`.")
     with _recipe_errors(path):
-        return recipes.parse_any(metadata["recipe"], str(path))
-
-
-def _classifier_recipe(path: Path, metadata: dict[str, str]) -> Recipe:
-    found = _recipe(path, metadata)
-    if isinstance(found, GenerativeRecipe):
+        found = recipes.parse_any(metadata["recipe"], str(path))
+    if kind is Recipe and not isinstance(found, Recipe):
         raise InputError(
             f"{path} holds a generative model, expected a classifier; use it with `soap purify --with` or load it with "
             "soap.zoo.load_prior."
         )
-    return found
-
-
-def _prior_recipe(path: Path, metadata: dict[str, str]) -> GenerativeRecipe:
-    found = _recipe(path, metadata)
-    if isinstance(found, Recipe):
+    if kind is GenerativeRecipe and not isinstance(found, GenerativeRecipe):
         raise InputError(
             f"{path} holds a classifier, expected a generative model, e.g. one of `soap train defense-gan-mnist`."
         )
-    return found
+    return found  # type: ignore[return-value]  # of that kind
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def test_imports_follow_the_layers() -> None:
         ("serve/app.py", "from soap.cli import main"),  # no package imports the command line
         ("serve/app.py", "from soap.onnx_export import step"),
         ("report/html.py", "from soap.paper.tables import TABLES"),
-        ("onnx_export/docs_page.py", "from soap.paper import rows"),
+        ("onnx_export/page.py", "from soap.paper import rows"),
         ("paper/tables.py", "from soap.cli.console import table"),
         ("report/command.py", "from soap.paper import rows"),
         ("evaluation/grid.py", "from soap.nowhere import x"),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import export_page
 import libraries_table
 import page_label_consistency
 import page_measurements
@@ -19,7 +20,6 @@ import page_results
 import page_suite_runs
 
 from soap._files import atomic
-from soap.onnx_export import docs_page
 from soap.paper.rows import committed_rows, committed_timings
 from soap.report import with_section
 from soap.report.drawing import png
@@ -36,6 +36,13 @@ runs = cache(lambda: page_suite_runs.committed_runs(RESULTS / "adaptive"))
 def _purifiers(document: str) -> str:
     document = with_section(document, "libraries", libraries_table.table(libraries_table.read()))
     return page_purifiers.rendered(document, rows(), RESULTS)
+
+
+def _export(document: str) -> str:
+    document = with_section(
+        document, "figures", export_page.table(export_page.committed_rows(RESULTS / "export.jsonl"))
+    )
+    return with_section(document, "ways", export_page.agreement_table(RESULTS / "attempts" / "export-agreement.jsonl"))
 
 
 def _label_consistency(document: str) -> str:
@@ -59,7 +66,7 @@ PAGES: dict[Path, Callable[[str], str]] = {
     DOCS / "detection.md": _section(
         "figures", lambda: page_measurements.detection_table(Store(RESULTS / "detection.jsonl").read())
     ),
-    DOCS / "export.md": lambda document: docs_page.rendered(document, RESULTS),
+    DOCS / "export.md": _export,
     DOCS / "label_consistency.md": _label_consistency,
     DOCS / "models.md": _section("results", page_suite_runs.bundled_models_table),
     DOCS / "performance.md": lambda document: page_performance.rendered_performance(document, timings()),

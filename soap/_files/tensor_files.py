@@ -55,6 +55,22 @@ def check_storable(tensors: Mapping[str, object]) -> None:
         )
 
 
+def check_shapes(path: Path, tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], advice: str) -> None:
+    """Raise a FileError unless both have the same names, shapes and kinds of numbers."""
+
+    def described(parts: Mapping[str, Tensor], key: str) -> str:
+        if key not in parts:
+            return "nothing"
+        kind = parts[key].dtype
+        loads = kind in (torch.float32, torch.float16, torch.bfloat16)  # into single precision
+        return f"{list(parts[key].shape)}" + ("" if loads else f" of {kind}")
+
+    for key in sorted({*wanted, *tensors}):
+        got, want = described(tensors, key), described(wanted, key)
+        if got != want:
+            raise FileError(f"{path}: tensor {key!r} is {got}, expected {want}: {advice}.")
+
+
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a safetensors file; raise if it is truncated, changed or not finite.
 

@@ -1,13 +1,24 @@
-"""A progress bar on standard error, for terminals and notebooks; none where rich is not installed."""
+"""A progress bar on standard error, for terminals and notebooks; none where rich is not installed.
 
+The outermost call of soap in a thread shows the bar. Calls inside it show none.
+"""
+
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from soap._runtime import distributed
 
 Show = Callable[..., None]
 """Called with the current work, how much of it is done, the total (None: unknown), and optionally a note."""
+
+SHOW_AFTER_S = 2.0
+"""Seconds after which a purifier shows its bar: a bar that disappears at once is of no use."""
+
+_report: ContextVar[Callable[[int, int], None] | None] = ContextVar("soap_progress", default=None)
+"""What `report` calls; None outside of every call of soap."""
 
 
 @contextmanager
@@ -17,6 +28,54 @@ def progress_bar(enabled: bool = True, console: Any = None) -> Iterator[Show]:
     console: of rich; by default standard error. A notebook also needs ipywidgets. Of several processes only the main
     one shows a bar.
     """
+    with silent(), _bar(enabled, console) as show:
+        yield show
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Show no bar of a purifier that is called in this context: the caller shows its own, or calls it many times."""
+    with _reporting(lambda done, total: None):
+        yield
+
+
+@contextmanager
+def purifying(enabled: bool) -> Iterator[None]:
+    """Show what `report` is told in this context, from `SHOW_AFTER_S` on; nothing inside another call of soap."""
+    if not enabled or _report.get() is not None:
+        with silent():
+            yield
+        return
+    start, show, stack = time.monotonic(), None, ExitStack()
+
+    def report_to_bar(done: int, total: int) -> None:
+        nonlocal show
+        if show is None and done < total and time.monotonic() - start > SHOW_AFTER_S:
+            show = stack.enter_context(_bar(True, None))
+        if show is not None:
+            show("purifying", done, total)
+
+    with _reporting(report_to_bar), stack:
+        yield
+
+
+def report(done: int, total: int) -> None:
+    """Update the bar of the purifier that is called, if it shows one."""
+    if (current := _report.get()) is not None:
+        current(done, total)
+
+
+@contextmanager
+def _reporting(to: Callable[[int, int], None]) -> Iterator[None]:
+    token = _report.set(to)
+    try:
+        yield
+    finally:
+        _report.reset(token)
+
+
+@contextmanager
+def _bar(enabled: bool, console: Any) -> Iterator[Show]:
     try:
         import rich.console
         import rich.errors

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from soap._runtime import progress
 from soap.shapes import Tensor
 
 
@@ -19,7 +20,7 @@ def in_chunks(
     A chunk of fewer than min(min_rows, max_rows) samples is padded; the outputs of the padding are dropped.
 
     When memory runs out, `release` is called to free some, the chunk size is halved and the work continues. If a
-    single sample does not fit, the out-of-memory error is raised.
+    single sample does not fit, the out-of-memory error is raised. Inside `purifying`, each chunk advances the bar.
     """
     rows = len(inputs[0])
     wanted = max(rows, min_rows)
@@ -34,6 +35,7 @@ def in_chunks(
             size = -(-size // 2)
         else:
             done += size
+            progress.report(min(done, rows), rows)
             continue
         release()  # outside the except clause, whose traceback keeps the failed chunk's tensors alive
     return chunks[0] if len(chunks) == 1 else tuple(torch.cat(column) for column in zip(*chunks, strict=True))

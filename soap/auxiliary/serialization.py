@@ -112,14 +112,8 @@ def restore(
     if classes is not None and len(classes) != model.classes:
         raise FileError(f"{path}: it names {len(classes)} classes, but the module has {model.classes}.")
     model.class_names = classes
-    fresh = model.state_dict()
-    for key in sorted({*fresh, *tensors}):
-        got, want = (list(part[key].shape) if key in part else "nothing" for part in (tensors, fresh))
-        if got != want:
-            raise FileError(
-                f"{path}: tensor {key!r} is {got}, expected {want}: the file belongs to another module. Pass "
-                "the same classifier, encoder and head as to soap.wrap."
-            )
+    advice = "the file belongs to another module. Pass the same classifier, encoder and head as to soap.wrap"
+    tensor_files.check_shapes(path, tensors, model.state_dict(), advice)
     model.load_state_dict(tensors)
     return model.eval()
 

@@ -138,10 +138,12 @@ class ImageOptions(DataOptions):
     limit: Annotated[int | None, option("N", "Only the first N images.", default="all; with --suite 1000", min=1)] = (
         None
     )
+    invert: Annotated[bool, typer.Option("--invert", help="Swap dark and light: for dark digits on white.")] = False
 
     def load(self, trained: TrainedModel) -> Dataset:
         """The images, on the model's device."""
-        return trained.images(self.data, self.split, root=self.data_root, limit=self.limit)
+        found = trained.images(self.data, self.split, root=self.data_root, limit=self.limit)
+        return found.inverted() if self.invert else found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,6 +105,11 @@ class Dataset:
         x, y = self.x[:n], self.y[:n]
         return replace(self, x=x, y=y, sha256=fingerprint(x.cpu().numpy(), y.cpu().numpy()))
 
+    def inverted(self) -> "Dataset":
+        """The same data with dark and light swapped, with its own fingerprint."""
+        x = 1 - self.x
+        return replace(self, x=x, sha256=fingerprint(x.cpu().numpy(), self.y.cpu().numpy()))
+
 
 def make_dataset(
     name: str, split: str, values: Values, labels: npt.NDArray[np.integer], classes: Sequence[str]

@@ -1,12 +1,11 @@
 """Views of objects in notebooks: tables of text, which is escaped, and images as one embedded PNG."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from html import escape
 
 import torch
 
-from soap.data.pictures import encode_png
+from soap.data.pictures import base64_png
 from soap.shapes import Tensor
 
 MAX_IMAGES = 10
@@ -27,5 +26,5 @@ def image_strip(*batches: Tensor) -> str:
     rows = [torch.cat([*batch[:MAX_IMAGES].detach().float().cpu().clamp(0, 1)], 2) for batch in batches]
     strip = torch.cat(rows, 1)
     width = max(strip.shape[2], 48 * min(MAX_IMAGES, len(batches[0])))
-    content = base64.b64encode(encode_png(strip)).decode()
-    return f'<img src="data:image/png;base64,{content}" alt="" style="width:{width}px;image-rendering:pixelated">'
+    style = f"width:{width}px;image-rendering:pixelated"
+    return f'<img src="data:image/png;base64,{base64_png(strip)}" alt="" style="{style}">'

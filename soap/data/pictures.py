@@ -13,6 +13,7 @@ The command line, the folder reader and the service share this reader, so each r
 - colour: converted to grey or RGB, as requested.
 """
 
+import base64
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -235,6 +236,11 @@ def encode_png(x: Float[Tensor, "c h w"]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(to_uint8(x)).save(buffer, format="PNG")
     return buffer.getvalue()
+
+
+def base64_png(x: Float[Tensor, "c h w"]) -> str:
+    """`encode_png` as text, for JSON and HTML."""
+    return base64.b64encode(encode_png(x)).decode()
 
 
 def magnify_difference(difference: Float[Tensor, "c h w"]) -> tuple[Float[Tensor, "c h w"], float]:

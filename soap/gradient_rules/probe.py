@@ -104,7 +104,7 @@ def probe_gradient(
 def _defence_logits(classifier: nn.Module, purifier: Purify | None) -> Callable[[Tensor], Tensor]:
     def logits(x: Tensor) -> Tensor:
         with torch.enable_grad():  # a user's purifier may rely on gradients being enabled
-            out: Tensor = classifier(x if purifier is None else images_of(purifier(x), x))
+            out: Tensor = classifier(x if purifier is None else images_of(purifier, x))
         return out
 
     return logits

@@ -120,5 +120,5 @@ class Relaxed(GradientRule):
             if not (torch.is_grad_enabled() and x.requires_grad):
                 return straight_through_logits(self.classifier, x, purified_images(self.purifier, x))
             with StepsAsIdentity():
-                logits: Tensor = self.classifier(images_of(self.purifier(x), x))
+                logits: Tensor = self.classifier(images_of(self.purifier, x))
                 return logits

@@ -13,6 +13,7 @@ from torch import nn
 from soap import validate
 from soap._runtime.cuda_graphs import forward_logits, input_gradient, is_replayed
 from soap._runtime.isolation import frozen, isolated
+from soap._runtime.progress import silent
 from soap.descent import loss_and_gradient
 from soap.errors import InputError
 from soap.shapes import Float, Tensor
@@ -92,7 +93,7 @@ def with_finite_logits(model: nn.Module, x: Float[Tensor, "batch *shape"]) -> nn
 def purified_images(purifier: Purify, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
     """Return the images that `purifier` makes of `x`, detached from autograd."""
     with torch.enable_grad():  # a user's purifier may rely on gradients being enabled
-        return images_of(purifier(x.detach()), x).detach()
+        return images_of(purifier, x.detach()).detach()
 
 
 def declared_gradient(purifier: object) -> str | None:
@@ -101,8 +102,10 @@ def declared_gradient(purifier: object) -> str | None:
     return declared if isinstance(declared, str) else None
 
 
-def images_of(made: object, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
-    """Return the images in the result of a purifier of `x`, with their autograd graph."""
+def images_of(purifier: Purify, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
+    """Return the images that `purifier` makes of `x`, with their autograd graph."""
+    with silent():
+        made = purifier(x)
     images = made if isinstance(made, Tensor) else getattr(made, "x", made)
     if not isinstance(images, Tensor) or images.shape != x.shape:
         raise InputError(
@@ -129,7 +132,7 @@ def exact_logits(
 ) -> Float[Tensor, "batch classes"]:
     """Return the logits of the purified images; if `x` needs a gradient, autograd passes through the purifier."""
     if torch.is_grad_enabled() and x.requires_grad:
-        logits: Tensor = classifier(images_of(purifier(x), x))
+        logits: Tensor = classifier(images_of(purifier, x))
         return logits
     return straight_through_logits(classifier, x, purified_images(purifier, x))
 

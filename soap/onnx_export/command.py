@@ -34,12 +34,9 @@ class CheckOptions(DataOptions):
     check: Annotated[
         bool, typer.Option("--check", help="Run the files with onnxruntime on attacked images, and compare with torch.")
     ] = False
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="With --check: the first N images.")] = 1000
-    batch_size: Annotated[int, typer.Option(min=1, help="With --check: images processed at a time.")] = 32
-    results: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With --check: append the result to this JSONL file."),
-    ] = None
+    limit: Annotated[int, option("N", "With --check: the first N images.", min=1)] = 1000
+    batch_size: Annotated[int, option("N", "With --check: images processed at a time.", min=1)] = 32
+    results: Annotated[Path | None, option("FILE", "With --check: append the result to this JSONL file.")] = None
 
 
 @command("export", example="soap export mnist-cnn-dr --out onnx --check", without=("device",))
@@ -47,26 +44,19 @@ def export(
     console: Console,
     *,
     model: ModelOptions,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the files.")],
+    out: Annotated[Path, option("DIR", "Folder for the files.")],
     part: Annotated[
         list[str] | None,
         option("NAME", f"{', '.join(PARTS[:-1])} or {PARTS[-1]}; repeat for more.", default="all that the model has"),
     ] = None,
     eps: Annotated[
-        str,
-        typer.Option(
-            "--eps", "--eps-pfy", metavar="CHOICE", help="Radius of the whole: min-aux, or a number like 8/255."
-        ),
+        str, option("CHOICE", "Radius of the whole: min-aux, or a number like 8/255.", "--eps", "--eps-pfy")
     ] = "min-aux",
     settings: PurifierOptions,
     gradient: Gradient = None,
-    opset: Annotated[
-        int, typer.Option(metavar="N", help=f"Version of the ONNX operators, {OPSETS[0]} to {OPSETS[1]}.")
-    ] = DEFAULT_OPSET,
+    opset: Annotated[int, option("N", f"Version of the ONNX operators, {OPSETS[0]} to {OPSETS[1]}.")] = DEFAULT_OPSET,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files in --out.")] = False,
-    triton: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also add the parts to this Triton model repository.")
-    ] = None,
+    triton: Annotated[Path | None, option("DIR", "Also add the parts to this Triton model repository.")] = None,
     checking: CheckOptions,
 ) -> None:
     """Write a model as ONNX files, which onnxruntime runs without torch; batches of any size, images in [0, 1].

@@ -23,8 +23,7 @@ from soap.balls import Linf
 from soap.descent import UNIT, loss_and_gradient
 from soap.errors import FileError, InputError, unknown
 from soap.evaluation import fingerprint
-from soap.onnx_export.tracing import trace_batch
-from soap.onnx_export.unsupported import export_problem
+from soap.onnx_export.tracing import export_problem, trace_batch
 from soap.purifiers import SOAP
 from soap.shapes import Tensor
 

@@ -10,6 +10,7 @@ convolutions, because ONNX has no operators for them.
 """
 
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from torch.fx.node import map_aggregate
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
 
 from soap.errors import InputError
 from soap.shapes import Tensor
@@ -32,6 +35,12 @@ aten = torch.ops.aten
 
 BATCH_MARKER = 1_000_003
 """The batch size during tracing: a prime that divides no other size in a network."""
+
+OPERATOR = re.compile(r"(?:^|op='|torch\.ops\.)(aten\.\w+)")
+"""An operator in a message of the exporter; the first one is the reason."""
+
+READS_VALUES = ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.unique", "aten._unique2")
+"""Operators whose Python number or whose shape depends on the values of a tensor."""
 
 
 def trace_batch(function: Callable[..., Any], examples: Sequence[Tensor]) -> GraphModule:
@@ -208,3 +217,34 @@ def block_means(input: Tensor, output_size: int | Sequence[int | None] | None) -
         return input.mean((2, 3), keepdim=True)
     blocks = input.reshape(*input.shape[:2], block_rows, height // block_rows, block_columns, width // block_columns)
     return blocks.mean((3, 5))
+
+
+class _CallingModules(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records by operator the innermost module that is the first to call it."""
+
+    def __init__(self, tracker: ModuleTracker) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tracker = tracker
+        self.found: dict[str, str] = {}
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.found.setdefault(str(function.overloadpacket), max(self.tracker.parents, key=len))
+        return function(*args, **(kwargs or {}))
+
+
+def export_problem(error: Exception, function: Callable[..., Any], examples: Sequence[Tensor]) -> str:
+    """Why `function` cannot be exported, from the error of torch, and what to do."""
+    found = OPERATOR.search(str(error))
+    if found is None:
+        return f"{str(error).strip().splitlines()[0]} Use operators of torch only, for batches of any size."
+    called = found[1]
+    with torch.no_grad(), ModuleTracker() as tracker, _CallingModules(tracker) as modules:
+        function(*examples)
+    # The name of a module begins with the class of the network. "Global": no module calls the operator.
+    _, _, name = modules.found.get(called.removesuffix("_backward"), "").partition(".")
+    where = f"the module {name} uses" if name else "it uses"
+    if called in READS_VALUES:
+        return f"{where} {called}, which depends on pixel values (.item(), `if`, a mask); use torch.where instead."
+    return f"{where} {called}, which the exporter does not support; replace it, or leave out this part."

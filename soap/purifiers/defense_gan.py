@@ -14,6 +14,7 @@ from soap import validate
 from soap._runtime import devices, seeding
 from soap._runtime.cuda_graphs import map_samples, release_graphs, replayed
 from soap._runtime.isolation import isolated
+from soap._runtime.progress import purifying
 from soap._runtime.splitting import autograd_bytes, in_chunks
 from soap.descent import output_and_gradient
 from soap.errors import InputError
@@ -79,15 +80,16 @@ class DefenseGAN(Specified):
         """Return the name of the generator and the settings."""
         return {"generator": getattr(self.generator, "name", type(self.generator).__name__), **super().settings()}
 
-    def __call__(self, x: Float[Tensor, "batch c h w"]) -> Purified:
+    def __call__(self, x: Float[Tensor, "batch c h w"], *, progress: bool = True) -> Purified:
         """Return the purified batch. Inputs are not modified.
 
+        progress: show a bar in terminals and notebooks if it takes more than two seconds.
         `eps` of the result is the largest change of a pixel. The losses are means over pixels of (G(z) - x)^2: of the
         best start before the descent, and of the selected image.
         """
         validate.inputs(x, self.generator)
         starts = self._starts.to(x).expand(len(x), -1, -1)
-        with isolated(self.generator), torch.no_grad():
+        with isolated(self.generator), torch.no_grad(), purifying(progress):
             replay = partial(replayed, self.generator, repr(self), self._project)
             rows = self._rows_at_once(x, starts)
             parts = in_chunks(

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from soap import validate
 from soap._runtime.isolation import frozen
+from soap._runtime.progress import report
 from soap.errors import InputError
 from soap.models.ddpm import DDPM, reverse_times, to_signed, to_unit
 from soap.purifiers.purifier import ImageMap
@@ -53,8 +54,9 @@ class DiffPure(ImageMap):
         """Return the purified images."""
         times = [torch.full((len(x),), t, device=x.device) for t in self._times]
         point = self.model.noised(to_signed(x), times[0], self._draw(x))
-        for t, s in pairwise(times):
+        for step, (t, s) in enumerate(pairwise(times), 1):
             point = self._reverse(point, t, s, self._draw(x))
+            report(step, len(times) - 1)
         return to_unit(point)
 
     def _reverse(self, point: Tensor, t: Tensor, s: Tensor, noise: Tensor) -> Tensor:

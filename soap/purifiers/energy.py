@@ -6,6 +6,7 @@ training images of many classifiers, so it serves as the auxiliary loss of Algor
 
 from torch import nn
 
+from soap import validate
 from soap.descent import UNIT, Bounds
 from soap.purifiers.sign_steps import LogitLoss, SignStepPurifier
 from soap.shapes import Float, Tensor
@@ -29,6 +30,8 @@ class EnergyDescent(SignStepPurifier):
         steps: int = 10,
         bounds: Bounds = UNIT,
     ) -> None:
+        validate.non_negative("eps", eps)
+        validate.radius(eps, bounds=bounds)
         step_size = eps / 4 if step_size is None else step_size
         super().__init__(model, eps=eps, step_size=step_size, steps=steps, bounds=bounds)
 

@@ -35,6 +35,7 @@ class Hedge(SignStepPurifier):
         bounds: Bounds = UNIT,
     ) -> None:
         validate.at_least("seed", seed, 0)
+        validate.radius(eps, bounds=bounds)
         super().__init__(model, eps=eps, step_size=step_size, steps=steps, bounds=bounds)
         self.seed = seed
 

@@ -12,6 +12,7 @@ import torch
 from soap import validate
 from soap._runtime.cuda_graphs import release_graphs
 from soap._runtime.isolation import isolated
+from soap._runtime.progress import purifying
 from soap._runtime.splitting import in_chunks
 from soap.errors import InputError
 from soap.models.logistic_mixture import Candidates, LogisticMixture, most_likely
@@ -48,6 +49,7 @@ class PixelDefend(Specified):
                 f"got a {type(model).__name__}, expected a PixelCNN: PixelDefend needs a generative model of images."
             )
         validate.non_negative("eps", eps)
+        validate.radius(eps)
         self.model = self.prior = model
         self.eps, self.max_memory = eps, max_memory
         reach = math.floor(eps * (model.levels - 1) + 1e-3)  # 16/255 must give 16 levels in single precision, too
@@ -55,8 +57,11 @@ class PixelDefend(Specified):
         # Nearest first, lower before higher: of equally likely levels the first is selected.
         self.offsets = torch.tensor([0, *(sign * step for step in range(1, reach + 1) for sign in (-1, 1))])
 
-    def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
-        """Return the purified batch [batch, c, h, w]; images must have the model's size. Inputs are not modified."""
+    def __call__(self, x: Float[Tensor, "batch *shape"], *, progress: bool = True) -> Purified:
+        """Return the purified batch [batch, c, h, w]; images must have the model's size. Inputs are not modified.
+
+        progress: show a bar in terminals and notebooks if it takes more than two seconds.
+        """
         validate.inputs(x, self.model)
         pixel_rows, forward_rows = self._rows_at_once(x.device)
         # A tensor, because a GPU may replace division by a number with multiplication by its inverse.
@@ -64,7 +69,8 @@ class PixelDefend(Specified):
         free = partial(release_graphs, self.model)
         with isolated(self.model), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             before = self.model.levels_of(x.detach())
-            (after,) = in_chunks(self._purify, before, max_rows=pixel_rows, release=free)
+            with purifying(progress):
+                (after,) = in_chunks(self._purify, before, max_rows=pixel_rows, release=free)
             bits = [
                 in_chunks(self._bits_per_dim, levels.to(dtype) / top, max_rows=forward_rows, release=free)[0]
                 for levels in (before, after)

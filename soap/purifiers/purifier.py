@@ -9,6 +9,7 @@ from torch import nn
 
 from soap import validate
 from soap._runtime.isolation import frozen
+from soap._runtime.progress import purifying
 from soap.data.html_view import html_table, image_strip
 from soap.errors import InputError
 from soap.shapes import Float, Tensor
@@ -85,10 +86,13 @@ class ImageMap(Specified):
     def images(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
         """Return the purified images; the input is checked, and the network is in evaluation mode without gradients."""
 
-    def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
-        """Return the purified batch. Inputs are not modified. With "exact", autograd passes through `.x`."""
+    def __call__(self, x: Float[Tensor, "batch *shape"], *, progress: bool = True) -> Purified:
+        """Return the purified batch. Inputs are not modified. With "exact", autograd passes through `.x`.
+
+        progress: show a bar in terminals and notebooks if it takes more than two seconds, for a method with steps.
+        """
         validate.inputs(x, self.prior)
-        with nullcontext() if self.prior is None else frozen(self.prior):
+        with nullcontext() if self.prior is None else frozen(self.prior), purifying(progress):
             made = self.images(x)
         change = (made - x).detach().flatten(1)
         return Purified(

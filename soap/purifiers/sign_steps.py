@@ -11,6 +11,7 @@ from torch import nn
 from soap import validate
 from soap._runtime.cuda_graphs import TensorFunction, min_rows_for_determinism, release_graphs, replayed
 from soap._runtime.isolation import frozen, isolated
+from soap._runtime.progress import purifying
 from soap._runtime.splitting import in_chunks
 from soap.balls import Linf
 from soap.descent import UNIT, Bounds, Loss, iterates, projected_gradient
@@ -73,6 +74,7 @@ class SignStepPurifier(DescentPurifier):
                 f"got {validate.describe(model)} as the classifier, expected an nn.Module from images to logits."
             )
         validate.positive("step_size", step_size)
+        validate.radius(step_size, bounds=bounds, name="step_size")
         validate.at_least("steps (K)", steps, 1)
         validate.non_negative("eps", eps)
         self.model, self.eps, self.step_size, self.steps, self.bounds = model, eps, step_size, steps, bounds
@@ -86,9 +88,13 @@ class SignStepPurifier(DescentPurifier):
         """Return the first point of the descent."""
         return x
 
-    def __call__(self, x: Float[Tensor, "batch *shape"]) -> Purified:
-        """Return the purified batch, with the losses at `x` and at the purified images. Inputs are not modified."""
-        image, before, after = self._in_parts(self._purified, x)
+    def __call__(self, x: Float[Tensor, "batch *shape"], *, progress: bool = True) -> Purified:
+        """Return the purified batch, with the losses at `x` and at the purified images. Inputs are not modified.
+
+        progress: show a bar in terminals and notebooks if it takes more than two seconds.
+        """
+        with purifying(progress):
+            image, before, after = self._in_parts(self._purified, x)
         eps = x.new_full((len(x),), self.eps)
         return Purified(x=image, eps=eps, loss_before=before, loss_after=after, before=x.detach())
 

@@ -17,6 +17,7 @@ from soap import validate
 from soap._runtime import devices
 from soap._runtime.cuda_graphs import TensorFunction
 from soap._runtime.isolation import frozen, isolated
+from soap._runtime.progress import purifying
 from soap._runtime.splitting import autograd_bytes
 from soap.auxiliary import JointModel
 from soap.balls import Linf
@@ -116,8 +117,13 @@ class SOAP(DescentPurifier):
         settings = self.task.settings()
         return soap_spec(self.eps, self.grid, self.step_size, self.steps, precision=self.precision, **settings)
 
-    def __call__(self, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"] | None = None) -> Purified:
-        """Return the purified batch. Only eps="oracle" takes the labels `y`. Inputs are not modified."""
+    def __call__(
+        self, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"] | None = None, *, progress: bool = True
+    ) -> Purified:
+        """Return the purified batch. Only eps="oracle" takes the labels `y`. Inputs are not modified.
+
+        progress: show a bar in terminals and notebooks if it takes more than two seconds.
+        """
         validate.inputs(x, self.model, self.bounds)
         if self.eps == "oracle" and y is None:
             raise InputError("eps='oracle' needs the labels y: it is the paper's upper bound, not a defence.")
@@ -125,7 +131,7 @@ class SOAP(DescentPurifier):
             raise InputError(f"eps={self.eps!r} takes no labels y; only eps='oracle' does.")
         if y is not None:
             validate.labels(y, x, self.model.classes)
-        with isolated(self.model):
+        with isolated(self.model), purifying(progress):
             parts = self._in_parts(self._purified, *((x.detach(),) if y is None else (x.detach(), y)))
         return Purified(**dict(zip(("x", "eps", "loss_before", "loss_after"), parts, strict=True)), before=x.detach())
 

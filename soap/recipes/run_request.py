@@ -27,7 +27,7 @@ class RunRequest:
 
     purifier: its name. eps_pfy: None for its own radius; for "soap", None means the bare network. prior: the
     generative model that it uses, None for its own. seed: of its random numbers. purifier_options: further settings,
-    each as NAME=VALUE.
+    each as NAME=VALUE. invert: whether dark and light of the images are swapped.
     """
 
     model: str
@@ -41,6 +41,7 @@ class RunRequest:
     prior: str | None = None
     seed: int = 0
     purifier_options: tuple[str, ...] = ()
+    invert: bool = False
 
     @property
     def bare(self) -> bool:
@@ -64,7 +65,8 @@ class RunRequest:
 
     def images(self, root: Path | None, classes: Sequence[str]) -> Dataset:
         """The images, on the CPU; `classes` are those of the run."""
-        return library.load(self.data, self.split, root=root).numbered_by(classes).take(self.limit)
+        found = library.load(self.data, self.split, root=root).numbered_by(classes).take(self.limit)
+        return found.inverted() if self.invert else found
 
 
 def read_request(folder: RunFolder, *, model: str | None = None, data: str | None = None) -> RunRequest:

@@ -19,8 +19,7 @@ class Limits:
     timeout_s: seconds from the headers of a request to its response, the body included.
     connections: open connections. queue: requests that wait for one model. overload_wait_s: estimated seconds that a
     request may wait for the running batch during the second after the queue was full. batch_size: images in one batch.
-    gather_s: seconds that the first request of a batch waits for others. attacks: attack requests in progress.
-    steps: steps of one attack or purification.
+    gather_s: seconds that the first request of a batch waits for others.
     """
 
     body: int = 8 * MIB
@@ -33,8 +32,6 @@ class Limits:
     overload_wait_s: float = 0.02
     batch_size: int = 32
     gather_s: float = 0.004
-    attacks: int = 16
-    steps: int = 100
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

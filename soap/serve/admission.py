@@ -8,8 +8,7 @@ import hmac
 import ipaddress
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,8 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from soap.errors import InputError
 from soap.serve import Limits
-from soap.serve.batching import BatchWorker
-from soap.serve.responses import busy
+from soap.serve.batching import BatchWorker, Job
+from soap.serve.errors import busy
 
 WORK_PATHS = ("/v1/predict", "/v1/purify", "/v1/attack")
 """Routes that run the model in the query parameter `model`. Only they and `INFER_ROUTE` read a body."""
@@ -32,8 +31,6 @@ HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 PUBLIC_PATHS = ("/", "/docs", "/openapi.json", *HEALTH_PATHS, "/v2/health/live", "/v2/health/ready")
 """Paths that need no token, besides /static/: a browser cannot send a token before the page has loaded, and probes
 send none."""
-
-PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 
 MIN_TOKEN_CHARACTERS = 16
 
@@ -90,7 +87,6 @@ class Admission:
         self.checks_host = is_loopback(host) or bool(allowed_hosts)
         self.token = None if token is None else token.encode()
         self.body_bytes = 0  # of all requests in progress
-        self.attacks = 0  # in progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, for a model with a `Job` that has the whole body; or raise an HTTPException."""
@@ -98,33 +94,31 @@ class Admission:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        self._check_access(scope, headers)
+        self._check_access(scope["path"], headers)
         if work_route(scope["path"]) is None or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        worker = self._worker(scope)
-        if worker is not None and worker.overflows():  # before the body is read: a refusal must be cheap
-            if scope["path"] not in WORK_PATHS:
-                raise busy(worker.full)
-            await worker.full_response(scope, receive, send)
-            return
-        body, complete = bytearray(), False
-        deadline = time.monotonic() + self.limits.timeout_s
+        worker, job = self._worker(scope), None
+        if worker is not None:
+            worker.check_room()  # before the body is read: a refusal must be cheap
+        body, deadline = bytearray(), time.monotonic() + self.limits.timeout_s
         try:
             async with asyncio.timeout(self.limits.timeout_s):
                 await self._read(body, headers, receive)
-                complete = True
                 # The place is taken after the body has arrived: slow clients must not fill the queue.
-                with self._queued(worker, scope, deadline, bytes(body)):
-                    await self.app(scope, receive, send)
+                job = Job(deadline=deadline) if worker is None else worker.admit(deadline, bytes(body))
+                scope[JOB_KEY] = job
+                await self.app(scope, receive, send)
         except TimeoutError:
-            if complete:
-                raise busy(f"the request took longer than {self.limits.timeout_s:g} s") from None
-            raise HTTPException(
-                408, f"the body did not arrive in {self.limits.timeout_s:g} s; send it faster."
-            ) from None
+            if job is None:
+                raise HTTPException(
+                    408, f"the body did not arrive in {self.limits.timeout_s:g} s; send it faster."
+                ) from None
+            raise busy(f"the request took longer than {self.limits.timeout_s:g} s") from None
         finally:
             self.body_bytes -= len(body)
+            if job is not None:
+                job.future.cancel()  # has no effect on a finished job
 
     def _worker(self, scope: Scope) -> BatchWorker | None:
         """The worker of the requested model; None for an unknown model, whose name the route reports."""
@@ -137,11 +131,11 @@ class Admission:
             scope[MODEL_KEY] = name
         return self.workers.get(name)
 
-    def _check_access(self, scope: Scope, headers: Headers) -> None:
+    def _check_access(self, path: str, headers: Headers) -> None:
         """Raise status 400 for an ambiguous body length, 421 for a foreign Host header, 401 for a wrong token."""
-        path, host = scope["path"], _host_name(headers.get("host", ""))
         if headers.getlist("transfer-encoding") not in ([], ["chunked"]):  # proxies read other values differently
             raise HTTPException(400, "the Transfer-Encoding header is not `chunked`; send it once, or Content-Length.")
+        host = _host_name(headers.get("host", ""))
         if self.checks_host and not is_loopback(host) and host not in self.allowed_hosts:
             raise HTTPException(
                 421,
@@ -149,8 +143,6 @@ class Admission:
                 "with --allowed-host and the name.",
             )
         if self.token is None or path in PUBLIC_PATHS or path.startswith("/static/"):
-            return
-        if path == "/metrics" and _is_local(scope, headers) and is_loopback(host):
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         equal = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self.token)
@@ -175,23 +167,6 @@ class Admission:
             expected = f"expected at most {self.limits.body:,}; send a smaller one."
             raise HTTPException(413, f"the body has {size:,} bytes or more, {expected}")
 
-    @contextmanager
-    def _queued(self, worker: BatchWorker | None, scope: Scope, deadline: float, body: bytes) -> Iterator[None]:
-        """Hold a place in the queue of the worker, or raise status 503."""
-        if worker is None:
-            yield
-            return
-        is_attack = scope["path"] == "/v1/attack"
-        if is_attack and self.attacks >= self.limits.attacks:
-            raise busy(f"{self.limits.attacks} attacks are in progress")
-        scope[JOB_KEY] = job = worker.admit(deadline, body)
-        self.attacks += is_attack
-        try:
-            yield
-        finally:
-            self.attacks -= is_attack
-            job.future.cancel()  # has no effect on a finished job
-
 
 def work_route(path: str) -> str | None:
     """The route of a path that runs a model; None for other paths."""
@@ -205,8 +180,3 @@ def _host_name(header: str) -> str:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:
         return ""
-
-
-def _is_local(scope: Scope, headers: Headers) -> bool:
-    """Whether a program of this machine sent the request for itself, as far as its headers show."""
-    return is_loopback((scope.get("client") or [""])[0]) and not any(name in headers for name in PROXY_HEADERS)

@@ -1,19 +1,18 @@
 """The ASGI application: routes and pages behind admission and the access log."""
 
+import json
 import mimetypes
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jinja2
 import torch
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, Field, ValidationError
-from starlette.exceptions import HTTPException
+from pydantic import BaseModel, Field, create_model
 
 from soap import __version__
 from soap._files import atomic
@@ -22,14 +21,23 @@ from soap.errors import FileError, unknown
 from soap.evaluation import fingerprint
 from soap.recipes.own_network import Factory
 from soap.recipes.trained_model import TrainedModel
-from soap.serve import Limits, responses
+from soap.serve import Limits
 from soap.serve.admission import HEALTH_PATHS, PUBLIC_PATHS, Admission, check_binding
-from soap.serve.inference import InferenceService
+from soap.serve.errors import HANDLERS, error_schemas
+from soap.serve.inference import DecodedRequest, InferenceService
 from soap.serve.monitoring import AccessLog
 from soap.serve.open_inference import REQUEST_COMPONENTS, add_open_inference
-from soap.serve.request_images import OPENAPI_BODY
-from soap.serve.responses import HANDLERS, OFFERED_ATTACKS, error_schemas
-from soap.serve.trajectories import AttackClassifier, Predict, Purify
+from soap.serve.picture_api import (
+    AttackQuery,
+    AttackResponse,
+    ModelResponse,
+    PredictQuery,
+    PredictResponse,
+    PurifyQuery,
+    PurifyResponse,
+)
+from soap.serve.request_images import PICTURE_TYPES, JsonImage, decode_image, image_schema
+from soap.serve.trajectories import Trajectory
 
 STATIC = Path(__file__).parent / "static"
 
@@ -45,20 +53,7 @@ script of another type."""
 for suffix, content_type in CONTENT_TYPES.items():
     mimetypes.add_type(content_type, suffix)
 
-Radius = Annotated[float, Field(ge=0, le=1)]
-
-
-class BrowserModel(BaseModel):
-    """A model whose files are present for the browser, and the bytes that the page loads for it."""
-
-    weights_sha256: str
-    bytes: int
-
-
-class BrowserManifest(BaseModel):
-    """manifest.json of `tools/vendor_onnxruntime.py`."""
-
-    models: dict[str, BrowserModel]
+IMAGE_BODY, IMAGE_COMPONENTS = image_schema(JsonImage, *PICTURE_TYPES)
 
 
 def create_app(
@@ -95,7 +90,7 @@ def create_app(
     app.state.service = service
     add_routes(app, service)
     add_open_inference(app, service)
-    add_pages(app)
+    add_pages(app, service)
     complete_schema(app, needs_token=token is not None)
     # The middleware that is added last runs first.
     app.add_middleware(
@@ -105,79 +100,61 @@ def create_app(
     return app
 
 
-async def refuse_unknown_parameters(request: Request) -> None:
-    """Raise for a query parameter that the route does not have, instead of ignoring it.
-
-    Asynchronous, because FastAPI runs a plain function in another thread, which is slow under overload.
-    """
-    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
-    for name in request.query_params:
-        if name not in known:
-            raise unknown("parameter", name, known)
+ROUTES: tuple[tuple[type[PredictQuery], type[BaseModel]], ...] = (
+    (PredictQuery, PredictResponse), (PurifyQuery, PurifyResponse), (AttackQuery, AttackResponse),
+)  # fmt: skip
 
 
 def add_routes(app: FastAPI, service: InferenceService) -> None:
-    """Add the routes: each reads its parameters and runs an operation."""
-    browser_bytes = browser_models(service.models)
-    work: dict[str, Any] = {
-        "responses": error_schemas(400, 401, 408, 413, 415, 421, 422, 503),
-        "openapi_extra": OPENAPI_BODY,
-        "dependencies": [Depends(refuse_unknown_parameters)],
-    }
+    """Add the routes that run an operation on a picture, and the list of models."""
     names = tuple(service.models)
-    model_name = Annotated[Literal[names], Query(description="The model.")]  # type: ignore[valid-type]
-    attack_name = Annotated[Literal[OFFERED_ATTACKS], Query(description="The attack.")]  # type: ignore[valid-type]
-    inverted = Annotated[bool, Query(description="Swap dark and light first: MNIST digits are light on dark.")]
-    with_input = Annotated[bool, Query(description="Return the picture as the model receives it.")]
-    with_pictures = Annotated[bool, Query(description="Return picture and probabilities of every step.")]
-    radius_choice = Annotated[Radius | Literal["min-aux"], Query(description="min-aux, or a radius in [0, 1].")]
-    step_count = Annotated[int | None, Query(ge=1, le=service.limits.steps, description="Default: the paper's.")]
-
-    @app.post("/v1/predict", response_model=responses.PredictResponse, **work)
-    async def predict(
-        request: Request, model: model_name = names[0], pictures: with_input = False, invert: inverted = False
-    ) -> Response:
-        """Classify a picture with the bare classifier."""
-        respond = partial(responses.predict_response, pictures=pictures)
-        return await service.run_image(request, model, Predict(), respond, invert=invert)
-
-    @app.post("/v1/purify", response_model=responses.PurifyResponse, **work)
-    async def purify(
-        request: Request,
-        model: model_name = names[0],
-        eps_pfy: radius_choice = "min-aux",
-        steps: step_count = None,
-        pictures: with_pictures = False,
-        invert: inverted = False,
-    ) -> Response:
-        """Purify a picture: minimise the auxiliary loss inside a small ball. The response has every step."""
-        operation = Purify.of(service.models[model].model, eps_pfy, steps)
-        respond = partial(responses.purify_response, pictures=pictures)
-        return await service.run_image(request, model, operation, respond, invert=invert)
-
-    @app.post("/v1/attack", response_model=responses.AttackResponse, **work)
-    async def attack(
-        request: Request,
-        model: model_name = names[0],
-        attack: attack_name = "pgd",
-        eps: Annotated[float | None, Query(ge=0, le=1, description="For fgsm and pgd. Default: the paper's.")] = None,
-        steps: step_count = None,
-        label: Annotated[int | None, Query(ge=0, description="The true class. Default: the prediction.")] = None,
-        pictures: with_pictures = False,
-        invert: inverted = False,
-    ) -> Response:
-        """Attack the bare classifier; the attack ignores the purifier. The response has every step of fgsm and pgd."""
-        given = {key: value for key, value in (("eps", eps), ("steps", steps)) if value is not None}
-        method = service.models[model].attack(attack, settings=given)
-        respond = partial(responses.attack_response, attack=method, pictures=pictures)
-        operation = AttackClassifier(attack=method)
-        return await service.run_image(request, model, operation, respond, invert=invert, label=label)
+    model_name: Any = (Literal[names], Field(names[0], description="The model."))
+    for kind, response in ROUTES:
+        app.post(
+            f"/v1/{kind.__name__.removesuffix('Query').lower()}",
+            description=kind.__doc__,
+            response_model=response,
+            responses=error_schemas(400, 401, 408, 413, 415, 421, 422, 503),
+            openapi_extra=IMAGE_BODY,
+        )(picture_route(service, create_model(kind.__name__, __base__=kind, model=model_name)))
+    browser_bytes = browser_models(service.models)
 
     @app.get("/v1/models", responses=error_schemas(401, 421))
-    async def models() -> dict[str, list[responses.ModelResponse]]:
+    async def models() -> dict[str, list[ModelResponse]]:
         """List the served models; the first is the default."""
         served = service.models.items()
-        return {"models": [responses.model_response(model, browser_bytes.get(name)) for name, model in served]}
+        return {"models": [ModelResponse.of(model, browser_bytes.get(name)) for name, model in served]}
+
+
+def picture_route(service: InferenceService, query_type: type[PredictQuery]) -> Callable[..., Awaitable[Response]]:
+    """A route that runs the operation of a query on the image that is the body of an admitted request.
+
+    Asynchronous, because FastAPI runs a plain function in another thread, which is slow under overload.
+    """
+
+    async def run(request: Request, query: PredictQuery) -> Response:
+        for name in request.query_params:
+            if name not in query_type.model_fields:
+                raise unknown("parameter", name, query_type.model_fields)
+        served, kind = service.models[query.model], request.headers.get("content-type", "")
+        operation = query.operation(served)
+
+        def respond(found: list[Trajectory]) -> Response:
+            content = query.respond(served, found[0]).model_dump_json(by_alias=True)
+            return Response(content, media_type="application/json")
+
+        def decode(body: bytes) -> DecodedRequest:
+            x = decode_image(body, kind, served.model.input_shape, service.limits, invert=query.invert)
+            return DecodedRequest(operation, [x], getattr(query, "label", None), respond)
+
+        return await service.run(request, query.model, decode)
+
+    run.__annotations__["query"] = Annotated[query_type, Query()]
+    return run
+
+
+def add_pages(app: FastAPI, service: InferenceService) -> None:
+    """Add health, metrics, the page at `/`, its files at `/static/`, and the API description at `/docs`."""
 
     async def health() -> dict[str, str | int]:
         """Report whether the service works."""
@@ -192,14 +169,8 @@ def add_routes(app: FastAPI, service: InferenceService) -> None:
         """Prometheus metrics."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-
-def add_pages(app: FastAPI) -> None:
-    """Add the page at `/`, its files at `/static/`, and the API description at `/docs`."""
-
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
-        if not (STATIC / "index.html").is_file():
-            raise HTTPException(404, "this service has no page; /docs describes its routes.")
         return FileResponse(STATIC / "index.html")
 
     @app.get("/docs", include_in_schema=False)
@@ -213,7 +184,7 @@ def complete_schema(app: FastAPI, *, needs_token: bool) -> None:
     """Add to the OpenAPI schema what FastAPI cannot know: the token, and the schemas of a body that a job holds."""
     schema = app.openapi()
     components = schema["components"]
-    components["schemas"] |= REQUEST_COMPONENTS
+    components["schemas"] |= REQUEST_COMPONENTS | IMAGE_COMPONENTS
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     if needs_token:
         for path, methods in schema["paths"].items():
@@ -229,11 +200,10 @@ def browser_models(models: Mapping[str, TrainedModel]) -> dict[str, int]:
     with atomic.file_errors(path):
         text = path.read_bytes()
     try:
-        listed = BrowserManifest.model_validate_json(text).models
-    except ValidationError as error:
+        listed = {
+            name: (each["weights_sha256"], int(each["bytes"])) for name, each in json.loads(text)["models"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(f"{path}: not a valid manifest; run `make browser` again, or remove its folder.") from error
-    return {
-        name: listed[name].bytes
-        for name, served in models.items()
-        if name in listed and listed[name].weights_sha256 == fingerprint(served.model)
-    }
+    present = {name: listed[name] for name in models if name in listed}
+    return {name: size for name, (sha256, size) in present.items() if sha256 == fingerprint(models[name].model)}

@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import Any
 
 from soap.auxiliary import JointModel
 from soap.serve import Limits
-from soap.serve.responses import busy, error_response
+from soap.serve.errors import busy
 from soap.serve.trajectories import Operation, Trajectory, run_operation
-from soap.shapes import Float, Tensor
-
-GRADIENTS_PER_IMAGE = 40
-"""Gradients per image of a full batch (40 is PGD on MNIST). A costlier operation runs in smaller batches."""
+from soap.shapes import Tensor
 
 FIRST_BATCH = 4
 """Images in the first batch after a pause; later batches double. The first batch of a burst must not take long."""
@@ -33,49 +31,46 @@ ESTIMATE_WEIGHT = 0.2
 
 @dataclass(kw_only=True, eq=False)
 class Job:
-    """A place in the queue for one image of one request.
+    """The place of one request in the queue, and its images.
 
-    A job is admitted before its image is decoded; it can run once `operation` is set. deadline: monotonic time.
-    has_place: whether it counts in the length of the queue. A request with more images has one job with a place.
+    A job is admitted before its images are decoded; it can run once `operation` is set. deadline: monotonic time.
+    future: one trajectory for each image; cancel it to leave the queue.
     """
 
     deadline: float
     body: bytes = b""
     operation: Operation | None = None
-    x: Float[Tensor, "c h w"] | None = None
+    images: list[Tensor] = field(default_factory=list)
     label: int | None = None
     submitted: float = 0.0
-    has_place: bool = True
-    future: "Future[Trajectory]" = field(default_factory=Future)
+    future: "Future[list[Trajectory]]" = field(default_factory=Future)
 
 
 class BatchWorker:
-    """Queue and thread of one model. The oldest job runs first, in one batch with the jobs of an equal operation.
+    """Queue and thread of one model. The oldest job runs first, in one batch with jobs of an equal operation.
+
+    A request is never split: one with many images may be a batch of its own.
 
     A long queue smooths a burst of requests. Under lasting overload it only makes every request slow. So for a second
     after the queue was full, queue and batches are short: a request waits about `limits.overload_wait_s` for the
     running batch, by the time that recent batches took per image.
 
-    A job with a cancelled future is dropped. `on_batch` is called with the operation and the size of every batch.
+    `on_batch` is called with the operation and the number of images of every batch.
     """
 
     def __init__(self, model: JointModel, limits: Limits) -> None:
         self.model, self.limits = model, limits
         self.on_batch: Callable[[Operation, int], object] = lambda operation, images: None
         self.running = 0
+        self.seconds_per_image = limits.overload_wait_s
         self._queue: list[Job] = []
         self._changed = threading.Condition()
         self._closing = False
         self._overloaded_until = 0.0
         self._largest_batch = FIRST_BATCH
-        self.seconds_per_image = limits.overload_wait_s
-        self.full = f"the queue for {model.name} is full"
-        self.full_response = error_response(busy(self.full))  # made once: an overload sends it very often
         self._thread = threading.Thread(target=self._work, name=f"soap-{model.name}", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        self.start = self._thread.start
+        self.is_alive = self._thread.is_alive
 
     def close(self) -> None:
         """Run the submitted jobs, then stop the thread."""
@@ -85,17 +80,12 @@ class BatchWorker:
         self._thread.join()
 
     @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
-
-    @property
     def waiting(self) -> int:
         """Number of requests in the queue."""
-        return sum(job.has_place for job in self._pending())
+        return len(self._pending())
 
-    def overflows(self) -> bool:
-        """Whether the queue is full; if so, begin or prolong the overload.
+    def check_room(self) -> None:
+        """Raise status 503 if the queue is full, which begins or prolongs the overload.
 
         The oldest jobs of a queue that has become too long are refused: the newest ones can be served soonest after
         they arrived.
@@ -103,48 +93,32 @@ class BatchWorker:
         with self._changed:
             now, short = time.monotonic(), self._overload_length()
             self._queue = self._pending()
-            places = [job for job in self._queue if job.has_place]
-            if len(places) < (short if now < self._overloaded_until else self.limits.queue):
-                return False
+            if len(self._queue) < (short if now < self._overloaded_until else self.limits.queue):
+                return
             self._overloaded_until = now + OVERLOAD_S
-            refused = set(places[: max(0, len(places) - short)])
-            self._queue = [job for job in self._queue if job not in refused]
-            for job in refused:
-                if job.future.set_running_or_notify_cancel():
-                    job.future.set_exception(busy(self.full))
-            return True
+            refusal = busy(f"the queue for {self.model.name} is full")
+            while len(self._queue) > short:
+                if (job := self._queue.pop(0)).future.set_running_or_notify_cancel():
+                    job.future.set_exception(refusal)
+            raise refusal
 
     def admit(self, deadline: float, body: bytes = b"") -> Job:
         """A place in the queue; raises status 503 if the queue is full."""
         with self._changed:
-            if self.overflows():
-                raise busy(self.full)
+            self.check_room()
             self._queue.append(job := Job(deadline=deadline, body=body))
             return job
 
     def submit(
-        self, job: Job, operation: Operation, x: Float[Tensor, "c h w"], label: int | None
-    ) -> "Future[Trajectory]":
+        self, job: Job, operation: Operation, images: list[Tensor], label: int | None = None
+    ) -> "Future[list[Trajectory]]":
         """Make an admitted job ready to run; its future gets the result."""
         with self._changed:
             if self._closing:
                 raise busy("the service is stopping")
-            job.operation, job.x, job.label, job.submitted = operation, x, label, time.monotonic()
+            job.operation, job.images, job.label, job.submitted = operation, images, label, time.monotonic()
             self._changed.notify_all()
         return job.future
-
-    def submit_images(
-        self, job: Job, operation: Operation, x: Float[Tensor, "n *shape"], label: int | None = None
-    ) -> "list[Future[Trajectory]]":
-        """Make an admitted job ready to run on the last image, and further jobs, which run before it, on the others.
-
-        So a request keeps its one place in the queue until its last image runs.
-        """
-        with self._changed:
-            further = [Job(deadline=job.deadline, has_place=False) for _ in x[1:]]
-            place = self._queue.index(job) if job in self._queue else 0
-            self._queue[place:place] = further
-            return [self.submit(one, operation, image, label) for one, image in zip([*further, job], x, strict=True)]
 
     def _pending(self) -> list[Job]:
         return [job for job in self._queue if not job.future.cancelled()]
@@ -157,26 +131,21 @@ class BatchWorker:
     def _work(self) -> None:
         while (found := self._next_batch()) is not None:
             operation, batch = found
-            self.running, start = len(batch), time.monotonic()
-            result = self._run(operation, batch)
-            self.running, seconds = 0, max(1e-6, time.monotonic() - start) / len(batch)
+            images = [image for job in batch for image in job.images]
+            labels = [job.label for job in batch for _ in job.images]
+            self.running, start = len(images), time.monotonic()
+            try:
+                with self._stopped_after(max(job.deadline for job in batch)):
+                    trajectories = iter(run_operation(operation, self.model, images, labels))
+                self.on_batch(operation, len(images))
+            except Exception as error:  # it belongs to these requests, and the thread must go on
+                for job in batch:
+                    job.future.set_exception(error)
+            else:
+                for job in batch:
+                    job.future.set_result(list(islice(trajectories, len(job.images))))
+            self.running, seconds = 0, max(1e-6, time.monotonic() - start) / len(images)
             self.seconds_per_image += ESTIMATE_WEIGHT * (seconds - self.seconds_per_image)
-            for i, job in enumerate(batch):
-                if isinstance(result, Exception):
-                    job.future.set_exception(result)
-                else:
-                    job.future.set_result(result[i])
-
-    def _run(self, operation: Operation, batch: list[Job]) -> list[Trajectory] | Exception:
-        """The trajectories, or the exception: it belongs to these requests, and the thread must go on."""
-        images = [job.x for job in batch if job.x is not None]
-        try:
-            with self._stopped_after(max(job.deadline for job in batch)):
-                result = run_operation(operation, self.model, images, [job.label for job in batch])
-            self.on_batch(operation, len(batch))
-            return result
-        except Exception as error:
-            return error
 
     def _next_batch(self) -> tuple[Operation, list[Job]] | None:
         """Wait for the next batch; None once the worker is closed and no submitted job is left."""
@@ -192,24 +161,22 @@ class BatchWorker:
                     continue
                 operation, first = ready[0]
                 equal = [job for other, job in ready if other == operation]
-                size = self._batch_size(operation)
+                sizes = list(accumulate(len(job.images) for job in equal))
+                most = self._batch_size()
                 pause = first.submitted + self.limits.gather_s - time.monotonic()
-                if len(equal) < size and pause > 0 and not self._closing:
+                if sizes[-1] < most and pause > 0 and not self._closing:
                     self._changed.wait(pause)
                     continue
-                batch = equal[:size]
+                batch = [job for job, size in zip(equal, sizes, strict=True) if size <= most] or [first]
                 self._largest_batch = min(2 * self._largest_batch, self.limits.batch_size)
-                taken = set(batch)
-                self._queue = [job for job in self._queue if job not in taken]
+                self._queue = [job for job in self._queue if job not in batch]
                 if batch := [job for job in batch if job.future.set_running_or_notify_cancel()]:
                     return operation, batch
 
-    def _batch_size(self, operation: Operation) -> int:
+    def _batch_size(self) -> int:
         """Images in the next batch, at most."""
-        size = min(self.limits.batch_size, self.limits.batch_size * GRADIENTS_PER_IMAGE // operation.gradients)
-        if time.monotonic() < self._overloaded_until:
-            size = min(size, self._overload_length())
-        return max(1, min(size, self._largest_batch))
+        size = min(self.limits.batch_size, self._largest_batch)
+        return min(size, self._overload_length()) if time.monotonic() < self._overloaded_until else size
 
     @contextmanager
     def _stopped_after(self, deadline: float) -> Iterator[None]:

@@ -1,36 +1,15 @@
 """`soap serve`: the HTTP service."""
 
 import importlib.util
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated
 
 from soap import zoo
 from soap.cli.console import Console, command
 from soap.cli.options import ModuleName, option
-from soap.errors import InputError, unknown
+from soap.errors import InputError
 
 REQUIRED_PACKAGES = ("fastapi", "granian", "prometheus_client")
-
-
-def read_config(context: Any, path: Path | None) -> Path | None:
-    """Take defaults of the options from a TOML file, whose keys are their names."""
-    if path is None:
-        return None
-    try:
-        given = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text("utf-8")).items()}
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{path} is not a readable TOML file ({error}).") from None
-    options = {one.name: one for one in context.command.params if one.name not in ("config", "help")}
-    for name, value in given.items():
-        if name not in options:
-            raise typer.BadParameter(f"{path}: {unknown('option', name, options)}")
-        if options[name].multiple and isinstance(value, str):
-            given[name] = [value]
-    context.default_map = given
-    return path
 
 
 @command(
@@ -41,15 +20,6 @@ def read_config(context: Any, path: Path | None) -> Path | None:
 )
 def serve(
     console: Console,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            is_eager=True,
-            callback=read_config,
-            help="TOML file with options, e.g. port = 8000. Environment variables and the command line override it.",
-        ),
-    ] = None,
     model: Annotated[
         list[str] | None,
         option(
@@ -59,37 +29,27 @@ def serve(
         ),
     ] = None,
     module: ModuleName = None,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0: a free port.")] = 8000,
+    host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("N", "0: a free port.", min=0, max=65535)] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "TEXT",
+            "Token that clients must send. Required unless the address is loopback. Other users of this machine can "
+            "read the command line, so prefer $SOAP_TOKEN.",
             envvar="SOAP_TOKEN",
-            metavar="TEXT",
-            help="Token that clients must send. Required unless the address is loopback. Other users of this machine "
-            "can read the command line, so prefer $SOAP_TOKEN.",
         ),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        option(
-            "NAME", "Host name that requests may have besides this machine's, for a proxy that keeps it. Repeatable."
-        ),
+        option("NAME", "Host name that requests may have besides this machine's; repeat it for more."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images in one batch, at most.")] = 32,
-    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Waiting requests per model.")] = 64,
-    gather: Annotated[
-        float, typer.Option(min=0, metavar="MS", help="Time that a request waits for others to join it.")
-    ] = 4.0,
-    tls_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", exists=True, help="PEM file, for HTTPS.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", exists=True, help="PEM file (PKCS#8), for HTTPS.")
-    ] = None,
-    max_memory: Annotated[
-        int | None, typer.Option(min=1, metavar="MIB", help="Replace the worker when it uses more memory.")
-    ] = None,
+    batch_size: Annotated[int, option("N", "Images in one batch, at most.", min=1)] = 32,
+    queue: Annotated[int, option("N", "Waiting requests per model.", min=1)] = 64,
+    gather: Annotated[float, option("MS", "Time that a request waits for others to join it.", min=0)] = 4.0,
+    tls_certificate: Annotated[Path | None, option("FILE", "PEM file, for HTTPS.", exists=True)] = None,
+    tls_key: Annotated[Path | None, option("FILE", "PEM file (PKCS#8), for HTTPS.", exists=True)] = None,
+    max_memory: Annotated[int | None, option("MIB", "Replace the worker when it uses more memory.", min=1)] = None,
 ) -> None:
     """Serve predictions, attacks and purification over HTTP, and a web page to try them.
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from soap import __version__
 from soap.serve.admission import MODEL_KEY, work_route
 from soap.serve.batching import BatchWorker
-from soap.serve.responses import busy, error_response
+from soap.serve.errors import busy, error_response
 
 LOG = logging.getLogger("soap.serve")
 
@@ -36,7 +36,6 @@ SECURITY_HEADERS = {
 """Headers of every response. The page loads nothing from other sites. 'wasm-unsafe-eval' allows WebAssembly, for models
 that run in the browser, and no other generated code."""
 
-RAW_SECURITY_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:=+/-]{1,128}")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
@@ -91,8 +90,8 @@ class AccessLog:
                 status = message["status"]
                 # no-cache: a browser may store the page's files, but revalidates them by their ETag.
                 is_file = scope["path"] == "/" or scope["path"].startswith("/static/")
-                own = {b"cache-control": b"no-cache" if is_file else b"no-store", b"x-request-id": request_id.encode()}
-                message["headers"] = [*message["headers"], *RAW_SECURITY_HEADERS, *own.items()]
+                cache = {"Cache-Control": "no-cache" if is_file else "no-store"}
+                MutableHeaders(scope=message).update({**SECURITY_HEADERS, **cache, "X-Request-Id": request_id})
             await send(message)
 
         try:

@@ -13,17 +13,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from fastapi import FastAPI, Path, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
-from typing_extensions import TypeAliasType
 
 from soap import __version__, validate
 from soap.auxiliary import JointModel
 from soap.errors import InputError, unknown
 from soap.serve import Limits
 from soap.serve.admission import INFER_ROUTE
+from soap.serve.errors import ProtocolErrorResponse, error_schemas
 from soap.serve.inference import DecodedRequest, InferenceService
-from soap.serve.responses import ProtocolErrorResponse, busy, error_schemas
+from soap.serve.request_images import Numbers, StrictModel, image_schema, parse_json
 from soap.serve.trajectories import Operation, Predict, Purify, Trajectory
 from soap.shapes import Float, Tensor
 
@@ -31,7 +31,6 @@ JSON_LENGTH_HEADER = "inference-header-content-length"
 """Header with the number of bytes of the JSON, if the bytes of tensors follow it."""
 
 NUMPY_TYPES = {"FP32": "<f4", "INT64": "<i8"}
-
 
 OutputName = Literal["logits", "label", "eps", "loss_before", "loss_after", "score"]
 OUTPUTS: dict[OutputName, tuple[str, Callable[[Trajectory], Any]]] = {
@@ -43,16 +42,6 @@ OUTPUTS: dict[OutputName, tuple[str, Callable[[Trajectory], Any]]] = {
     "score": ("FP32", lambda found: found.losses[0].item()),  # type: ignore[index]
 }
 """Datatype and value of each output. A model without an auxiliary task has the first two only, and no losses."""
-
-Flat = Annotated[list[FiniteFloat], Field(fail_fast=True)]
-Nested = Annotated[list["Numbers"], Field(fail_fast=True)]
-Numbers = TypeAliasType("Numbers", Annotated[Flat | Nested, Field(union_mode="left_to_right")])
-
-
-class StrictModel(BaseModel):
-    """A part of a request: unknown fields are refused, and values are not converted."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class TensorParameters(StrictModel):
@@ -88,6 +77,14 @@ class InferParameters(StrictModel):
     binary_data_output: bool | None = None
     content_type: str | None = None
 
+    def operation(self, model: JointModel) -> Operation:
+        """Purification, or prediction alone."""
+        if model.purifiable if self.purify is None else self.purify:
+            return Purify.of(model, "min-aux" if self.eps_pfy is None else self.eps_pfy)
+        if self.eps_pfy is not None:
+            raise InputError("eps_pfy is a setting of purification; remove it, or set purify to true.")
+        return Predict()
+
 
 class InferRequest(StrictModel):
     """Body of an inference request. Without `outputs`, the response has all."""
@@ -100,15 +97,12 @@ class InferRequest(StrictModel):
     outputs: list[RequestedOutput] | None = None
 
 
-REQUEST_SCHEMA = InferRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-REQUEST_COMPONENTS = REQUEST_SCHEMA.pop("$defs")
-"""Components of the OpenAPI schema that `REQUEST_SCHEMA` refers to."""
+REQUEST_BODY, REQUEST_COMPONENTS = image_schema(InferRequest)
 
 
 def add_open_inference(app: FastAPI, service: InferenceService) -> None:
     """Add the routes of the protocol."""
     refusals = partial(error_schemas, model=ProtocolErrorResponse)
-    body = {"required": True, "description": "Images [batch, ...] in [0, 1]; all settings are in `parameters`."}
     names = {"enum": list(service.models)}  # another name is status 404, not 422
     model_name = Annotated[str, Path(description="The model.", json_schema_extra=names)]
 
@@ -144,15 +138,14 @@ def add_open_inference(app: FastAPI, service: InferenceService) -> None:
     async def model_ready(name: model_name) -> dict[str, str | bool]:
         """Report whether a model works."""
         find_model(name)
-        if not service.workers[name].alive:
-            raise busy("the thread of the model has stopped")
+        service.check_health(name)
         return {"name": name, "ready": True}
 
     @app.post(
         INFER_ROUTE,
         response_model=dict[str, Any],
         responses=refusals(400, 401, 404, 408, 413, 421, 422, 503),
-        openapi_extra={"requestBody": {**body, "content": {"application/json": {"schema": REQUEST_SCHEMA}}}},
+        openapi_extra=REQUEST_BODY,
     )
     async def infer(request: Request, name: model_name) -> Response:
         """Purify and classify a batch of images."""
@@ -173,35 +166,16 @@ def decode_request(body: bytes, *, json_length: str | None, model: JointModel, l
         size = int(json_length) if json_length.isdecimal() and len(json_length) < 20 else size + 1
     if size > len(body):
         raise HTTPException(400, f"{JSON_LENGTH_HEADER} is not a number of bytes of the body; send the JSON's length.")
-    if size > limits.json:
-        expected = f"expected at most {limits.json:,}; send the tensor as binary data, or fewer images."
-        raise HTTPException(413, f"the JSON is {size:,} bytes, {expected}")
-    try:
-        request = InferRequest.model_validate_json(body[:size])
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        status = 400 if first["type"] == "json_invalid" else 422
-        place = ".".join(map(str, first["loc"][:4])) or "the body"
-        raise HTTPException(status, f"{place}: {first['msg']}; /docs describes the request.") from error
+    request = parse_json(InferRequest, body[:size], limits)
     x = read_images(request.inputs[0], body[size:], model=model, limits=limits)
-    available, parameters = output_names(model), request.parameters or InferParameters()
-    binary = {}
+    available, parameters, binary = output_names(model), request.parameters or InferParameters(), {}
     for one in request.outputs or [RequestedOutput(name=name) for name in available]:
         if one.name not in available:
             raise InputError(f"output is {one.name}, but {model.name} cannot be purified; its outputs are {available}.")
-        own = one.parameters.binary_data if one.parameters else None
+        own = one.parameters and one.parameters.binary_data
         binary[one.name] = bool(parameters.binary_data_output if own is None else own)
     respond = partial(encode_response, name=model.name, request_id=request.id, binary=binary)
-    return DecodedRequest(operation=requested_operation(parameters, model), x=x, respond=respond)
-
-
-def requested_operation(parameters: InferParameters, model: JointModel) -> Operation:
-    """Purification, or prediction alone."""
-    if model.purifiable if parameters.purify is None else parameters.purify:
-        return Purify.of(model, "min-aux" if parameters.eps_pfy is None else parameters.eps_pfy)
-    if parameters.eps_pfy is not None:
-        raise InputError("eps_pfy is a setting of purification; remove it, or set purify to true.")
-    return Predict()
+    return DecodedRequest(parameters.operation(model), list(x), None, respond)
 
 
 def read_images(given: InferInput, binary: bytes, *, model: JointModel, limits: Limits) -> Float[Tensor, "n *shape"]:
@@ -237,7 +211,5 @@ def encode_response(
         tail += values.tobytes() if as_bytes else b""
     identity = {} if request_id is None else {"id": request_id}
     head = json.dumps({"model_name": name, **identity, "outputs": outputs}, allow_nan=False).encode()
-    if not tail:
-        return Response(head, media_type="application/json")
-    headers = {JSON_LENGTH_HEADER: str(len(head))}
-    return Response(head + tail, media_type="application/octet-stream", headers=headers)
+    headers = {JSON_LENGTH_HEADER: str(len(head))} if tail else {}
+    return Response(head + tail, media_type="application/octet-stream" if tail else "application/json", headers=headers)

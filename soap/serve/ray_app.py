@@ -18,8 +18,9 @@ from soap.errors import InputError, SoapError
 from soap.purifiers import SOAP
 from soap.recipes.trained_model import open_model
 from soap.serve import Limits
+from soap.serve.errors import ERROR_HEADERS, error_response
+from soap.serve.picture_api import Prediction
 from soap.serve.request_images import decode_image
-from soap.serve.responses import ERROR_HEADERS, Prediction, error_response
 from soap.shapes import Float, Tensor
 
 LIMITS = Limits()

@@ -1,14 +1,16 @@
-"""Decode a request body into an image: a PNG or JPEG picture, or JSON numbers {"image": [[...]]} in [0, 1]."""
+"""Decode a request body: a PNG or JPEG picture, or JSON, into images as tensors."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from starlette.exceptions import HTTPException
+from typing_extensions import TypeAliasType
 
 from soap import validate
 from soap.data.pictures import read_picture
+from soap.errors import InputError
 from soap.serve import Limits
 from soap.shapes import Float, Tensor
 
@@ -16,31 +18,47 @@ PICTURE_TYPES = ("image/png", "image/jpeg")
 JSON_TYPE = "application/json"
 
 # fail_fast: without it, a body of wrong values gives an error object for each of them.
-Row = Annotated[list[FiniteFloat], Field(fail_fast=True)]
-Channel = Annotated[list[Row], Field(fail_fast=True)]
+Flat = Annotated[list[FiniteFloat], Field(fail_fast=True)]
+Nested = Annotated[list["Numbers"], Field(fail_fast=True)]
+Numbers = TypeAliasType("Numbers", Annotated[Flat | Nested, Field(union_mode="left_to_right")])
 
 
-class JsonImage(BaseModel):
-    """An image as JSON numbers."""
+class StrictModel(BaseModel):
+    """A part of a request: unknown fields are refused, and values are not converted."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    image: Channel | Annotated[list[Channel], Field(fail_fast=True)] = Field(
-        description="Values in [0, 1]: [channels][height][width], or [height][width] for grey."
-    )
+
+class JsonImage(StrictModel):
+    """An image as JSON numbers."""
+
+    image: Numbers = Field(description="Values in [0, 1]: [channels][height][width], or [height][width] for grey.")
 
 
-OPENAPI_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": "A PNG or JPEG picture, or the image as JSON numbers.",
-        "content": {
-            **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in PICTURE_TYPES},
-            JSON_TYPE: {"schema": JsonImage.model_json_schema()},
-        },
-    }
-}
-"""Request body of the routes that take an image, for the OpenAPI schema."""
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def parse_json(kind: type[Body], text: bytes, limits: Limits) -> Body:
+    """The JSON body as a pydantic model; its length is checked before it is parsed."""
+    if len(text) > limits.json:
+        expected = f"expected at most {limits.json:,}; send a picture, binary tensors or fewer images."
+        raise HTTPException(413, f"the JSON is {len(text):,} bytes, {expected}")
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]  # its input is the client's
+        status = 400 if first["type"] == "json_invalid" else 422
+        place = ".".join(map(str, first["loc"][:4])) or "the body"
+        raise HTTPException(status, f"{place}: {first['msg']}; /docs describes the request.") from error
+
+
+def image_schema(kind: type[BaseModel], *formats: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The request body for the OpenAPI schema: JSON like `kind`, or `formats`; and the components it refers to."""
+    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    components = schema.pop("$defs")
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    content = {**dict.fromkeys(formats, binary), JSON_TYPE: {"schema": schema}}
+    return {"requestBody": {"required": True, "description": "Images in [0, 1].", "content": content}}, components
 
 
 def decode_image(
@@ -55,29 +73,14 @@ def decode_image(
         raise HTTPException(415, f"expected Content-Type {', '.join(PICTURE_TYPES)} or {JSON_TYPE}.")
     if not body:
         raise HTTPException(422, 'the body is empty; send a PNG or JPEG picture, or JSON like {"image": [[...]]}.')
-    if kind == JSON_TYPE:
-        return decode_json_image(body, shape, max_bytes=limits.json, invert=invert)
-    return read_picture(body, shape, resize=True, invert=invert, max_pixels=limits.pixels, formats=("PNG", "JPEG"))
-
-
-def decode_json_image(
-    body: bytes, shape: Sequence[int], *, max_bytes: int, invert: bool = False
-) -> Float[Tensor, "c h w"]:
-    """The image in a JSON body of at most `max_bytes` bytes."""
-    if len(body) > max_bytes:
-        raise HTTPException(
-            413, f"the JSON is {len(body):,} bytes, expected at most {max_bytes:,}; send a PNG instead."
-        )
+    if kind != JSON_TYPE:
+        return read_picture(body, shape, resize=True, invert=invert, max_pixels=limits.pixels, formats=("PNG", "JPEG"))
     try:
-        x = torch.tensor(JsonImage.model_validate_json(body).image)
-    except ValidationError as error:
-        status = 400 if error.errors()[0]["type"] == "json_invalid" else 422
-        raise HTTPException(status, 'expected JSON like {"image": [[...]]} with numbers in [0, 1].') from error
-    except ValueError as error:
-        raise HTTPException(422, "the image is not rectangular; send rows of equal length.") from error
-    if x.ndim == 2:
-        x = x[None]
+        x = torch.tensor(parse_json(JsonImage, body, limits).image)
+    except (ValueError, RuntimeError) as error:
+        raise InputError("the image is not rectangular; send rows of equal length.") from error
+    x = x[None] if x.ndim == 2 else x
     if x.shape != tuple(shape):
-        raise HTTPException(422, f"the image has shape {list(x.shape)}, but this model takes {list(shape)}.")
+        raise InputError(f"the image has shape {list(x.shape)}, but this model takes {list(shape)}.")
     validate.inputs(x[None])
     return 1 - x if invert else x

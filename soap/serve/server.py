@@ -133,15 +133,8 @@ def _load_app(config: ServerConfig, sender: multiprocessing.connection.Connectio
     threading.Thread(target=_stop_with_supervisor, daemon=True).start()
     warnings.filterwarnings("ignore", module="PIL")  # its warnings quote the client's picture
     try:
-        app = create_app(
-            config.models,
-            module=config.module,
-            token=config.token,
-            limits=config.limits,
-            device=config.device,
-            host=config.address,
-            allowed_hosts=config.allowed_hosts,
-        )
+        settings = {name: getattr(config, name) for name in ("module", "token", "limits", "device", "allowed_hosts")}
+        app = create_app(config.models, host=config.address, **settings)
     except SoapError as error:
         sender.send(error)
         threading.Event().wait()  # the supervisor ends this process

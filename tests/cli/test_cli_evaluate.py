@@ -176,3 +176,12 @@ def test_a_setting_that_no_attack_uses_is_refused(run, names):
     done = run(*QUICK, *chosen, "--step-size", "0.1")
     assert done.code == 2
     assert "step_size is a setting of pgd only" in done.err
+
+
+def test_dark_digits_on_white_are_inverted(run, some, tmp_path):
+    np.savez(tmp_path / "dark.npz", x=1 - some.x.numpy(), y=some.y.numpy())
+    quick = ("--attack", "none", "--attack", "fgsm", "--limit", "12", "--json")
+    wanted = run("evaluate", MODEL, "--data", "mnist-mini", *quick).json["rows"]
+    dark = run("evaluate", MODEL, "--data", "dark.npz", *quick).json["rows"]
+    light = run("evaluate", MODEL, "--data", "dark.npz", *quick, "--invert").json["rows"]
+    assert [row["correct"] for row in light] == [row["correct"] for row in wanted] != [row["correct"] for row in dark]

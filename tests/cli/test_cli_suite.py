@@ -413,3 +413,12 @@ def test_an_unknown_suite_names_the_suites(run):
     refused = run("evaluate", MODEL, "--suite", "fast")
     assert refused.code == 2
     assert "quick or full, or one protocol" in refused.err
+
+
+def test_a_run_on_inverted_images_is_read_with_the_same_images(run, tmp_path):
+    data = soap.data.load("mnist-mini").take(4)
+    np.savez(tmp_path / "dark.npz", x=1 - data.x.numpy(), y=data.y.numpy())
+    given = ("evaluate", MODEL, "--suite", "transfer", "--data", "dark.npz", "--invert", "--steps", "2", "--eps", "0.1")
+    assert run(*given, "--limit", "4", "--out", "run").code == 0
+    assert run("report", "run").code == 0
+    assert "--invert" in json.loads((tmp_path / "run" / "facts" / "asked.json").read_text())["command"]

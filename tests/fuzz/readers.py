@@ -21,7 +21,7 @@ from soap.evaluation.run_folder import RunFolder
 from soap.onnx_export.onnx_files import open_onnx
 from soap.results import Store
 from soap.serve import Limits
-from soap.serve.request_images import decode_image, decode_json_image
+from soap.serve.request_images import decode_image
 from soap.training import checkpoint
 
 
@@ -171,7 +171,7 @@ def coloured_body(path: Path) -> None:
 
 
 def json_body(path: Path) -> None:
-    _body(decode_json_image(path.read_bytes(), (1, 4, 4), max_bytes=Limits().json), 1, 4)
+    _body(decode_image(path.read_bytes(), "application/json", (1, 4, 4), Limits(), invert=False), 1, 4)
 
 
 def _body(x: torch.Tensor, channels: int, side: int) -> None:

@@ -67,7 +67,7 @@ def test_bundled_autoencoder_removes_noise_from_digits():
     ("call", "message"),
     [
         (lambda x: EnergyDescent(lambda x: x), "expected an nn.Module from images to logits"),
-        (lambda x: EnergyDescent(tiny_model(), -0.1), "step_size is -0.025"),
+        (lambda x: EnergyDescent(tiny_model(), -0.1), "eps is -0.1"),
         (lambda x: EnergyDescent(tiny_model(), steps=0), r"steps \(K\) is 0"),
         (lambda x: Reformer(lambda x: x), "expected an nn.Module from images to images"),
         (lambda x: Reformer(nn.Flatten())(x), r"expected images of shape \[2, 1, 8, 8\]"),

@@ -205,18 +205,17 @@ def test_admission_is_that_of_the_other_routes(digits):
         assert counted + count in metrics
 
 
-def test_request_of_many_images_holds_one_place_until_its_last_image_runs(model, digits):
+def test_request_of_many_images_has_one_place_and_is_not_split(model, digits):
     worker, batches = BatchWorker(model, Limits(queue=3, batch_size=4)), []
     worker.on_batch = lambda operation, images: batches.append((images, worker.waiting))
-    first, second = (worker.admit(time.monotonic() + 60) for _ in range(2))
-    later = worker.submit_images(second, Predict(), digits.x[:1])
-    futures = worker.submit_images(first, Predict(), digits.x[:10])
-    assert worker.waiting == 2
-    worker.admit(time.monotonic() + 60).future.cancel()  # a third place was free
+    first, second, third = (worker.admit(time.monotonic() + 60) for _ in range(3))
+    many = worker.submit(first, Predict(), list(digits.x[:10]))
+    three, one = worker.submit(second, Predict(), list(digits.x[:3])), worker.submit(third, Predict(), [digits.x[9]])
+    assert worker.waiting == 3
     worker.start()
     worker.close()
     with torch.no_grad():
         wanted = model(digits.x[:10]).argmax(1).tolist()
-    assert [future.result().label for future in futures] == wanted
-    assert later[0].result().label == wanted[0]
-    assert batches == [(4, 2), (4, 2), (3, 0)]  # in the order of admission
+    assert [one.label for one in many.result()] == wanted
+    assert [one.label for one in [*three.result(), *one.result()]] == [*wanted[:3], wanted[9]]
+    assert batches == [(10, 2), (4, 0)]  # in the order of admission

@@ -20,8 +20,8 @@ import soap
 from soap.serve import Limits, create_app
 from soap.serve.admission import JOB_KEY, WORK_PATHS, Admission, is_loopback
 from soap.serve.batching import BatchWorker
+from soap.serve.errors import error_response
 from soap.serve.monitoring import SECURITY_HEADERS, JsonFormatter
-from soap.serve.responses import error_response
 
 TOKEN = "a-token-of-some-length"
 PNG = {"Content-Type": "image/png"}
@@ -127,19 +127,6 @@ def test_docs_page_names_every_route_and_loads_nothing_external(client):
     assert "eps_pfy" in page
 
 
-def test_page_and_static_files_are_served_if_present(client, tmp_path, monkeypatch):
-    monkeypatch.setattr("soap.serve.app.STATIC", tmp_path)
-    with TestClient(create_app(SMALL), base_url=BASE_URL) as fresh:
-        missing = fresh.get("/")
-        assert missing.status_code == 404
-        assert "/docs" in missing.json()["error"]["message"]
-        (tmp_path / "index.html").write_text("<p>hello</p>")
-        (tmp_path / "page.js").write_text("1")
-        assert fresh.get("/").text == "<p>hello</p>"
-        assert fresh.get("/static/page.js").text == "1"
-        assert fresh.get("/static/nothing.js").status_code == 404
-
-
 def chunks(*parts):
     yield from parts
 
@@ -233,26 +220,14 @@ def test_total_bytes_of_all_bodies_are_limited(admission):
     assert call(app, [part(b"x"), part(b"y", more=False)])[0]["received"] == b"xy"
 
 
-def test_attacks_in_progress_are_limited(admission):
-    app = admission(respond, attacks=1)
-    app.attacks = 1  # another request
-    with pytest.raises(HTTPException, match="attacks") as refusal:
-        call(app, [part(b"", more=False)], path="/v1/attack")
-    assert error_response(refusal.value).headers["Retry-After"] == "1"
-    assert call(app, [part(b"", more=False)])[0]["status"] == 200
-    app.attacks = 0
-    assert call(app, [part(b"", more=False)], path="/v1/attack")[0]["status"] == 200
-    assert app.attacks == 0
-
-
 def test_full_queue_refuses_before_routing_and_only_for_its_own_model(admission):
     app = admission(respond, models=("first", "second"), queue=1)
     app.workers["first"].admit(time.monotonic() + 60)
     whole = [part(b"", more=False)]
     for query in (b"", b"model=first", b"model=second&model=first"):
-        start, body = call(app, whole, query=query)
-        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1")
-        assert json.loads(body["body"])["error"]["message"].endswith("is full; try again in 1 s.")
+        with pytest.raises(HTTPException, match=r"is full; try again in 1 s\.") as refusal:
+            call(app, whole, query=query)
+        assert error_response(refusal.value).headers["Retry-After"] == "1"
     for query in (b"model=second", b"model=unknown", b"model="):  # the route reports an unknown model
         assert call(app, whole, query=query)[0]["status"] == 200
 
@@ -323,27 +298,6 @@ def test_health_routes_need_no_token_and_fail_once_a_thread_has_stopped():
         )
 
 
-LOCAL = ("127.0.0.1", 5000)
-
-
-@pytest.mark.parametrize(
-    ("client", "headers", "status"),
-    [
-        (LOCAL, {}, 200),
-        (("::1", 5000), {"Host": "[::1]:8000"}, 200),
-        (("10.0.0.7", 5000), {}, 401),
-        (LOCAL, {"Host": "evil.example"}, 401),  # a web page whose name resolves to 127.0.0.1
-        (LOCAL, {"X-Forwarded-For": "10.0.0.7"}, 401),  # a proxy
-        (LOCAL, {"Forwarded": "for=10.0.0.7"}, 401),
-    ],
-)
-def test_metrics_need_no_token_on_this_machine(client, headers, status):
-    app = create_app(SMALL, token=TOKEN, host="0.0.0.0")
-    local = TestClient(app, base_url=BASE_URL, client=client)
-    assert local.get("/metrics", headers=headers).status_code == status
-    assert local.get("/v1/models", headers=headers).status_code == 401
-
-
 @pytest.mark.parametrize("given", ["4bf92f3577b34da6a3ce929d0e0e4736", "a-Z_0.9:=+/"])
 def test_request_id_is_that_of_the_client(client, given, caplog):
     caplog.set_level(logging.INFO, "soap.serve")
@@ -406,5 +360,4 @@ def test_routes_run_on_the_event_loop():
     assert len(routes) == 3
     for route in routes:
         calls = [route.endpoint, *(part.call for part in route.dependant.dependencies)]
-        assert len(calls) > 1
         assert all(inspect.iscoroutinefunction(call) for call in calls)

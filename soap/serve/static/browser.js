@@ -9,6 +9,7 @@ const PARTS = ["classifier", "loss", "step"];
 const LOSS_TOLERANCE = 1e-5; // relative; radii that never bind end at the same point up to rounding
 const networks = new Map(); // promise by model name
 let runtime = null; // a promise of onnxruntime-web
+let loads = 0;
 
 /** The prediction for a picture (a Blob). onProgress(done, total): bytes loaded. */
 export async function predict(model, { invert }, picture, signal, onProgress) {
@@ -68,7 +69,8 @@ async function readNetwork({ name, input_shape, browser_bytes }, onProgress) {
 }
 
 async function loadRuntime(count) {
-  const ort = await import("./vendor/ort.wasm.min.mjs");
+  const again = loads++ ? `?again=${loads}` : ""; // some browsers keep a failed import under its address
+  const ort = await import("./vendor/ort.wasm.min.mjs" + again);
   ort.env.wasm.numThreads = 1; // more threads need a cross-origin isolated page
   ort.env.wasm.wasmBinary = await read("ort-wasm-simd-threaded.wasm", count);
   return ort;

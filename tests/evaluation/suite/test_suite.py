@@ -20,7 +20,7 @@ from soap.evaluation import Clean, evaluate_transfer, headline, provenance, read
 from soap.evaluation.run_folder import RunFolder
 from soap.evaluation.suite_rows import result_rows
 from soap.evaluation.verdict import INVALID, WARNED
-from soap.report.run_words import words_beside
+from soap.report.run_text import run_notes
 from soap.results import Store
 from soap.specs import defence_spec
 
@@ -347,5 +347,5 @@ def test_classifier_that_no_attempt_attacked_has_no_worst_case(done, tmp_path):
     alone = run(tmp_path / "square", suite="square")
     assert done.summary.classifier_worst is not None
     assert alone.summary.classifier_worst is None
-    assert "classifier alone" not in " ".join(words_beside(alone))
+    assert "classifier alone" not in " ".join(run_notes(alone))
     assert {row.defence.name for row in result_rows(alone.summary) if row.attack.against is None} == {"SOAP"}

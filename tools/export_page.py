@@ -8,7 +8,7 @@ from typing import Any
 from soap.bench import read
 from soap.onnx_export import MIN_AGREEMENT, PARTS
 from soap.onnx_export.onnx_files import MANIFEST_SCHEMA
-from soap.report import markdown_table, with_section
+from soap.report import markdown_table
 
 HEAD = ("model", "images", "part", "agree", "equal pixels", "torch, s", "onnxruntime, s", "torch / onnxruntime")
 
@@ -32,12 +32,6 @@ def table(rows: Sequence[ExportJson]) -> str:
             lines.append((_model_text(row), images, name, _agree(part), pixels, *seconds))
     parts = [markdown_table(HEAD, lines), _verdict(rows), "\n".join(map(_source, rows))]
     return "\n\n".join(parts)
-
-
-def rendered(document: str, results: Path) -> str:
-    """The page with its tables rendered from the rows in `results`."""
-    document = with_section(document, "figures", table(committed_rows(results / "export.jsonl")))
-    return with_section(document, "ways", agreement_table(results / "attempts" / "export-agreement.jsonl"))
 
 
 def agreement_table(path: Path) -> str:

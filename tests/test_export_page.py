@@ -4,12 +4,12 @@ import json
 import shlex
 from pathlib import Path
 
+import export_page as tool
 import pytest
 
 from soap.errors import FileError
-from soap.onnx_export import docs_page as tool
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "results" / "export.jsonl"
 
 
