@@ -132,7 +132,7 @@ def picture_route(service: InferenceService, query_type: type[PredictQuery]) -> 
     Asynchronous, because FastAPI runs a plain function in another thread, which is slow under overload.
     """
 
-    async def run(request: Request, query: PredictQuery) -> Response:
+    async def run(request: Request, query: Annotated[query_type, Query()]) -> Response:  # type: ignore[valid-type]
         for name in request.query_params:
             if name not in query_type.model_fields:
                 raise unknown("parameter", name, query_type.model_fields)
@@ -149,7 +149,6 @@ def picture_route(service: InferenceService, query_type: type[PredictQuery]) -> 
 
         return await service.run(request, query.model, decode)
 
-    run.__annotations__["query"] = Annotated[query_type, Query()]
     return run
 
 

@@ -1,15 +1,34 @@
 """`soap serve`: the HTTP service."""
 
 import importlib.util
+import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from soap import zoo
 from soap.cli.console import Console, command
 from soap.cli.options import ModuleName, option
-from soap.errors import InputError
+from soap.errors import InputError, unknown
 
 REQUIRED_PACKAGES = ("fastapi", "granian", "prometheus_client")
+
+
+def read_config(context: Any, path: Path | None) -> Path | None:
+    """Take defaults of the options from a TOML file, whose keys are their names."""
+    if path is None:
+        return None
+    try:
+        given = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text("utf-8")).items()}
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path} is not a readable TOML file ({error}).") from None
+    options = {one.name: one for one in context.command.params if one.name not in ("config", "help")}
+    for name, value in given.items():
+        if name not in options:
+            raise typer.BadParameter(f"{path}: {unknown('option', name, options)}")
+        if options[name].multiple and isinstance(value, str):
+            given[name] = [value]
+    context.default_map = given
+    return path
 
 
 @command(
@@ -20,6 +39,15 @@ REQUIRED_PACKAGES = ("fastapi", "granian", "prometheus_client")
 )
 def serve(
     console: Console,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            is_eager=True,
+            callback=read_config,
+            help="TOML file with options, e.g. port = 8000. Environment variables and the command line override it.",
+        ),
+    ] = None,
     model: Annotated[
         list[str] | None,
         option(

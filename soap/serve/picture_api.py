@@ -130,8 +130,7 @@ class ModelResponse(BaseModel):
     @classmethod
     def of(cls, served: TrainedModel, browser_bytes: int | None) -> "ModelResponse":
         """Describe a served model."""
-        model, own = served.model, served.model.purification
-        attacks = {name: served.attack(name) for name in get_args(OfferedAttack)}
+        model, attacks = served.model, {name: served.attack(name) for name in get_args(OfferedAttack)}
         return cls(
             name=model.name,
             data=served.data,
@@ -140,7 +139,7 @@ class ModelResponse(BaseModel):
             input_shape=model.input_shape,
             classes=served.classes,
             attacks={name: _settings(of, "eps", "step_size", "steps", "radius") for name, of in attacks.items()},
-            purification=None if own is None else _settings(own, "step_size", "steps", "grid"),
+            purification=model.purification and _settings(model.purification, "step_size", "steps", "grid"),
             browser_bytes=browser_bytes,
         )
 
@@ -159,8 +158,8 @@ class PredictQuery(BaseModel):
     def respond(self, served: TrainedModel, found: Trajectory) -> BaseModel:
         """The response."""
         step = self.step(served, found, 0)
-        fields = {"input": step.picture, "aux_loss": step.aux_loss, "score": step.aux_loss, "model": served.model.name}
-        return PredictResponse(**(_prediction(served, found, 0) | fields))
+        loss = {"aux_loss": step.aux_loss, "score": step.aux_loss}
+        return PredictResponse(**_prediction(served, found, 0), model=served.model.name, input=step.picture, **loss)
 
     def step(self, served: TrainedModel, found: Trajectory, t: int) -> StepResponse:
         """The response for one point of the trajectory."""
@@ -219,7 +218,7 @@ class AttackQuery(PredictQuery):
     steps: Steps = None
     label: int | None = Field(None, ge=0, description="The true class. Default: the prediction.")
 
-    def operation(self, served: TrainedModel) -> AttackClassifier:
+    def operation(self, served: TrainedModel) -> Operation:
         """The attack, with the paper's settings for those not given."""
         if self.label is not None and self.label >= served.model.classes:
             raise InputError(f"label is {self.label}, expected a class from 0 to {served.model.classes - 1}.")

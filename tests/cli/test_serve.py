@@ -85,18 +85,46 @@ def start(run, monkeypatch, *arguments):
     return started[0] if started else done
 
 
-def test_the_command_line_overrides_the_environment(run, monkeypatch):
+def test_environment_overrides_the_file_and_the_command_line_both(run, monkeypatch, tmp_path):
     pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
-    given = {"MODEL": "mnist-fcn-no-def mnist-fcn-dr", "PORT": "0", "BATCH_SIZE": "3", "GATHER": "5", "VERBOSE": "1",
-             "ALLOWED_HOST": "soap.example.org", "MAX_MEMORY": "3000"}  # fmt: skip
-    for name, value in given.items():
-        monkeypatch.setenv(f"SOAP_SERVE_{name}", value)
-    monkeypatch.setenv("SOAP_TOKEN", "e" * 20)
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        'model = ["mnist-fcn-dr", "mnist-fcn-no-def"]\nport = 0\nbatch-size = 3\nqueue = 4\ngather = 5\nverbose = 1\n'
+        f'token = "{"f" * 20}"\nallowed-host = ["soap.example.org"]\nmax-memory = 3000\n'
+    )
+    monkeypatch.setenv("SOAP_SERVE_CONFIG", str(config))
+    monkeypatch.setenv("SOAP_SERVE_QUEUE", "40")
+    monkeypatch.setenv("SOAP_SERVE_GATHER", "50")
     settings = start(run, monkeypatch, "--gather", 500)
-    assert (settings.limits.batch_size, settings.limits.gather_s) == (3, 0.5)
-    assert settings.models == ("mnist-fcn-no-def", "mnist-fcn-dr")
+    assert (settings.limits.batch_size, settings.limits.queue, settings.limits.gather_s) == (3, 40, 0.5)
+    assert settings.models == ("mnist-fcn-dr", "mnist-fcn-no-def")
     assert settings.allowed_hosts == ("soap.example.org",)
-    assert (settings.token, settings.max_memory_mib, settings.log_requests) == ("e" * 20, 3000, True)
+    assert (settings.token, settings.max_memory_mib, settings.log_requests) == ("f" * 20, 3000, True)
+    config.write_text('model = "mnist-fcn-dr"\nport = 0')
+    assert start(run, monkeypatch).models == ("mnist-fcn-dr",)
+    monkeypatch.setenv("SOAP_SERVE_MODEL", "mnist-fcn-no-def mnist-fcn-dr")
+    monkeypatch.setenv("SOAP_TOKEN", "e" * 20)
+    settings = start(run, monkeypatch)
+    assert (settings.models, settings.token) == (("mnist-fcn-no-def", "mnist-fcn-dr"), "e" * 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prot = 1", "unknown option 'prot'; did you mean port"),
+        ("port = 'x'", "--port"),
+        ("port = ", "not a readable TOML file"),
+        ("queue = 0", "--queue"),
+        ("gather = [1]", "--gather"),
+    ],
+)
+def test_wrong_file_is_one_line(run, monkeypatch, tmp_path, text, words):
+    pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+    (tmp_path / "serve.toml").write_text(text)
+    done = start(run, monkeypatch, "--config", "serve.toml")
+    assert done.code == 2
+    assert words in done.err
+    assert len(done.err.splitlines()) == 1
 
 
 def test_deployment_files_have_options_that_exist(run, monkeypatch):
@@ -110,15 +138,9 @@ def test_deployment_files_have_options_that_exist(run, monkeypatch):
         assert name in help_text
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SOAP_SERVE_PORT", "0")
-    for name, value in re.findall(r"^(SOAP_\w+)=(.+)$", (deploy / "serve.env").read_text(), re.MULTILINE):
-        assert name in help_text
-        monkeypatch.setenv(name, value.strip('"'))
-    monkeypatch.setenv("SOAP_SERVE_PORT", "0")
-    settings = start(run, monkeypatch)
-    assert (settings.address, settings.allowed_hosts) == ("127.0.0.1", ("soap.example.org",))
-    assert (
-        "ExecStart=/opt/soap/bin/soap serve\nEnvironmentFile=-/etc/soap/serve.env"
-        in (deploy / "soap.service").read_text()
-    )
+    (arguments,) = re.findall(r"^ExecStart=\S+ serve (.+)$", (deploy / "soap.service").read_text(), re.MULTILINE)
+    assert arguments == "--config /etc/soap/serve.toml"
+    settings = start(run, monkeypatch, "--config", deploy / "serve.toml")
+    assert (settings.address, settings.allowed_hosts) == ("0.0.0.0", ("soap.example.org",))
     (job,) = yaml.safe_load((deploy / "prometheus.yml").read_text())["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"soap:{given['SOAP_SERVE_PORT']}"]}]
