@@ -56,14 +56,13 @@ def check_storable(tensors: Mapping[str, object]) -> None:
 
 
 def check_shapes(path: Path, tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], advice: str) -> None:
-    """Raise a FileError unless both have the same names, shapes and kinds of numbers."""
+    """Raise a FileError unless both have the same names and shapes, and floats in the same places."""
 
     def described(parts: Mapping[str, Tensor], key: str) -> str:
         if key not in parts:
             return "nothing"
-        kind = parts[key].dtype
-        loads = kind in (torch.float32, torch.float16, torch.bfloat16)  # into single precision
-        return f"{list(parts[key].shape)}" + ("" if loads else f" of {kind}")
+        kind = "" if parts[key].is_floating_point() else f" of {parts[key].dtype}"
+        return f"{list(parts[key].shape)}{kind}"
 
     for key in sorted({*wanted, *tensors}):
         got, want = described(tensors, key), described(wanted, key)

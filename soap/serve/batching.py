@@ -16,6 +16,9 @@ from soap.serve.errors import busy
 from soap.serve.trajectories import Operation, Trajectory, run_operation
 from soap.shapes import Tensor
 
+GRADIENTS_PER_IMAGE = 40
+"""Gradients per image of a full batch (40 is PGD on MNIST). A costlier operation runs in smaller batches."""
+
 FIRST_BATCH = 4
 """Images in the first batch after a pause; later batches double. The first batch of a burst must not take long."""
 
@@ -162,7 +165,7 @@ class BatchWorker:
                 operation, first = ready[0]
                 equal = [job for other, job in ready if other == operation]
                 sizes = list(accumulate(len(job.images) for job in equal))
-                most = self._batch_size()
+                most = self._batch_size(operation)
                 pause = first.submitted + self.limits.gather_s - time.monotonic()
                 if sizes[-1] < most and pause > 0 and not self._closing:
                     self._changed.wait(pause)
@@ -173,10 +176,12 @@ class BatchWorker:
                 if batch := [job for job in batch if job.future.set_running_or_notify_cancel()]:
                     return operation, batch
 
-    def _batch_size(self) -> int:
+    def _batch_size(self, operation: Operation) -> int:
         """Images in the next batch, at most."""
-        size = min(self.limits.batch_size, self._largest_batch)
-        return min(size, self._overload_length()) if time.monotonic() < self._overloaded_until else size
+        size = min(self.limits.batch_size, self.limits.batch_size * GRADIENTS_PER_IMAGE // operation.gradients)
+        if time.monotonic() < self._overloaded_until:
+            size = min(size, self._overload_length())
+        return max(1, min(size, self._largest_batch))
 
     @contextmanager
     def _stopped_after(self, deadline: float) -> Iterator[None]:

@@ -19,6 +19,7 @@ from soap.balls import BALLS
 from soap.data.pictures import round_to_8bit
 from soap.descent import iterates
 from soap.purifiers import SOAP
+from soap.purifiers.grid import max_paths
 from soap.shapes import Float, Tensor
 
 IMAGES_PER_PASS = 256
@@ -26,6 +27,9 @@ IMAGES_PER_PASS = 256
 
 NO_LABEL = -1
 """Label of an image whose class is not given."""
+
+DEEPFOOL_GRADIENTS = 60
+"""Approximate number of gradients per image of DeepFool: a few iterations, one gradient per class."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,6 +57,7 @@ class Predict:
     """Classify the images as they are."""
 
     name: ClassVar[str] = "predict"
+    gradients: int = 1
 
     def points(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, None]:
         """The images themselves."""
@@ -66,13 +71,16 @@ class Purify:
     name: ClassVar[str] = "purify"
     eps: float | str
     steps: int
+    gradients: int
 
     @classmethod
     def of(cls, model: JointModel, eps: float | str = "min-aux", steps: int | None = None) -> "Purify":
         """The operation with the model's own settings for those not given; raises if it cannot be purified."""
         if isinstance(eps, str):  # "oracle" needs the label; "min-aux-batch" depends on the other images of the batch
             validate.choice("eps_pfy", eps, ("min-aux",))
-        return cls(eps=eps, steps=SOAP(model, eps, steps=steps).steps)
+        purifier = SOAP(model, eps, steps=steps)
+        paths = max_paths(purifier.grid, step_size=purifier.step_size, steps=purifier.steps)
+        return cls(eps=eps, steps=purifier.steps, gradients=paths * purifier.steps)
 
     def points(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The iterates at the chosen radius, and the radius of each image."""
@@ -85,6 +93,13 @@ class AttackClassifier:
 
     name: ClassVar[str] = "attack"
     attack: Attack
+
+    @property
+    def gradients(self) -> int:
+        """Gradients per image."""
+        if isinstance(self.attack, PGD):
+            return self.attack.steps
+        return 1 if isinstance(self.attack, FGSM) else DEEPFOOL_GRADIENTS
 
     def points(self, model: JointModel, x: Tensor, y: Tensor) -> tuple[Tensor, None]:
         """Every iterate of FGSM and PGD; first and last point of other attacks."""
@@ -102,7 +117,7 @@ class AttackClassifier:
 
 Operation = Predict | Purify | AttackClassifier
 """`points(model, x, y)` returns the points [T + 1, batch, ...] and the radius of each image, if any; `y` holds
-classes or NO_LABEL."""
+classes or NO_LABEL. `gradients` is the approximate number of gradients per image."""
 
 
 def pgd_points(attack: PGD, model: JointModel, x: Tensor, y: Tensor) -> list[Tensor]:
