@@ -32,6 +32,8 @@ PUBLIC_PATHS = ("/", "/docs", "/openapi.json", *HEALTH_PATHS, "/v2/health/live",
 """Paths that need no token, besides /static/: a browser cannot send a token before the page has loaded, and probes
 send none."""
 
+PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
+
 MIN_TOKEN_CHARACTERS = 16
 
 JOB_KEY = "soap.job"
@@ -94,7 +96,7 @@ class Admission:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        self._check_access(scope["path"], headers)
+        self._check_access(scope, headers)
         if work_route(scope["path"]) is None or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
@@ -131,11 +133,11 @@ class Admission:
             scope[MODEL_KEY] = name
         return self.workers.get(name)
 
-    def _check_access(self, path: str, headers: Headers) -> None:
+    def _check_access(self, scope: Scope, headers: Headers) -> None:
         """Raise status 400 for an ambiguous body length, 421 for a foreign Host header, 401 for a wrong token."""
         if headers.getlist("transfer-encoding") not in ([], ["chunked"]):  # proxies read other values differently
             raise HTTPException(400, "the Transfer-Encoding header is not `chunked`; send it once, or Content-Length.")
-        host = _host_name(headers.get("host", ""))
+        path, host = scope["path"], _host_name(headers.get("host", ""))
         if self.checks_host and not is_loopback(host) and host not in self.allowed_hosts:
             raise HTTPException(
                 421,
@@ -143,6 +145,8 @@ class Admission:
                 "with --allowed-host and the name.",
             )
         if self.token is None or path in PUBLIC_PATHS or path.startswith("/static/"):
+            return
+        if path == "/metrics" and _is_local(scope, headers) and is_loopback(host):
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         equal = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self.token)
@@ -180,3 +184,8 @@ def _host_name(header: str) -> str:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:
         return ""
+
+
+def _is_local(scope: Scope, headers: Headers) -> bool:
+    """Whether a program of this machine sent the request for itself, as far as its headers show."""
+    return is_loopback((scope.get("client") or [""])[0]) and not any(name in headers for name in PROXY_HEADERS)

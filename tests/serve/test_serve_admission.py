@@ -298,6 +298,24 @@ def test_health_routes_need_no_token_and_fail_once_a_thread_has_stopped():
         )
 
 
+@pytest.mark.parametrize(
+    ("client", "headers", "status"),
+    [
+        (LOCAL, {}, 200),
+        (("::1", 5000), {"Host": "[::1]:8000"}, 200),
+        (("10.0.0.7", 5000), {}, 401),
+        (LOCAL, {"Host": "evil.example"}, 401),  # a web page whose name resolves to 127.0.0.1
+        (LOCAL, {"X-Forwarded-For": "10.0.0.7"}, 401),  # a proxy
+        (LOCAL, {"Forwarded": "for=10.0.0.7"}, 401),
+    ],
+)
+def test_metrics_need_no_token_on_this_machine(client, headers, status):
+    app = create_app(SMALL, token=TOKEN, host="0.0.0.0")
+    local = TestClient(app, base_url=BASE_URL, client=client)
+    assert local.get("/metrics", headers=headers).status_code == status
+    assert local.get("/v1/models", headers=headers).status_code == 401
+
+
 @pytest.mark.parametrize("given", ["4bf92f3577b34da6a3ce929d0e0e4736", "a-Z_0.9:=+/"])
 def test_request_id_is_that_of_the_client(client, given, caplog):
     caplog.set_level(logging.INFO, "soap.serve")
