@@ -4,7 +4,7 @@ import json
 import mimetypes
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import jinja2
 import torch
@@ -132,7 +132,8 @@ def picture_route(service: InferenceService, query_type: type[PredictQuery]) -> 
     Asynchronous, because FastAPI runs a plain function in another thread, which is slow under overload.
     """
 
-    async def run(request: Request, query: Annotated[query_type, Query()]) -> Response:  # type: ignore[valid-type]
+    async def run(request: Request, given: Annotated[query_type, Query()]) -> Response:  # type: ignore[valid-type]
+        query = cast(PredictQuery, given)
         for name in request.query_params:
             if name not in query_type.model_fields:
                 raise unknown("parameter", name, query_type.model_fields)

@@ -5,6 +5,8 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from soap import zoo
 from soap.cli.console import Console, command
 from soap.cli.options import ModuleName, option
@@ -41,11 +43,11 @@ def serve(
     console: Console,
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
+        option(
+            "FILE",
+            "TOML file with options, e.g. port = 8000. Environment variables and the command line override it.",
             is_eager=True,
             callback=read_config,
-            help="TOML file with options, e.g. port = 8000. Environment variables and the command line override it.",
         ),
     ] = None,
     model: Annotated[

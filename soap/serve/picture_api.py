@@ -139,7 +139,7 @@ class ModelResponse(BaseModel):
             input_shape=model.input_shape,
             classes=served.classes,
             attacks={name: _settings(of, "eps", "step_size", "steps", "radius") for name, of in attacks.items()},
-            purification=model.purification and _settings(model.purification, "step_size", "steps", "grid"),
+            purification=_settings(model.purification, "step_size", "steps", "grid") if model.purification else None,
             browser_bytes=browser_bytes,
         )
 
@@ -158,7 +158,7 @@ class PredictQuery(BaseModel):
     def respond(self, served: TrainedModel, found: Trajectory) -> BaseModel:
         """The response."""
         step = self.step(served, found, 0)
-        loss = {"aux_loss": step.aux_loss, "score": step.aux_loss}
+        loss: dict[str, Any] = {"aux_loss": step.aux_loss, "score": step.aux_loss}
         return PredictResponse(**_prediction(served, found, 0), model=served.model.name, input=step.picture, **loss)
 
     def step(self, served: TrainedModel, found: Trajectory, t: int) -> StepResponse:
@@ -218,7 +218,7 @@ class AttackQuery(PredictQuery):
     steps: Steps = None
     label: int | None = Field(None, ge=0, description="The true class. Default: the prediction.")
 
-    def operation(self, served: TrainedModel) -> Operation:
+    def operation(self, served: TrainedModel) -> AttackClassifier:
         """The attack, with the paper's settings for those not given."""
         if self.label is not None and self.label >= served.model.classes:
             raise InputError(f"label is {self.label}, expected a class from 0 to {served.model.classes - 1}.")

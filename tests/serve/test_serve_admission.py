@@ -24,6 +24,7 @@ from soap.serve.errors import error_response
 from soap.serve.monitoring import SECURITY_HEADERS, JsonFormatter
 
 TOKEN = "a-token-of-some-length"
+LOCAL = ("127.0.0.1", 5000)
 PNG = {"Content-Type": "image/png"}
 SMALL = [MODELS[0]]
 
