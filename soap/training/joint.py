@@ -19,8 +19,8 @@ from torch.utils import data as torch_data
 from soap import validate
 from soap._files import tensor_files
 from soap._runtime import devices, seeding
+from soap._runtime.allocator import kept_memory
 from soap._runtime.isolation import isolated, preserved_random_state
-from soap._runtime.kept_memory import kept_memory
 from soap._runtime.progress import progress_bar
 from soap.auxiliary import JointModel, serialization
 from soap.data import Dataset

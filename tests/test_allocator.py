@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 
-from soap._runtime.kept_memory import kept_memory
+from soap._runtime.allocator import kept_memory
 
 resource = pytest.importorskip("resource")
 MEGABYTES = 8
