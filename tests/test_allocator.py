@@ -8,23 +8,24 @@ import torch
 from soap._runtime.allocator import kept_memory
 
 resource = pytest.importorskip("resource")
-MEGABYTES = 8
+MEGABYTES = 64
 
 
-def faults() -> int:
-    """Page faults of allocating and freeing some memory, after the first time."""
+def faults(blocks: int) -> int:
+    """Page faults of allocating and freeing the memory in some blocks, after the first time."""
     for _ in range(2):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        blocks = [torch.zeros(2**18) for _ in range(MEGABYTES)]
-        del blocks
+        held = [torch.zeros(MEGABYTES * 2**18 // blocks) for _ in range(blocks)]
+        del held
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
-def test_memory_is_used_again() -> None:
+@pytest.mark.parametrize("blocks", [1, 64])
+def test_memory_is_used_again(blocks: int) -> None:
     with kept_memory():
-        assert faults() < MEGABYTES * 2**20 / 4096 / 10
-    assert faults() >= 0  # and allocating works afterwards
+        assert faults(blocks) < MEGABYTES * 2**20 / 4096 / 10
+    assert faults(1) > MEGABYTES * 2**20 / 4096 / 1000  # a large block is returned again afterwards
 
 
 def test_an_error_inside_is_raised() -> None:
