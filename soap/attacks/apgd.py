@@ -6,7 +6,6 @@ point, if the loss rose in too few steps since the last checkpoint, or if neithe
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 
 import torch
@@ -134,7 +133,7 @@ class APGD(Attack):
         for step in range(self.steps + 1):
             if step > 0:
                 state.move(ball, first=step == 1)
-            logits, gradient = in_parts(partial(self._evaluate, model), state.x, state.y, state.target)
+            logits, gradient = self._evaluate(model, state.x, state.y, state.target)
             losses = self._losses(logits, state.y, state.target)
             state.evaluated(self.succeeds(logits, state.y), gradient, losses, step=step)
             if self.leave_when_fooled and (step in checks or step == self.steps):
@@ -150,8 +149,14 @@ class APGD(Attack):
                 state.adapt(self.rho * checks[step])
         yield state
 
-    def _evaluate(self, model: Model, x: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        return logits_and_gradient(model, x, lambda logits: self._losses(logits, y, target))
+    def _evaluate(self, model: Model, *samples: Tensor) -> tuple[Tensor, ...]:
+        """Return logits and gradients at `samples`: points, labels and target classes."""
+
+        def evaluate(x: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+            return logits_and_gradient(model, x, lambda logits: self._losses(logits, y, target))
+
+        # A user's loss may hold tensors of the whole batch.
+        return in_parts(evaluate, *samples) if isinstance(self.loss, str) else evaluate(*samples)
 
     def _losses(self, logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
         if isinstance(self.loss, str) and self.loss in TARGETED:

@@ -28,8 +28,8 @@ Model = nn.Module | Callable[[Tensor], Tensor]
 Result = TypeVar("Result")
 
 CPU_ROWS = 128
-"""Samples in a forward pass on a CPU; a gradient has half of them. After a larger pass the C library returns the memory
-to the system, which clears it again for the next pass: that took up to a quarter of the time of 200 digits."""
+"""Samples in one pass on a CPU. After a larger pass the C library returns the memory to the system, which clears it
+again for the next pass: that takes up to a third of a forward pass of 200 digits."""
 
 SHOWN_IF_CHANGED = ("bounds", "targeted")
 """Fields that a repr omits at their default, so that labels of stored results stay valid."""
@@ -138,11 +138,9 @@ class LabelQueries:
         return self._attack.succeeds(self._model(points), self._y[rows])
 
 
-def in_parts(
-    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, most: int = CPU_ROWS // 2
-) -> tuple[Tensor, ...]:
-    """Return `function(*inputs)`; on a CPU it is called on parts of equal size, of at most `most` samples each."""
-    parts = math.ceil(len(inputs[0]) / most)
+def in_parts(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Return `function(*inputs)`; on a CPU it is called on parts of equal size, of at most `CPU_ROWS` samples each."""
+    parts = math.ceil(len(inputs[0]) / CPU_ROWS)
     if inputs[0].is_cuda or parts <= 1:
         return function(*inputs)
     return in_chunks(function, *inputs, max_rows=math.ceil(len(inputs[0]) / parts), release=lambda: None)
@@ -150,7 +148,7 @@ def in_parts(
 
 def logits_of(model: Model, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch classes"]:
     """Return `model(x)`, computed `in_parts`."""
-    return in_parts(lambda part: (model(part),), x, most=CPU_ROWS)[0]
+    return in_parts(lambda part: (model(part),), x)[0]
 
 
 def fooled(model: Model, x: Float[Tensor, "batch *shape"], y: Int[Tensor, "batch"]) -> Tensor:

@@ -24,7 +24,8 @@ BOX_SHRINK = 0.999999
 """tanh reaches the bounds at infinity only; inputs are moved inside by this factor before they are mapped to w."""
 
 MIN_PROGRESS = 0.9999
-"""A sample continues while its loss is below this share of its loss at the last check."""
+"""A sample continues while its lowest loss is below this share of its lowest loss two checks earlier. Adam's losses go
+up and down: compared at single steps, or with the last check, they stop samples that would still come nearer."""
 
 PROGRESS_CHECKS = 10
 """Number of progress checks in a search step."""
@@ -96,11 +97,12 @@ class CarliniWagner(MinimalL2):
             gradient = torch.ops.aten.tanh_backward(moved + hinge_gradient, tanh)
             state.adam(gradient if box.half == 0.5 else 2 * box.half * gradient, lr=self.lr, t=t)
 
+            if self.abort_early:
+                state.lowest = state.lowest.minimum(length.square() + 2 * hinge)
             if self.abort_early and step % math.ceil(self.steps / PROGRESS_CHECKS) == 0:
-                losses = length.square() + 2 * hinge
-                going = (losses <= MIN_PROGRESS * state.checkpoint).nonzero()[:, 0]
-                state.checkpoint = losses
-                if len(going) < len(losses):
+                going = (state.lowest <= MIN_PROGRESS * state.earlier).nonzero()[:, 0]
+                state.earlier, state.checkpoint = state.checkpoint, state.lowest
+                if len(going) < len(hinge):
                     yield state
                     state = state.only(going)
                 if len(going) == 0:
@@ -138,7 +140,9 @@ class _SearchState:
     w: Tensor
     mean: Tensor
     square: Tensor
-    checkpoint: Tensor
+    lowest: Tensor  # loss so far
+    checkpoint: Tensor  # `lowest` at the last check
+    earlier: Tensor  # and at the one before
     lead: Tensor
     succeeded: Tensor
     nearest: Tensor
@@ -172,7 +176,9 @@ def _start(x: Tensor, y: Tensor, c: Tensor, nearest: Tensor, distance: Tensor, b
         w=w,
         mean=torch.zeros_like(w),
         square=torch.zeros_like(w),
+        lowest=torch.full_like(c, torch.inf),
         checkpoint=torch.full_like(c, torch.inf),
+        earlier=torch.full_like(c, torch.inf),
         lead=torch.zeros_like(c),
         succeeded=torch.zeros_like(y, dtype=torch.bool),
         nearest=nearest,

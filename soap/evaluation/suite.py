@@ -10,7 +10,7 @@ from typing import Any
 
 from soap._files import atomic
 from soap._runtime import devices, distributed
-from soap._runtime.allocation import keep_freed_memory
+from soap._runtime.allocator import kept_memory
 from soap._runtime.progress import progress_bar
 from soap.attacks import Attack
 from soap.data import Dataset
@@ -186,9 +186,8 @@ def evaluate(
         defence, data, threat, suite, effort, extra_attacks, batch_size=size, seed=seed, shard=shard, headline=headline
     )
     folder = RunFolder(Path(out))
-    keep_freed_memory()
     _begin(run, folder, note)
-    with progress_bar(progress and watch is None) as show:
+    with kept_memory(), progress_bar(progress and watch is None) as show:
         return _run_suite(run, folder, watch or show, stop)
 
 

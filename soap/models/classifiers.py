@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from soap.models.batch_norm import Norm, RectifiedNorm
+from soap.models.grey_convolution import GreyConv2d
 from soap.shapes import Float, Tensor
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
@@ -72,7 +73,7 @@ def cnn(*, inputs: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> Network:
     """
     channels, height, width = inputs
     encoder = nn.Sequential(
-        nn.Conv2d(channels, 32, 3, stride=2, padding=1),
+        (GreyConv2d if channels == 1 else nn.Conv2d)(channels, 32, 3, stride=2, padding=1),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3, stride=2, padding=1),
         nn.ReLU(),

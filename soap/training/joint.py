@@ -7,6 +7,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils import data as torch_data
 from soap import validate
 from soap._files import tensor_files
 from soap._runtime import devices, seeding
+from soap._runtime.allocator import kept_memory
 from soap._runtime.isolation import isolated, preserved_random_state
 from soap._runtime.progress import progress_bar
 from soap.auxiliary import JointModel, serialization
@@ -105,7 +107,8 @@ def train(
     )
     metadata = {**(metadata or {}), "data": data.sha256}
     run = _JointTraining(step, holdout=(x[used:], y[used:]), out=out, metadata=metadata)
-    with preserved_random_state(), devices.cudnn_benchmark():
+    memory = kept_memory() if device.type == "cpu" else nullcontext()
+    with preserved_random_state(), devices.cudnn_benchmark(), memory:
         model.train()
         done = run.run(resume, watch, stop)
         if run.result is not model:

@@ -80,6 +80,20 @@ def test_carlini_wagner(bundled_cnn: Bundled, steps: int, lr: float, abort_early
     assert_as_near(bundled_cnn, x_adv, reference)
 
 
+def test_early_abort_of_carlini_wagner_costs_no_distance(bundled_cnn: Bundled) -> None:
+    """foolbox aborts a batch as a whole, ours each sample; few steps at a large rate are the hardest case."""
+    settings = {"steps": 50, "search_steps": 3, "lr": 0.1, "initial_c": 1.0}
+    theirs = foolbox.attacks.L2CarliniWagnerAttack(
+        steps=50, binary_search_steps=3, stepsize=0.1, initial_const=1.0, confidence=0, abort_early=True
+    )
+    x_adv, reference, y = both(bundled_cnn, CarliniWagner(**settings), theirs.run, 40)
+    model, x, _ = bundled_cnn
+    rows = fooled(model, x_adv, y) & fooled(model, reference, y)
+    assert rows.sum() >= 35
+    ours, others = (row_norms(found - x[: len(found)])[rows].mean() for found in (x_adv, reference))
+    assert ours <= 1.01 * others
+
+
 @pytest.mark.parametrize("candidates", [10, 3])
 def test_deepfool(bundled_cnn: Bundled, candidates: int) -> None:
     theirs = foolbox.attacks.L2DeepFoolAttack(steps=50, overshoot=0.02, candidates=candidates, loss="logits")

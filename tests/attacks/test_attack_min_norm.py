@@ -73,7 +73,7 @@ def plain_carlini_wagner(model: nn.Module, x: Tensor, y: Tensor, settings: Carli
             start = torch.atanh((2 * image - 1) * 0.999999)
             w = start.clone().requires_grad_()
             adam = torch.optim.Adam([w], lr=settings.lr)
-            checkpoint, fools = float("inf"), False
+            lowest, checks, fools = float("inf"), [float("inf")] * 2, False
             for step in range(settings.steps):
                 point = (torch.tanh(w) + 1) / 2
                 logits = model(point[None])[0]
@@ -88,10 +88,11 @@ def plain_carlini_wagner(model: nn.Module, x: Tensor, y: Tensor, settings: Carli
                     fools = True
                     if distance < nearest:
                         best, nearest = point.detach(), distance
+                lowest = min(lowest, float(loss.detach()))
                 if step % (settings.steps // 10) == 0:
-                    if float(loss.detach()) > 0.9999 * checkpoint:
+                    if lowest > 0.9999 * checks[-2]:
                         break
-                    checkpoint = float(loss.detach())
+                    checks.append(lowest)
             if fools:
                 high = c
             else:

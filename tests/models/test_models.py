@@ -60,7 +60,7 @@ def test_fcn_and_cnn_have_the_layers_of_table_7():
     assert kinds(fcn.encoder) == ["Flatten", "Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout"]
     assert kinds(fcn.classifier) == ["Linear"]
     cnn = build("cnn")
-    assert kinds(cnn.encoder) == ["Conv2d", "ReLU", "Conv2d", "ReLU", "Norm"]
+    assert kinds(cnn.encoder) == ["GreyConv2d", "ReLU", "Conv2d", "ReLU", "Norm"]
     assert kinds(cnn.classifier) == ["Flatten", "Linear", "ReLU", "BatchNorm1d", "Linear"]
 
 
