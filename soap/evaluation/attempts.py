@@ -24,7 +24,7 @@ from soap.evaluation.plan import PlannedRun
 from soap.evaluation.protocols import Attempt
 from soap.evaluation.run_folder import AttackedBatch, RunFolder
 from soap.evaluation.summary import Summary
-from soap.evaluation.summary_builder import SummaryBuilder, read_summary
+from soap.evaluation.summary_builder import SummaryBuilder, read_fitting_batch, read_summary
 from soap.evaluation.transfer import Watch
 from soap.gradient_rules import with_finite_logits
 from soap.gradient_rules.known_points import KnownPoints
@@ -85,7 +85,7 @@ def _learn_order(run: PlannedRun, folder: RunFolder, stop: Callable[[], bool]) -
 
 def _add_batch(run: PlannedRun, folder: RunFolder, builder: SummaryBuilder, attempt: int | None, number: int) -> None:
     """Add a batch of the folder to the results; make and write it where it is missing."""
-    batch = folder.read_batch(attempt, number)
+    batch = read_fitting_batch(folder, run.data, attempt, number)
     if batch is None:
         batch = _new_batch(run, attempt, number, builder.wanted(attempt, number))
         folder.write_batch(attempt, number, batch)

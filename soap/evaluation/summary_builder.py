@@ -224,14 +224,21 @@ def read_summary(folder: RunFolder, data: Dataset, *, unfinished: bool = False) 
     """
     builder = SummaryBuilder(folder.plan(), data)
     for name, attempt, number in folder.batch_names():
-        batch = folder.read_batch(attempt, number)
+        batch = read_fitting_batch(folder, data, attempt, number)
         if batch is None and attempt is None and not unfinished:
             raise FileError(f"{folder.path}: {name} is missing, there are no results yet; repeat the run's command.")
-        if batch is not None and not batch_fits(batch, data, attacked=attempt is not None):
-            raise FileError(f"{folder.path}: the arrays of {name} do not fit the data; remove it, run the suite again.")
         if batch is not None:
             builder.add(attempt, number, batch)
     return builder.summary()
+
+
+def read_fitting_batch(folder: RunFolder, data: Dataset, attempt: int | None, number: int) -> AttackedBatch | None:
+    """A batch of the folder, whose arrays must fit the data; None where it is missing."""
+    batch = folder.read_batch(attempt, number)
+    if batch is not None and not batch_fits(batch, data, attacked=attempt is not None):
+        name = batch_name(attempt, number)
+        raise FileError(f"{folder.path}: the arrays of {name} do not fit the data; remove it, run the suite again.")
+    return batch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -224,6 +224,13 @@ def test_a_damaged_folder_raises_a_file_error(copied, case):
     assert said in str(error.value)
 
 
+def test_a_batch_of_another_run_is_named_when_the_run_resumes(copied):
+    """A stopped run once wrote its last batch into the folder of the next run, which ended with an IndexError."""
+    change_batch(copied, 0, 0, lambda batch: {"rows": batch.rows + 100})
+    with pytest.raises(FileError, match="attempts/00/0000 do not fit the data; remove it"):
+        run(copied)
+
+
 def test_other_data_than_the_runs_are_rejected(done):
     with pytest.raises(InputError, match="give the data of the run"):
         read_report(done.folder.path, images(10))
