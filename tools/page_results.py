@@ -33,7 +33,7 @@ def results_markdown(entries: Sequence[Entry], judged: Sequence[JudgedClaim]) ->
     lines = [[heading(entry), entry.progress, entry.missing_text] for entry in entries]
     parts = [
         "# Results: the paper's tables, ours beside them",
-        f"Rendered from result rows by `make render`; no number but those in footnotes is typed by hand. "
+        f"Rendered from result rows by `make render`; only the numbers in footnotes are typed by hand. "
         f"The paper is {SOURCE}.",
         f"**{UPPER_BOUND}**",
         claims_markdown(judged),

@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from soap._runtime import distributed, seeding
-from soap.attacks import Attack, AutoAttack, Square
+from soap.attacks import Attack, AutoAttack
 from soap.defence import Defence
 from soap.evaluation.cascade import ORDER_FACT, learned_order
 from soap.evaluation.labels import PredictedLabels, predicted_labels
@@ -117,7 +117,7 @@ def _seen(run: PlannedRun, planned: Attempt, x: Tensor) -> nn.Module:
     """The defence as an attempt sees it, with finite logits."""
     model = with_finite_logits(run.seen(planned), x)
     # On a GPU a pass costs less than the transfer of the points.
-    repeats = isinstance(planned.attack, Square | AutoAttack) and not run.random and x.device.type == "cpu"
+    repeats = isinstance(planned.attack, AutoAttack) and not run.random and x.device.type == "cpu"
     return KnownPoints(model) if repeats else model
 
 

@@ -14,8 +14,8 @@ MAX_POINTS = 100_000
 class KnownPoints(nn.Module):
     """`model`, with stored logits for points whose logits it has computed; `model` must be deterministic.
 
-    A random search repaints squares that have the proposed colour already: a quarter of Square's queries on digits are
-    repetitions. Calls that record a gradient go to the model.
+    The Square attack inside AutoAttack repaints squares that have the proposed colour already: on digits 22 % of its
+    queries are repetitions, and 13 % of those of FAB. Calls that record a gradient go to the model.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -247,7 +247,7 @@ def test_damaged_files_of_mnist_mini_are_refused_or_unchanged_in_content(tmp_pat
 
 @DAMAGE
 def test_damaged_npz_files_are_refused_or_unchanged_in_content(tmp_path, damage):
-    """Zip and npy have a CRC-32 of the content, but none of times and other fields that nobody reads."""
+    """Zip and npy have a CRC-32 of the content, but none of times and other fields that are not read."""
     draw, path = np.random.default_rng(0), tmp_path / "own.npz"
     np.savez(path, x=draw.integers(0, 256, (20, 8, 8), np.uint8), y=np.arange(20) % 4)
     same = equal_to(library.load(path))
