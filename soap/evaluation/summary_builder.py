@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from soap.data import Dataset
+from soap.defence import BARE
 from soap.errors import FileError
 from soap.evaluation.paired import Images, Labels, Mask
 from soap.evaluation.protocols import CLASSIFIER, HALF_A_POINT
@@ -138,7 +139,9 @@ class SummaryBuilder:
             for name, state in self.states.items()
             if len(self.clean_rows) == self.batches and state.batches == planned.count(name) * self.batches
         }
-        attacked = CLASSIFIER in complete or not self.plan["purifies"]  # the classifier, by its own strongest attack
+        attempts = self.plan["attempts"]
+        known = CLASSIFIER in complete or any(attempts[made]["attack"]["rule"] == BARE for made in self.attacked)
+        known = self.plan["separable"] and (known or not self.plan["purifies"])
         worst = self._start()
         order = list(complete.values())
         if self.draws > 1:  # the strongest protocol first: the others replace its points where they are clearly lower
@@ -167,7 +170,7 @@ class SummaryBuilder:
             first_breaks=self.first_breaks,
             clean_rows=np.concatenate([*self.clean_rows, np.empty(0, np.int64)]),
             clean_labels=self.clean.vote,
-            classifier_worst=self.classifier_survived.copy() if self.plan["separable"] and attacked else None,
+            classifier_worst=self.classifier_survived.copy() if known else None,
         )
 
     def _start(self) -> ProtocolState:

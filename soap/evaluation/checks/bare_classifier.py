@@ -142,7 +142,7 @@ def judge(evidence: Evidence) -> Judgement:
         meaning = "The detector rejects clean images: a defence that answers nothing cannot be wrong, and is of no use."
         return FAIL, f"{percent(cost.rejected)} of the clean images rejected; {counts}", meaning
     gain, clean = classifier_gain(summary), summary.clean.bare
-    if clean is not None and summary.classifier_worst is None:
+    if clean is not None and evidence.plan["purifies"] and CLASSIFIER not in summary.done:
         raise NotMeasuredError(f"The classifier was not attacked on its own: run {CLASSIFIER}; {counts}.")
     if gain is None or clean is None:
         if evidence.record(optimisation.MEASUREMENT).found:
