@@ -53,7 +53,11 @@ def sample_run(
             "data": {"name": data.name, "split": data.split, "n": n, "sha256": data.sha256},
             "classes": list(data.classes),
             "attempts": [
-                {"protocol": one, "name": "apgd ce", "attack": asdict(AttackStep(name="APGD", rule=one))}
+                {
+                    "protocol": one,
+                    "name": "apgd ce",
+                    "attack": asdict(AttackStep(name="APGD", rule="bare" if one == "transfer" else one)),
+                }
                 for one in standing
             ],
             "left_out": {"unrolled": "not in this suite"},

@@ -38,6 +38,10 @@ def save_tensors(
         temporary.write_bytes(content)
 
 
+SINGLE = (torch.float32, torch.float16, torch.bfloat16)
+"""Stored dtypes that load into single precision."""
+
+
 def check_storable(tensors: Mapping[str, object]) -> None:
     """Raise an InputError if `load_tensors` would refuse a file with these tensors; call it before long work."""
     for name, value in tensors.items():
@@ -56,12 +60,12 @@ def check_storable(tensors: Mapping[str, object]) -> None:
 
 
 def check_shapes(path: Path, tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], advice: str) -> None:
-    """Raise a FileError unless both have the same names and shapes, and floats in the same places."""
+    """Raise a FileError unless both have the same names, shapes and dtypes; 16-bit floats count as single."""
 
     def described(parts: Mapping[str, Tensor], key: str) -> str:
         if key not in parts:
             return "nothing"
-        kind = "" if parts[key].is_floating_point() else f" of {parts[key].dtype}"
+        kind = "" if parts[key].dtype in SINGLE else f" of {parts[key].dtype}"
         return f"{list(parts[key].shape)}{kind}"
 
     for key in sorted({*wanted, *tensors}):

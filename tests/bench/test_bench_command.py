@@ -2,6 +2,7 @@
 
 import json
 
+import page_performance
 import pytest
 
 SMALL = ("--model", "mnist-fcn-dr", "--device", "cpu", "--repeats", "1")
@@ -183,5 +184,5 @@ def test_the_suite_in_both_modes(run):
         assert path["worst"] == 0
         assert 0 < path["attack_seconds"] < path["seconds"]["median"]
     assert row["agreement"] == {"full": {"labels": 1}}
-    text = rendered_performance("<!-- figures -->\n<!-- /figures -->\n", [row])
+    text = page_performance.rendered_performance("<!-- figures -->\n<!-- /figures -->\n", [row])
     assert "| `mnist-fcn-no-def` | images 2, steps 1, queries 4 |" in text
