@@ -6,7 +6,7 @@ step of SOAP-DR on the MNIST CNN, 30 % of one of SOAP-RP on the ResNet-18. Purif
 """
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
@@ -21,10 +21,8 @@ AFTER = {M_TRIM_THRESHOLD: 2**26, M_MMAP_MAX: 2**16, M_MMAP_THRESHOLD: 2**25}
 @contextmanager
 def kept_memory() -> Iterator[None]:
     """Keep freed memory inside the block, and return it on leaving; does nothing without glibc."""
-    try:
-        libc = ctypes.CDLL(None)
-        mallopt, trim = libc.mallopt, libc.malloc_trim
-    except (AttributeError, OSError, TypeError):
+    mallopt = _libc_function("mallopt")
+    if mallopt is None:
         yield
         return
     for parameter, value in WITHIN.items():
@@ -34,4 +32,18 @@ def kept_memory() -> Iterator[None]:
     finally:
         for parameter, value in AFTER.items():
             mallopt(parameter, value)
+        return_free_memory()
+
+
+def return_free_memory() -> None:
+    """Return freed memory that the C library still holds to the system; does nothing without glibc."""
+    trim = _libc_function("malloc_trim")
+    if trim is not None:
         trim(0)
+
+
+def _libc_function(name: str) -> Callable[..., object] | None:
+    try:
+        return getattr(ctypes.CDLL(None), name)  # type: ignore[no-any-return]
+    except (AttributeError, OSError, TypeError):
+        return None

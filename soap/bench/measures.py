@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from soap._runtime import devices
+from soap._runtime.allocator import return_free_memory
 from soap._runtime.isolation import frozen
 from soap.auxiliary import JointModel
 from soap.shapes import Tensor
@@ -96,6 +97,7 @@ def with_peak_memory(run: Callable[[], Result], device: torch.device) -> tuple[R
         result = run()
         synchronise(device)
         return result, torch.cuda.max_memory_allocated(device) - before
+    return_free_memory()  # otherwise `run` may use resident memory that was freed before, and nothing grows
     try:
         PROC_CLEAR_REFS.write_text(RESET_PEAK_RSS)
         before = _resident_bytes("VmRSS")

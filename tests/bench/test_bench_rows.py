@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import soap
+from soap._runtime.allocator import kept_memory
 from soap.bench import append, read
 from soap.bench.batches import bench_purify
 from soap.bench.inputs import BenchSetup, bench_images, load_bench_model, training_set
@@ -99,6 +100,14 @@ def test_peak_memory_of_a_call():
     megabytes = 64
     result, peak = with_peak_memory(lambda: torch.ones(megabytes * 2**18).sum().item(), CPU)
     assert result == megabytes * 2**18
+    assert peak is None or megabytes * 2**20 * 0.9 < peak < megabytes * 2**20 * 2
+
+
+def test_peak_memory_counts_blocks_that_were_freed_before():
+    megabytes = 64
+    with kept_memory():  # the block below is freed but stays resident
+        torch.ones(megabytes * 2**18)
+        _, peak = with_peak_memory(lambda: torch.ones(megabytes * 2**18).sum().item(), CPU)
     assert peak is None or megabytes * 2**20 * 0.9 < peak < megabytes * 2**20 * 2
 
 
