@@ -45,10 +45,16 @@ class ServiceProcess:
         workers = [int(pid) for pid in children if b"resource_tracker" not in _read(f"/proc/{pid}/cmdline")]
         return workers[-1] if workers else 0
 
+    @property
+    def model_process(self) -> int:
+        """Process id of the worker's model process; 0 while there is none."""
+        children = _read(f"/proc/{self.worker}/task/{self.worker}/children").split()
+        return int(children[0]) if children else 0
+
     def memory(self) -> int:
-        """Resident bytes of the supervisor and the worker."""
+        """Resident bytes of the supervisor, the worker and its model process."""
         total = 0
-        for pid in (self.process.pid, self.worker):
+        for pid in (self.process.pid, self.worker, self.model_process):
             fields = dict(line.split(b":\t", 1) for line in _read(f"/proc/{pid}/status").splitlines())
             total += int(fields[b"VmRSS"].split()[0]) * 1024 if b"VmRSS" in fields else 0
         return total

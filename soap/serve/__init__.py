@@ -17,9 +17,9 @@ class Limits:
     body: bytes of one request body. json: bytes of a JSON body, which takes several times its size once parsed.
     total_body: bytes of all bodies in memory. pixels: pixels of a picture, checked before it is decoded.
     timeout_s: seconds from the headers of a request to its response, the body included.
-    connections: open connections. queue: requests that wait for one model. overload_wait_s: estimated seconds that a
-    request may wait for the running batch during the second after the queue was full. batch_size: images in one batch.
-    gather_s: seconds that the first request of a batch waits for others.
+    connections: open connections. queue: requests that wait for one model. overload_batch_s: seconds that a
+    batch may take during the second after the queue was full. batch_size: images in one batch. gather_s: seconds that
+    the first request of a batch waits for others.
     """
 
     body: int = 8 * MIB
@@ -29,8 +29,8 @@ class Limits:
     timeout_s: float = 10.0
     connections: int = 512
     queue: int = 64
-    overload_wait_s: float = 0.02
-    batch_size: int = 32
+    overload_batch_s: float = 0.045
+    batch_size: int = 16
     gather_s: float = 0.004
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ import json
 import mimetypes
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import jinja2
 import torch
@@ -39,6 +39,9 @@ from soap.serve.picture_api import (
 from soap.serve.request_images import PICTURE_TYPES, JsonImage, decode_image, image_schema
 from soap.serve.trajectories import Trajectory
 
+if TYPE_CHECKING:
+    from soap.serve.model_process import ModelProcess
+
 STATIC = Path(__file__).parent / "static"
 
 DOCS_PAGE = jinja2.Environment(loader=jinja2.PackageLoader("soap.serve"), autoescape=True).get_template("docs.html")
@@ -65,6 +68,7 @@ def create_app(
     device: str | torch.device = "cpu",
     host: str = "127.0.0.1",
     allowed_hosts: Collection[str] = (),
+    model_process: "ModelProcess | None" = None,
 ) -> FastAPI:
     """Load `models` (bundled names, or paths of .safetensors files) and return the application that serves them.
 
@@ -72,11 +76,11 @@ def create_app(
     module: as in `soap.load`, for files with weights of your own network.
     token: clients must send it as `Authorization: Bearer`. host: the address that the server listens on. A token is
     required unless `host` is loopback; on loopback, requests with the Host header of another machine are refused,
-    unless it is one of `allowed_hosts`.
+    unless it is one of `allowed_hosts`. model_process: with the same models, runs their batches outside this process.
     """
     check_binding(host, token)
     limits = limits or Limits()
-    service = InferenceService(models, limits, device, module)
+    service = InferenceService(models, limits, device, module, model_process)
     app = FastAPI(
         title="soap",
         version=__version__,

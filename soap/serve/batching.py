@@ -1,11 +1,9 @@
 """Micro-batching: a queue and a worker thread for each model, which runs equal operations of many clients together."""
 
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any
@@ -28,8 +26,11 @@ PAUSE_S = 0.5
 OVERLOAD_S = 1.0
 """Seconds that the queue stays short after it was full: the Retry-After time of a refused request."""
 
-ESTIMATE_WEIGHT = 0.2
-"""Weight of the newest batch in the estimate of seconds per image."""
+CANDIDATES_PER_PLACE = 2.5
+"""Requests that may be admitted during an overload, for each place of the next batch: not all are decoded in time."""
+
+RunBatch = Callable[[Operation, JointModel, Sequence[Tensor], Sequence[int | None], float], list[Trajectory]]
+"""`run_batch`, or the same in another process."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -55,17 +56,18 @@ class BatchWorker:
     A request is never split: one with many images may be a batch of its own.
 
     A long queue smooths a burst of requests. Under lasting overload it only makes every request slow. So for a second
-    after the queue was full, queue and batches are short: a request waits about `limits.overload_wait_s` for the
-    running batch, by the time that recent batches took per image.
+    after the queue was full, batches take about `limits.overload_batch_s`, the queue is as long as a batch, and only
+    requests that arrive shortly before the end of the running batch are admitted, by their number in the batch before.
 
     `on_batch` is called with the operation and the number of images of every batch.
     """
 
-    def __init__(self, model: JointModel, limits: Limits) -> None:
-        self.model, self.limits = model, limits
+    def __init__(self, model: JointModel, limits: Limits, run: "RunBatch | None" = None) -> None:
+        self.model, self.limits, self._run = model, limits, run or run_batch
         self.on_batch: Callable[[Operation, int], object] = lambda operation, images: None
         self.running = 0
-        self.seconds_per_image = limits.overload_wait_s
+        self._overload_length = min(FIRST_BATCH, limits.batch_size, limits.queue)
+        self._arrivals = self._arrivals_before = 0  # since the running batch began, and during the one before
         self._queue: list[Job] = []
         self._changed = threading.Condition()
         self._closing = False
@@ -88,15 +90,19 @@ class BatchWorker:
         return len(self._pending())
 
     def check_room(self) -> None:
-        """Raise status 503 if the queue is full, which begins or prolongs the overload.
+        """Raise status 503 if this request cannot be admitted: the queue is full, or it would wait long for a batch.
 
-        The oldest jobs of a queue that has become too long are refused: the newest ones can be served soonest after
-        they arrived.
+        Called once for every request. A full queue begins or prolongs the overload. Of a queue that has become too
+        long the oldest jobs are refused: the newest ones can be served soonest after they arrived.
         """
         with self._changed:
-            now, short = time.monotonic(), self._overload_length()
+            now, short = time.monotonic(), self._overload_length
+            overloaded = now < self._overloaded_until
+            self._arrivals += 1
+            later = self._arrivals_before - self._arrivals  # requests to come before the running batch ends
+            early = overloaded and self.running > 0 and later > CANDIDATES_PER_PLACE * short
             self._queue = self._pending()
-            if len(self._queue) < (short if now < self._overloaded_until else self.limits.queue):
+            if len(self._queue) < (short if overloaded else self.limits.queue) and not early:
                 return
             self._overloaded_until = now + OVERLOAD_S
             refusal = busy(f"the queue for {self.model.name} is full")
@@ -106,9 +112,10 @@ class BatchWorker:
             raise refusal
 
     def admit(self, deadline: float, body: bytes = b"") -> Job:
-        """A place in the queue; raises status 503 if the queue is full."""
+        """A place in the queue; raises status 503 if it is full by now."""
         with self._changed:
-            self.check_room()
+            if self.waiting >= self.limits.queue:
+                raise busy(f"the queue for {self.model.name} is full")
             self._queue.append(job := Job(deadline=deadline, body=body))
             return job
 
@@ -126,20 +133,15 @@ class BatchWorker:
     def _pending(self) -> list[Job]:
         return [job for job in self._queue if not job.future.cancelled()]
 
-    def _overload_length(self) -> int:
-        """Images that the model processes in `overload_wait_s`, at least one: queue and batch during an overload."""
-        length = math.ceil(self.limits.overload_wait_s / self.seconds_per_image)
-        return max(1, min(length, self.limits.batch_size, self.limits.queue))
-
     def _work(self) -> None:
         while (found := self._next_batch()) is not None:
             operation, batch = found
             images = [image for job in batch for image in job.images]
             labels = [job.label for job in batch for _ in job.images]
-            self.running, start = len(images), time.monotonic()
+            start = time.monotonic()
             try:
-                with self._stopped_after(max(job.deadline for job in batch)):
-                    trajectories = iter(run_operation(operation, self.model, images, labels))
+                deadline = max(job.deadline for job in batch)
+                trajectories = iter(self._run(operation, self.model, images, labels, deadline))
                 self.on_batch(operation, len(images))
             except Exception as error:  # it belongs to these requests, and the thread must go on
                 for job in batch:
@@ -147,8 +149,16 @@ class BatchWorker:
             else:
                 for job in batch:
                     job.future.set_result(list(islice(trajectories, len(job.images))))
-            self.running, seconds = 0, max(1e-6, time.monotonic() - start) / len(images)
-            self.seconds_per_image += ESTIMATE_WEIGHT * (seconds - self.seconds_per_image)
+            self.running = 0
+            self._adapt(len(images), time.monotonic() - start)
+
+    def _adapt(self, images: int, seconds: float) -> None:
+        """Lengthen the batches of an overload by one if one of this length was fast enough; shorten if it was not."""
+        length, most = self._overload_length, min(self.limits.batch_size, self.limits.queue)
+        if seconds < self.limits.overload_batch_s and images >= length:
+            self._overload_length = min(most, length + 1)
+        elif seconds > self.limits.overload_batch_s and images <= length:
+            self._overload_length = max(1, length - 1)
 
     def _next_batch(self) -> tuple[Operation, list[Job]] | None:
         """Wait for the next batch; None once the worker is closed and no submitted job is left."""
@@ -174,28 +184,36 @@ class BatchWorker:
                 self._largest_batch = min(2 * self._largest_batch, self.limits.batch_size)
                 self._queue = [job for job in self._queue if job not in batch]
                 if batch := [job for job in batch if job.future.set_running_or_notify_cancel()]:
+                    self.running = sum(len(job.images) for job in batch)
+                    self._arrivals_before, self._arrivals = self._arrivals, 0
                     return operation, batch
 
     def _batch_size(self, operation: Operation) -> int:
         """Images in the next batch, at most."""
         size = min(self.limits.batch_size, self.limits.batch_size * GRADIENTS_PER_IMAGE // operation.gradients)
         if time.monotonic() < self._overloaded_until:
-            size = min(size, self._overload_length())
+            size = min(size, self._overload_length)
         return max(1, min(size, self._largest_batch))
 
-    @contextmanager
-    def _stopped_after(self, deadline: float) -> Iterator[None]:
-        """Raise status 503 at the first forward pass after the deadline.
 
-        Not on a GPU: a pass may be under CUDA graph capture, which must not fail half-way, and batches are short there.
-        """
+def run_batch(
+    operation: Operation,
+    model: JointModel,
+    images: Sequence[Tensor],
+    labels: Sequence[int | None],
+    deadline: float,
+) -> list[Trajectory]:
+    """`run_operation`, but raise status 503 at the first forward pass after the deadline (monotonic time).
 
-        def check(module: Any, inputs: tuple[Tensor, ...]) -> None:
-            if time.monotonic() > deadline and not inputs[0].is_cuda:
-                raise busy(f"the request took longer than {self.limits.timeout_s:g} s")
+    Not on a GPU: a pass may be under CUDA graph capture, which must not fail half-way, and batches are short there.
+    """
 
-        hook = self.model.encoder.register_forward_pre_hook(check)
-        try:
-            yield
-        finally:
-            hook.remove()
+    def check(module: Any, inputs: tuple[Tensor, ...]) -> None:
+        if time.monotonic() > deadline and not inputs[0].is_cuda:
+            raise busy("the request took longer than the service allows")
+
+    hook = model.encoder.register_forward_pre_hook(check)
+    try:
+        return run_operation(operation, model, images, labels)
+    finally:
+        hook.remove()

@@ -74,12 +74,14 @@ def serve(
         list[str] | None,
         option("NAME", "Host name that requests may have besides this machine's; repeat it for more."),
     ] = None,
-    batch_size: Annotated[int, option("N", "Images in one batch, at most.", min=1)] = 32,
+    batch_size: Annotated[int, option("N", "Images in one batch, at most.", min=1)] = 16,
     queue: Annotated[int, option("N", "Waiting requests per model.", min=1)] = 64,
     gather: Annotated[float, option("MS", "Time that a request waits for others to join it.", min=0)] = 4.0,
     tls_certificate: Annotated[Path | None, option("FILE", "PEM file, for HTTPS.", exists=True)] = None,
     tls_key: Annotated[Path | None, option("FILE", "PEM file (PKCS#8), for HTTPS.", exists=True)] = None,
-    max_memory: Annotated[int | None, option("MIB", "Replace the worker when it uses more memory.", min=1)] = None,
+    max_memory: Annotated[
+        int | None, option("MIB", "Replace the worker, or its model process, when it uses more.", min=1)
+    ] = None,
 ) -> None:
     """Serve predictions, attacks and purification over HTTP, and a web page to try them.
 

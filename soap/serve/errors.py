@@ -1,7 +1,9 @@
 """Error responses: their schemas, and how they are made from an exception."""
 
+import traceback
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from fastapi import Request
@@ -52,6 +54,12 @@ class ProtocolErrorResponse(BaseModel):
 def busy(reason: str) -> HTTPException:
     """Error 503: the service is overloaded or failed; the client may retry."""
     return HTTPException(503, f"{reason}; try again in {ERROR_HEADERS[503]['Retry-After']} s.")
+
+
+def place_of(error: Exception) -> str:
+    """File and line that raised an exception; an exception of another process brings its place along."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return str(getattr(error, "place", f"{Path(frame.filename).name}:{frame.lineno}"))
 
 
 def error_response(error: Exception, path: str = "") -> JSONResponse:

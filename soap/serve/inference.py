@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from fastapi import FastAPI, Request, Response
@@ -20,11 +20,14 @@ from soap.recipes.own_network import Factory
 from soap.recipes.trained_model import TrainedModel, open_model
 from soap.serve import Limits
 from soap.serve.admission import JOB_KEY
-from soap.serve.batching import BatchWorker, Job
+from soap.serve.batching import BatchWorker, Job, run_batch
 from soap.serve.errors import busy
 from soap.serve.monitoring import Metrics
 from soap.serve.trajectories import Operation, Trajectory
 from soap.shapes import Tensor
+
+if TYPE_CHECKING:
+    from soap.serve.model_process import ModelProcess
 
 CODEC_THREADS = 2
 """Threads that decode and encode pictures. Each may hold tens of megabytes."""
@@ -41,8 +44,26 @@ class DecodedRequest(NamedTuple):
     respond: Callable[[list[Trajectory]], Response]
 
 
+def open_models(
+    sources: Sequence[str | JointModel], device: str | torch.device, module: Factory | None
+) -> list[TrainedModel]:
+    """Load the models of a service, with frozen parameters; raises if two have the same name."""
+    if not sources:
+        raise InputError("no model is given, expected at least one to serve; `soap models` lists them.")
+    opened: dict[str, TrainedModel] = {}
+    for source in dict.fromkeys(sources):
+        served = open_model(source, device=device, module=None if source in zoo.names() else module)
+        served.model.requires_grad_(False)  # once here, instead of in every call
+        if opened.setdefault(served.model.name, served) is not served:
+            raise InputError(f"two of the models have the name {served.model.name}; serve them separately.")
+    return list(opened.values())
+
+
 class InferenceService:
-    """Loaded models with a batch worker each; the first model is the default."""
+    """Loaded models with a batch worker each; the first model is the default.
+
+    model_process: runs the batches, and has loaded the same models; None to run them in the threads of the workers.
+    """
 
     def __init__(
         self,
@@ -50,20 +71,15 @@ class InferenceService:
         limits: Limits,
         device: str | torch.device,
         module: Factory | None = None,
+        model_process: "ModelProcess | None" = None,
     ) -> None:
-        if not models:
-            raise InputError("no model is given, expected at least one to serve; `soap models` lists them.")
         self.limits, self.metrics = limits, Metrics()
-        self.models: dict[str, TrainedModel] = {}
-        self.workers: dict[str, BatchWorker] = {}
-        for source in dict.fromkeys(models):
-            served = open_model(source, device=device, module=None if source in zoo.names() else module)
-            name = served.model.name
-            if name in self.models:
-                raise InputError(f"two of the models have the name {name}; serve them separately.")
-            served.model.requires_grad_(False)  # once here, instead of in every call
-            self.models[name], self.workers[name] = served, BatchWorker(served.model, limits)
-            self.metrics.observe(name, self.workers[name])
+        self.models = {served.model.name: served for served in open_models(models, device, module)}
+        run = run_batch if model_process is None else model_process.run_batch
+        self.workers = {name: BatchWorker(served.model, limits, run) for name, served in self.models.items()}
+        for name, worker in self.workers.items():
+            self.metrics.observe(name, worker)
+        self._process = model_process
         self._codecs = ThreadPoolExecutor(CODEC_THREADS, "soap-codec")
 
     @asynccontextmanager
@@ -77,6 +93,8 @@ class InferenceService:
         for worker in self.workers.values():
             worker.close()
         self._codecs.shutdown()
+        if self._process is not None:
+            self._process.stop()
 
     def check_health(self, *names: str) -> None:
         """Raise status 503 if the thread of a model (no name: of any) has stopped; only a restart starts it again."""

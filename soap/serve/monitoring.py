@@ -8,9 +8,7 @@ import logging
 import platform
 import re
 import time
-import traceback
 import uuid
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from soap import __version__
 from soap.serve.admission import MODEL_KEY, work_route
 from soap.serve.batching import BatchWorker
-from soap.serve.errors import busy, error_response
+from soap.serve.errors import busy, error_response, place_of
 
 LOG = logging.getLogger("soap.serve")
 
@@ -98,9 +96,7 @@ class AccessLog:
             await self.app(scope, receive, send_response)
         except Exception as error:
             if not isinstance(error, HTTPException):
-                frame = traceback.extract_tb(error.__traceback__)[-1]
-                place = f"{Path(frame.filename).name}:{frame.lineno}"
-                failure = {"event": "failure", "error": type(error).__name__, "place": place}
+                failure = {"event": "failure", "error": type(error).__name__, "place": place_of(error)}
                 LOG.error({"request_id": request_id, **failure})
                 error = busy("the service failed on this request")
             if status == 0:

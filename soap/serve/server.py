@@ -1,12 +1,17 @@
-"""Run the application on granian: one worker process, restarted if it dies, behind a process that only supervises."""
+"""Run the application on granian: one worker process, restarted if it dies, behind a process that only supervises.
+
+On Linux with the CPU, the worker has a model process, see `model_process`.
+"""
 
 import contextlib
+import gc
 import math
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -14,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from fastapi import FastAPI
@@ -27,6 +33,9 @@ from soap.serve import Limits
 from soap.serve.app import create_app
 from soap.serve.monitoring import logging_config
 
+if TYPE_CHECKING:
+    from soap.serve.model_process import ModelProcess
+
 MAX_HEADER_BYTES = 65_536
 """Buffer of a connection. granian reads a little more before it refuses longer headers."""
 
@@ -35,7 +44,8 @@ MAX_HEADER_BYTES = 65_536
 class ServerConfig:
     """Settings of the server, sent to the worker process; address and port are those of `listen_address`.
 
-    tls: certificate and key file, PEM. max_memory_mib: the worker is replaced when its resident memory exceeds it.
+    tls: certificate and key file, PEM. max_memory_mib: the worker is replaced when its resident memory
+    or that of its model process exceeds it.
     """
 
     models: tuple[str, ...]
@@ -132,14 +142,26 @@ def _load_app(config: ServerConfig, sender: multiprocessing.connection.Connectio
         os.setpgrp()  # Ctrl-C reaches the supervisor alone, which stops the worker
     threading.Thread(target=_stop_with_supervisor, daemon=True).start()
     warnings.filterwarnings("ignore", module="PIL")  # its warnings quote the client's picture
+    process = _model_process(config)
     try:
         settings = {name: getattr(config, name) for name in ("module", "token", "limits", "device", "allowed_hosts")}
-        app = create_app(config.models, host=config.address, **settings)
+        app = create_app(config.models, host=config.address, model_process=process, **settings)
     except SoapError as error:
         sender.send(error)
         threading.Event().wait()  # the supervisor ends this process
+    gc.collect()
+    gc.freeze()  # a full collection of the loaded packages takes a tenth of a second, in which no request is read
     sender.send(None)
     return app
+
+
+def _model_process(config: ServerConfig) -> "ModelProcess | None":
+    """A process for the batches, on Linux with the CPU. Elsewhere a fork is unsafe, and a GPU does the work."""
+    if config.device.type != "cpu" or sys.platform != "linux":
+        return None
+    from soap.serve.model_process import ModelProcess
+
+    return ModelProcess(config.models, config.module, config.max_memory_mib)
 
 
 def _stop_with_supervisor() -> None:

@@ -126,7 +126,7 @@ def test_model_without_auxiliary_task_is_not_purified(triton, images):
 
 
 def test_client_gets_the_message_and_status_of_an_error(triton, images):
-    with pytest.raises(InferenceServerException, match=r"\[n, 1, 28, 28\] with n from 1 to 32") as refusal:
+    with pytest.raises(InferenceServerException, match=r"\[n, 1, 28, 28\] with n from 1 to 16") as refusal:
         triton.infer(MODELS[0], tensor(images[:1].repeat(33, 1, 1, 1)))
     assert refusal.value.status() == "422"
     with pytest.raises(InferenceServerException, match="unknown model") as refusal:

@@ -1,10 +1,13 @@
 """Micro-batching: results equal alone and in a batch, equal operations share a batch, cancelled jobs, full queues."""
 
+import contextlib
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
+from service_process import wait_until
 from starlette.exceptions import HTTPException
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
@@ -23,17 +26,23 @@ FAR_DEADLINE_S = 3600.0
 class WorkerBench:
     """A worker whose thread the test starts, and the batches that it ran."""
 
-    def __init__(self, model, **limits):
+    def __init__(self, model, run=None, **limits):
         self.batches = []
-        self.worker = BatchWorker(model, Limits(**limits))
+        self.worker = BatchWorker(model, Limits(**limits), run)
         self.worker.on_batch = lambda *batch: self.batches.append(batch)
 
     def submit(self, x, operation, label=None, seconds=FAR_DEADLINE_S):
+        self.worker.check_room()
         return self.worker.submit(self.worker.admit(time.monotonic() + seconds), operation, [x], label)
 
     def run(self):
         self.worker.start()
         self.worker.close()  # runs the submitted jobs
+
+    def run_until(self, holds):
+        self.worker.start()
+        wait_until(holds)
+        self.worker.close()
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +122,12 @@ def test_cancelled_jobs_are_not_run(model, attacked):
 
 def refused(bench):
     with pytest.raises(HTTPException, match="queue") as refusal:
-        bench.worker.admit(time.monotonic() + FAR_DEADLINE_S)
+        bench.worker.check_room()
     return refusal.value
 
 
 def test_full_queue_refuses_until_a_job_is_cancelled(model, attacked):
     bench = WorkerBench(model, queue=2)
-    bench.worker.seconds_per_image = 0.001
     first = bench.submit(attacked[0], Predict())
     bench.submit(attacked[1], Predict())
     refusal = error_response(refused(bench))
@@ -130,49 +138,78 @@ def test_full_queue_refuses_until_a_job_is_cancelled(model, attacked):
     assert [size for _, size in bench.batches] == [2]
 
 
-def test_overflow_bounds_the_queue_by_waiting_time_for_one_second(model, attacked, monkeypatch):
+def test_overflow_shortens_the_queue_for_one_second(model, attacked, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("soap.serve.batching.time.monotonic", lambda: clock[0])
-    bench = WorkerBench(model, queue=6, overload_wait_s=0.02)
-    bench.worker.seconds_per_image = 0.011  # two images take about 0.02 s
+    bench = WorkerBench(model, queue=6)
     waiting = [bench.submit(x, Predict()) for x in attacked[:6]]
     refused(bench)
-    for future in waiting[:4]:  # the newest jobs stay
+    for future in waiting[:2]:  # the newest four jobs stay
         assert future.exception(0).status_code == 503
-    assert not any(future.done() for future in waiting[4:])
+    assert not any(future.done() for future in waiting[2:])
     clock[0] += 0.5
     refused(bench)
     waiting[4].cancel()
     bench.submit(attacked[6], Predict())
     clock[0] += 1.01
-    for x in attacked[:4]:
+    for x in attacked[:2]:
         bench.submit(x, Predict())
     refused(bench)
 
 
-@pytest.mark.parametrize(("seconds_per_image", "expected"), [(0.5, 1), (0.02, 1), (0.006, 4), (1e-6, 8)])
-def test_batches_of_an_overload_take_the_allowed_waiting_time(model, attacked, seconds_per_image, expected):
-    bench = WorkerBench(model, queue=16, batch_size=8, overload_wait_s=0.02)
-    bench.worker.seconds_per_image = seconds_per_image
-    waiting = [bench.submit(x, Predict()) for x in attacked[:16]]
+class SlowRun:
+    """Runs batches that take as long as the test wants, by a clock of its own."""
+
+    def __init__(self, monkeypatch, seconds):
+        self.now, self.seconds, self.arrive = 100.0, seconds, lambda: None
+        monkeypatch.setattr("soap.serve.batching.time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def __call__(self, operation, model, images, labels, deadline):
+        self.now += self.seconds(len(images))
+        self.arrive()
+        return run_operation(operation, model, images, labels)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(lambda n: 0.5, 1), (lambda n: 0.01 * n, 5), (lambda n: 0.02 + 0.005 * n, 6), (lambda n: 1e-6, 8)],
+)
+def test_batches_of_an_overload_take_the_allowed_time(model, attacked, monkeypatch, seconds, expected):
+    run = SlowRun(monkeypatch, seconds)
+    bench = WorkerBench(model, run=run, queue=40, batch_size=8, gather_s=0.0, overload_batch_s=0.0501)
+    for _ in range(40):
+        bench.submit(attacked[0], Predict())
     refused(bench)
-    assert sum(not future.done() for future in waiting) == expected
+
+    def arrive():
+        for _ in range(50 if len(bench.batches) < 30 else 0):
+            with contextlib.suppress(HTTPException):
+                bench.submit(attacked[0], Predict())
+
+    run.arrive = arrive
+    bench.run_until(lambda: len(bench.batches) >= 30)
+    assert {size for _, size in bench.batches[20:30]} in ({expected}, {expected, expected + 1})
 
 
-def test_estimate_approaches_the_seconds_per_image_of_batches(model, attacked, monkeypatch):
-    clock = [100.0]
+def test_only_the_last_requests_before_a_batch_ends_are_admitted_during_an_overload(model, attacked, monkeypatch):
+    """100 requests arrive during every batch; those that are admitted wait less than a tenth of a batch."""
+    run = SlowRun(monkeypatch, lambda n: 0.05)
+    bench = WorkerBench(model, run=run, queue=8, batch_size=4, gather_s=0.0, overload_batch_s=0.04)
+    admitted = []
 
-    def slow(*arguments):
-        clock[0] += 0.03
-        return run_operation(*arguments)
+    def arrive():
+        admitted.append([])
+        for number in range(100 if len(admitted) < 6 else 0):
+            with contextlib.suppress(HTTPException):
+                bench.submit(attacked[0], Predict())
+                admitted[-1].append(number)
 
-    bench = WorkerBench(model, batch_size=2, queue=100, overload_wait_s=1.0)
-    for x in [*attacked, *attacked]:
-        bench.submit(x, Predict())
-    monkeypatch.setattr("soap.serve.batching.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("soap.serve.batching.run_operation", slow)
-    bench.run()
-    assert bench.worker.seconds_per_image == pytest.approx(0.015, rel=0.1)
+    run.arrive = arrive
+    bench.submit(attacked[0], Predict())
+    bench.run_until(lambda: len(admitted) == 6)
+    late = [number for numbers in admitted[2:] for number in numbers]
+    assert late
+    assert min(late) >= 90
 
 
 def test_batches_of_a_burst_begin_small_and_double(model, attacked):
@@ -185,7 +222,6 @@ def test_batches_of_a_burst_begin_small_and_double(model, attacked):
 
 def test_job_without_an_image_yet_holds_its_place_but_does_not_run(model, attacked):
     bench = WorkerBench(model, queue=2)
-    bench.worker.seconds_per_image = 0.001
     decoding = bench.worker.admit(time.monotonic() + FAR_DEADLINE_S)
     first = bench.submit(attacked[0], Predict())
     refused(bench)
@@ -248,7 +284,7 @@ def test_many_threads_get_their_own_results(model, attacked):
 
 @pytest.mark.parametrize(
     "bad",
-    [{"queue": 0}, {"batch_size": -1}, {"timeout_s": 0.0}, {"gather_s": -1.0}, {"overload_wait_s": 0.0}, {"body": 0}],
+    [{"queue": 0}, {"batch_size": -1}, {"timeout_s": 0.0}, {"gather_s": -1.0}, {"overload_batch_s": 0.0}, {"body": 0}],
 )
 def test_bad_limits_are_refused(bad):
     with pytest.raises(soap.InputError, match=next(iter(bad))):

@@ -35,6 +35,13 @@ def slow(*arguments):
 batching.run_operation = slow
 """
 
+BROKEN_PREDICTIONS = """
+import soap.serve.batching as batching
+def broken(*arguments):
+    raise ZeroDivisionError("secret")
+batching.run_operation = broken
+"""
+
 
 def head(route, length, *further):
     """A request up to its body."""
@@ -161,6 +168,30 @@ def test_killed_worker_is_replaced_at_the_same_address(tmp_path):
         wait_until(lambda: is_gone(last))
     (message,) = service.server_messages()
     assert "Unexpected exit" in message
+
+
+def test_killed_model_process_is_replaced_with_its_worker(digits, tmp_path):
+    with service_process(tmp_path / "log", models=MODELS[:1]) as service:
+        worker, process = service.worker, service.model_process
+        os.kill(process, signal.SIGKILL)
+        wait_until(lambda: is_gone(worker))
+        wait_until(lambda: service.worker not in (0, worker) and service.model_process not in (0, process))
+
+        def answered():
+            with contextlib.suppress(OSError):
+                return fetch(service.address, "/v1/predict", png(digits.x[0])).status == 200
+
+        wait_until(answered)
+
+
+def test_error_in_the_model_process_is_503_and_its_place_is_logged(digits, tmp_path):
+    with service_process(tmp_path / "log", models=MODELS[:1], patch=BROKEN_PREDICTIONS) as service:
+        response = fetch(service.address, "/v1/predict", png(digits.x[0]))
+        assert response.status == 503
+        (failure,) = [line for line in service.log_lines() if line.get("event") == "failure"]
+        assert (failure["error"], failure["place"].split(":")[0]) == ("ZeroDivisionError", "<string>")
+        assert "secret" not in service.log.read_text()
+        assert fetch(service.address, "/healthz").status == 200
 
 
 def test_worker_that_dies_again_at_once_ends_the_service(tmp_path):
