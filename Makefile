@@ -49,8 +49,8 @@ numerics: $(INSTALLED) ## compare threads, batch sizes and memory layouts; its c
 fuzz: $(INSTALLED) ## five minutes of fuzzing for each file format; its counts go to results/reliability.jsonl
 	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/fuzz/test_fuzz.py
 
-stress: $(INSTALLED) ## the long version of tests/stress, 50 minutes; its counts go to results/reliability.jsonl
-	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/stress
+stress: $(INSTALLED) ## the long version of tests/stress and of the API fuzz, 4 hours; its counts go to results/reliability.jsonl
+	SOAP_LONG=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/stress tests/serve/test_serve_fuzz.py
 
 # Without --strict, pip-audit reports "no known vulnerabilities" for packages that its feed does not have.
 audit: $(INSTALLED) ## look up every pinned package with pip-audit; fails if one is vulnerable or could not be checked

@@ -13,6 +13,7 @@ from soap.attacks.losses import LossFunction, cross_entropy, dlr, margin, target
 from soap.attacks.min_norm import MinimalL2, success
 from soap.attacks.noise import Noise
 from soap.attacks.pgd import FGSM, PGD, DecayingPGD
+from soap.attacks.purified_ends import PurifiedEnds
 from soap.attacks.ray_search import RayS
 from soap.attacks.square import Square
 from soap.attacks.substitute import StolenCopy, Substitute, Transfer
@@ -35,6 +36,7 @@ __all__ = [
     "Model",
     "Noise",
     "OrthogonalPGD",
+    "PurifiedEnds",
     "RayS",
     "SelectivePGD",
     "Square",

@@ -21,6 +21,7 @@ from soap.evaluation.protocols import (
     AUTOATTACK_NORMS,
     CLASSIFIER,
     DEFAULT_EFFORT,
+    ENDS,
     EXACT,
     EXTRA,
     PROTOCOLS,
@@ -41,13 +42,14 @@ from soap.specs import DefenceSpec, defence_spec
 
 NO_PURIFIER, NO_ITERATES = "no purifier", "purifier without iterates"
 NOT_EXACT, NOT_RELAXED = "no exact gradient", "no rounding or cut of the graph to pass"
+NOT_BY_VALUE = "the purifier does not change each value by itself"
 NO_TASK, LINF_ONLY, IMAGES_ONLY, NOT_IN_SUITE = "no auxiliary task", "Linf only", "images only", "not in this suite"
 NOT_IN_NORM, NOT_GIVEN = "not in this norm", "no attack given"
 
-NOT_APPLICABLE = (NO_PURIFIER, NO_ITERATES, NOT_EXACT, NOT_RELAXED, NOT_GIVEN)
+NOT_APPLICABLE = (NO_PURIFIER, NO_ITERATES, NOT_EXACT, NOT_RELAXED, NOT_BY_VALUE, NOT_GIVEN)
 """Reasons for which a complete suite leaves out a protocol."""
 
-NORMS = {"auxiliary-aware": ("linf",), "substitute": ("linf", "l2"), "noise": ("linf", "l2")}
+NORMS = {"auxiliary-aware": ("linf",), ENDS: ("linf",), "substitute": ("linf", "l2"), "noise": ("linf", "l2")}
 NORMS |= {"autoattack": AUTOATTACK_NORMS, **dict.fromkeys(("square", "decision"), ("linf", "l2"))}
 """Norms of the protocols that do not have all."""
 
@@ -233,7 +235,8 @@ def plan_attempts(
     """
     wanted, rule = protocols(suite), strongest_rule(defence, probe)
     if suite == "quick":
-        wanted = tuple(name for name in wanted if name not in RULES or name == (EXACT if rule == DEFENDED else rule))
+        used = (EXACT if rule == DEFENDED else rule, ENDS)
+        wanted = tuple(name for name in wanted if name not in RULES or name in used)
     made = AttackPlan(
         threat=threat,
         effort=effort,
@@ -293,6 +296,8 @@ def _obstacle(protocol: str, defence: Defence, threat: Threat, probe: GradientPr
         return NOT_EXACT
     if protocol == EXACT:
         return "" if defence.purifies or probe.random else NO_PURIFIER  # without a purifier transfer is exact
+    if protocol == ENDS:
+        return NO_PURIFIER if not defence.purifies else "" if probe.by_value else NOT_BY_VALUE
     if protocol == RELAXED:
         return "" if RELAXED in defence.rules(probe) else NOT_RELAXED
     if protocol in RULES or protocol == CLASSIFIER:

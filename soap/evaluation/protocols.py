@@ -16,6 +16,7 @@ from soap.attacks import (
     DecayingPGD,
     HopSkipJump,
     Noise,
+    PurifiedEnds,
     RayS,
     Square,
     StolenCopy,
@@ -27,16 +28,17 @@ from soap.errors import InputError
 from soap.gradient_rules import MeanOverDraws
 from soap.specs import AttackStep, spec_of
 
-RULES = STRAIGHT_THROUGH, START, ITERATES, UNROLLED, RELAXED, EXACT, SURROGATE = (
-    "straight-through", "start", "iterates", "unrolled", "relaxed", "exact", "surrogate",
+RULES = STRAIGHT_THROUGH, START, ITERATES, UNROLLED, RELAXED, ENDS, EXACT, SURROGATE = (
+    "straight-through", "start", "iterates", "unrolled", "relaxed", "ends", "exact", "surrogate",
 )  # fmt: skip
-"""Protocols whose attacker knows the purifier; each has the name of the gradient rule that it uses."""
+"""Protocols whose attacker knows the purifier; each has the name of the gradient rule that it uses. The gradient of
+"ends" belongs to its attack, `PurifiedEnds`."""
 
 CLASSIFIER, EXTRA = "classifier", "extra"
 """Protocols that complete the bare classifier's own worst case, and that run the user's attacks."""
 
 PROTOCOLS = (
-    "noise", "transfer", "auxiliary-aware", STRAIGHT_THROUGH, START, ITERATES, UNROLLED, RELAXED, EXACT,
+    "noise", "transfer", "auxiliary-aware", STRAIGHT_THROUGH, START, ITERATES, UNROLLED, RELAXED, ENDS, EXACT,
     "autoattack",
     "substitute", "square", SURROGATE, "decision", CLASSIFIER, EXTRA,
 )  # fmt: skip
@@ -48,7 +50,7 @@ SUITES = {"quick": ("noise", "transfer", *RULES, "square", CLASSIFIER), "full": 
 STRENGTH = (EXACT, RELAXED, ITERATES, STRAIGHT_THROUGH)
 """Gradient rules from the strongest to the weakest, among those that give every purifier one."""
 
-THROUGH_PURIFIER: tuple[str, ...] = (STRAIGHT_THROUGH, ITERATES, UNROLLED, RELAXED, EXACT, SURROGATE)
+THROUGH_PURIFIER: tuple[str, ...] = (STRAIGHT_THROUGH, ITERATES, UNROLLED, RELAXED, ENDS, EXACT, SURROGATE)
 """Protocols whose gradient depends on the output of the purifier."""
 
 QUERIES_ONLY = ("substitute", "square", "decision")
@@ -205,6 +207,9 @@ class AttackPlan:
         """The attempts of a protocol, in the order in which they run."""
         make = partial(Attempt, protocol=protocol)
         eps, norm, steps = self.threat.eps, self.threat.norm, self.effort.steps
+        if protocol == ENDS:
+            attack = PurifiedEnds(eps=eps, steps=steps, restarts=self.effort.restarts)
+            return [make(name="margin and targets", attack=attack, rule=DEFENDED)]
         if protocol in RULES:
             return self._by_rule(protocol)
         if protocol == "noise":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from soap.evaluation.cascade import HEADLINE_NOTE
 from soap.evaluation.checks import FAIL, NOT_RUN, WARN, Finding
 from soap.evaluation.plan import NOT_APPLICABLE
-from soap.evaluation.protocols import QUERIES_ONLY, RELAXED, THROUGH_PURIFIER
+from soap.evaluation.protocols import ENDS, QUERIES_ONLY, RELAXED, THROUGH_PURIFIER
 from soap.evaluation.summary import CLEAN, WORST, Summary
 
 PASSED = "CHECKS PASSED"
@@ -20,7 +20,10 @@ INVALID = "INVALID"
 DASH = "-"
 """In place of a result that is unknown or not shown."""
 
-NEEDED = ("transfer", *(rule for rule in THROUGH_PURIFIER if rule != RELAXED), "autoattack", *QUERIES_ONLY)
+SOME_PURIFIERS = (RELAXED, ENDS)
+"""Protocols for some kinds of purifiers; runs of older versions do not know them."""
+
+NEEDED = ("transfer", *(rule for rule in THROUGH_PURIFIER if rule not in SOME_PURIFIERS), "autoattack", *QUERIES_ONLY)
 """Protocols of a complete suite. Checks 14 and 20 judge where `start` and `relaxed` are needed."""
 
 

@@ -27,7 +27,7 @@ from soap._runtime.seeding import seed_for
 from soap.balls import per_sample, row_norms
 from soap.gradient_rules.random_draws import OwnGenerator, own_generators, seeded_draws
 from soap.gradient_rules.relaxed import Relaxed
-from soap.gradient_rules.rule import Purify, declared_gradient, images_of
+from soap.gradient_rules.rule import Purify, declared_gradient, images_of, purified_images
 from soap.shapes import Float, Tensor
 
 SAMPLES_FOR_DRAWS, SAMPLES_FOR_SLOPES = 8, 4
@@ -42,6 +42,9 @@ DIRECTIONS = 5
 STEPS = {torch.float64: (1e-6, 1e-5, 3e-4, 1e-3, 3e-3), torch.float32: (1e-4, 3e-4, 1e-3, 3e-3)}
 """Root mean square change of a coordinate in a step, as a share of the range of `x`. Rounding of float32 logits spoils
 differences over shorter steps; jumps show in longer ones."""
+
+MASKS = 3
+"""Times that other values are tried in half of the places."""
 
 MAX_ERROR = 0.1
 """Limit of the median error at the best step length."""
@@ -63,6 +66,8 @@ class GradientProbe:
     """Whether the gradient of the whole defence by autograd is its true gradient."""
     relaxed: bool = False
     """Whether autograd gives a gradient once rounding and detached results count as the identity (`Relaxed`)."""
+    by_value: bool = False
+    """Whether the purifier changes each value by itself and never reverses an order, such as rounding."""
     reason: str
     """Why the exact gradient is sound, or why it is not."""
     repeatable: bool
@@ -98,7 +103,11 @@ def probe_gradient(
         found = _compared(logits, few, generators, seed)
         open_steps = not found["exact"] and declared_gradient(purifier) is None
         relaxed = open_steps and _is_relaxed(Relaxed(classifier, purifier), logits, few, generators, seed)
-    return GradientProbe(random=spread > MAX_ROUNDING, repeatable=repeatable, spread=spread, relaxed=relaxed, **found)
+        random = spread > MAX_ROUNDING
+        by_value = not (random or found["exact"] or purifier is None) and changes_by_value(purifier, few, seed)
+    return GradientProbe(
+        random=random, repeatable=repeatable, spread=spread, relaxed=relaxed, by_value=by_value, **found
+    )
 
 
 def _defence_logits(classifier: nn.Module, purifier: Purify | None) -> Callable[[Tensor], Tensor]:
@@ -171,6 +180,25 @@ def _is_relaxed(
         return False
     good = torch.isfinite(gradient).flatten(1).all(1) & (gradient != 0).flatten(1).any(1)
     return bool(torch.allclose(out.detach(), expected.detach(), rtol=1e-3, atol=1e-4) and good.sum() * 2 > len(x))
+
+
+def changes_by_value(purifier: Purify, x: Float[Tensor, "batch *shape"], seed: int = 0) -> bool:
+    """Return whether each purified value depends on its own value alone and never falls where that rises.
+
+    Tried by other values in half of the places, and by raising all values.
+    """
+    generator = torch.Generator().manual_seed(seed_for(seed, 5))
+    low, high = x.min(), x.max()
+    purified = purified_images(purifier, x)
+    for _ in range(MASKS):
+        draw = torch.rand(2, *x.shape, generator=generator).to(x)
+        changed, kept = torch.where(draw[0] < 0.5, low + (high - low) * draw[1], x), draw[0] >= 0.5
+        if not torch.equal(purified_images(purifier, changed)[kept], purified[kept]):
+            return False
+        raised = purified_images(purifier, torch.maximum(x, low + (high - low) * draw[1]))
+        if (raised < purified).any():
+            return False
+    return True
 
 
 def _slopes(logits: Callable[[Tensor], Tensor], x: Tensor, generators: list[OwnGenerator], seed: int) -> dict[str, Any]:

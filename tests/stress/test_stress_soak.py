@@ -66,7 +66,7 @@ def drift(memory):
 
 def test_soak(service, digits):
     numbers, kinds, failures, memory = itertools.count(), Counter(), [], []
-    length, warm = amount(4, 1800), amount(0, 120)
+    length, warm = amount(4, 7200), amount(0, 120)
     worker = service.worker
 
     def client(until):
