@@ -65,6 +65,7 @@ def test_every_protocol_is_tried_on_a_purifier(defence):
     planned = plan_attempts(defence, THREAT, "full", effort=DEFAULT_EFFORT.changed(steps=4, queries=10))
     without = {
         "relaxed": "no rounding or cut of the graph to pass",
+        "ends": "the purifier does not change each value by itself",
         "exact": "no exact gradient",
         "extra": "no attack given",
     }
@@ -80,7 +81,7 @@ def test_protocols_that_do_not_apply_are_left_out_with_a_reason():
     planned = plan_attempts(bare, THREAT, "full")
     told = left_out(bare, THREAT, planned)
     assert {name for name, why in told.items() if why == "no purifier"} == {
-        "straight-through", "start", "iterates", "unrolled", "surrogate", "classifier",
+        "straight-through", "start", "iterates", "unrolled", "ends", "surrogate", "classifier",
     }  # fmt: skip
     assert set(told) - {"exact", "extra", "relaxed"} == {name for name, why in told.items() if why == "no purifier"}
     module = Defence.of_module(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), name="own")
@@ -94,7 +95,7 @@ def test_protocols_without_an_l2_attack_are_left_out(defence):
     round_ball = Threat(eps=1.0, norm="l2")
     planned = plan_attempts(defence, round_ball, "full", effort=DEFAULT_EFFORT.changed(steps=4, queries=10))
     told = left_out(defence, round_ball, planned)
-    assert {name for name, why in told.items() if why == "Linf only"} == {"auxiliary-aware"}
+    assert {name for name, why in told.items() if why == "Linf only"} == {"auxiliary-aware", "ends"}
 
 
 def test_a_suite_without_an_applicable_attack_is_an_error():
