@@ -149,8 +149,8 @@ def test_json_has_the_same_results(run, copied):
     assert output["verdict"]["reasons"]
     assert [one["number"] for one in output["checks"]] == [*range(1, 23)]
     assert set(output["left_out"]) == {
-        "auxiliary-aware", "straight-through", "start", "unrolled", "relaxed", "exact", "surrogate", "autoattack",
-        "substitute", "decision", "extra",
+        "auxiliary-aware", "straight-through", "start", "unrolled", "relaxed", "ends", "exact", "surrogate",
+        "autoattack", "substitute", "decision", "extra",
     }  # fmt: skip
     rows = [from_json(row) for row in output["rows"]]
     worst = next(row for row in rows if row.attack.name == "worst" and row.defence.purifies)
