@@ -191,7 +191,7 @@ def read_images(given: InferInput, binary: bytes, *, model: JointModel, limits: 
         )
     try:
         x = torch.tensor(np.frombuffer(binary, "<f4") if given.data is None else given.data).reshape(given.shape)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # TypeError: lists of different depth
         raise InputError(f"data does not have the shape {given.shape}; send {numbers} numbers.") from error
     validate.inputs(x)
     return x

@@ -77,7 +77,7 @@ def decode_image(
         return read_picture(body, shape, resize=True, invert=invert, max_pixels=limits.pixels, formats=("PNG", "JPEG"))
     try:
         x = torch.tensor(parse_json(JsonImage, body, limits).image)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # TypeError: lists of different depth
         raise InputError("the image is not rectangular; send rows of equal length.") from error
     x = x[None] if x.ndim == 2 else x
     if x.shape != tuple(shape):

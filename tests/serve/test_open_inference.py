@@ -147,6 +147,7 @@ REFUSED = {
     "beyond single": (body(X, {"data": [1e300] * 784}), 422, "infinite"),
     "too few numbers": (body(X, {"data": [0.5] * 783}), 422, "784"),
     "ragged": (body(X, {"data": [[0.5], []]}), 422, "784"),
+    "different depth": (body(X, {"data": [[0.5], [[0.5]]]}), 422, "784"),
     "no image": (body(X[:0]), 422, "n from 1"),
     "another shape": (body(X[0]), 422, "[n, 1, 28, 28]"),
     "a huge shape": (body(X, {"shape": [10**4000, 1, 28, 28]}), 422, "shape"),

@@ -107,6 +107,8 @@ HOSTILE_JSON = {
     "colour": (json.dumps({"image": [ROWS] * 3}).encode(), 422),
     "a batch": (json.dumps({"image": [[ROWS]] * 2}).encode(), 422),
     "ragged": (json.dumps({"image": [*ROWS[:-1], [0.5]]}).encode(), 422),
+    "different depth": (json.dumps({"image": [*ROWS[:-1], [[0.5]] * 28]}).encode(), 422),
+    "different depth, first": (json.dumps({"image": [[[0.5]] * 28, *ROWS[1:]]}).encode(), 422),
     "text": (json.dumps({"image": [["0.5"] * 28] * 28}).encode(), 422),
     "null": (json.dumps({"image": [[None] * 28] * 28}).encode(), 422),
     "truth": (json.dumps({"image": [[True] * 28] * 28}).encode(), 422),
