@@ -257,6 +257,13 @@ def joined(x: Float[Tensor, "batch 3"], y: Float[Tensor, "batch 3"], twice: bool
     return torch.cat([x, y]) if twice else x + y
 
 
+def times(factor: int):
+    def scaled(x: Float[Tensor, "batch 3"], twice: bool = False) -> Float[Tensor, "batch 3"]:
+        return factor * (scaled(x).sum(0) if twice else x)
+
+    return scaled
+
+
 @dataclass
 class Pair:
     x: Float[Tensor, "batch 3"]
@@ -296,6 +303,16 @@ def test_axis_names_are_compared_between_arguments_and_with_the_result(probe: Mo
         probe.Pair(x, x[:1, 0])
     with pytest.raises(jaxtyping.TypeCheckError, match="return"):
         probe.Pair(x, x[:, 0]).total  # noqa: B018
+
+
+def test_functions_inside_a_function_share_checks_but_nothing_else(probe: ModuleType) -> None:
+    two, three = probe.times(2), probe.times(3)
+    x = torch.ones(2, 3)
+    assert [scaled(x).sum() for scaled in (two, three, two)] == [12, 18, 12]
+    with pytest.raises(jaxtyping.TypeCheckError, match="parameter x"):
+        three(torch.ones(2, 4))
+    with pytest.raises(jaxtyping.TypeCheckError, match="return"):  # also after a call of itself
+        three(x, twice=True)
 
 
 def test_shape_check_can_be_disabled(probe: ModuleType, unchecked_shapes: None) -> None:
