@@ -91,7 +91,7 @@ def test_square(bundled: Bundled, norm: str, eps: float, queries: int) -> None:
     model, x, y = bundled
     pairs = [
         robust_accuracies(
-            (model, x[:300], y[:300]),
+            (model, x[:500], y[:500]),
             Square(eps=eps, norm=norm, queries=queries, seed=seed),
             square.SquareAttack(model, norm=NORMS[norm], eps=eps, n_queries=queries, seed=seed, device="cpu"),
         )
