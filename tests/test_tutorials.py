@@ -61,10 +61,12 @@ FORMER = {"--grow"}
 SMALLER = {
     "docs/your_own_model.md": {
         "few = test.take(len(test) // 10)": "few = test.take(6)",
-        "--out onnx": "--out onnx --part whole --steps 1",
+        'out="runs/quick", steps=5': 'out="runs/quick", steps=3',
+        'out="runs/full", steps=5, queries=20': 'out="runs/full", steps=2, queries=10',
+        "--out onnx": "--out onnx --part step",
     }
 }
-"""Numbers that the test lowers, by page: images of a suite run, ONNX files and their steps: 25 s of CPU time."""
+"""Numbers that the test lowers, by page: images, steps and queries of the suite runs, and the ONNX files."""
 
 
 def test_blocks_and_commands_are_found():
@@ -117,7 +119,7 @@ def check_your_own_model(names, printed, folder):
         ("full", "4"),
     ]
     assert names["report"].worst == 0  # of the full suite, at a radius that no defence survives
-    assert (folder / "onnx" / "whole.onnx").exists()
+    assert (folder / "onnx" / "step.onnx").exists()
     assert re.search(r"digits/test/7/7\.png +\d \(\d", printed)  # of `soap predict`
     check_served_with_curl(folder)
 

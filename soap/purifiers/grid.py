@@ -8,7 +8,8 @@ image instead of 55, in 5 sequential batches, and 5 further losses.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
@@ -53,14 +54,13 @@ def descend_grid(
     radii = sorted(set(grid))
     moving = [r for r in radii if r > 0]
 
-    path, paths = partial(_path, step_size), partial(_paths, moving, step_size)
+    plan = _plan(tuple(moving), step_size, steps)
     points_of: dict[float, list[Tensor]] = {radius: [x] * (1 if radius else steps + 1) for radius in radii}
     losses_seen: list[Tensor] = []
 
     def split_and_step(t: int, points: Tensor, gradients: Tensor) -> Tensor:
         """Copy the points [paths * batch, ...] to the paths of step t, each with its own radius, and take the step."""
-        here = paths(t)
-        parents = [paths(t - 1).index(path(key, t - 1)) for key in here]
+        here, parents, path_of = plan[t]
         by_path, slopes = points.reshape(-1, *x.shape), gradients.reshape(-1, *x.shape)
         points = projected_step(
             torch.cat([by_path[parent] for parent in parents]),
@@ -71,8 +71,8 @@ def descend_grid(
             bounds=bounds,
         )
         by_path = points.reshape(-1, *x.shape)
-        for radius in moving:
-            points_of[radius].append(by_path[here.index(path(radius, t))])
+        for radius, path in zip(moving, path_of, strict=True):
+            points_of[radius].append(by_path[path])
         return points
 
     last = gradient_steps(
@@ -85,27 +85,37 @@ def descend_grid(
     with torch.no_grad():
         losses = loss(last).reshape(-1, len(x))
     loss_before = losses_seen[0] if losses_seen else losses[0]
-    ends = [paths(steps).index(path(radius, steps)) for radius in moving]
     has_zero = radii[0] == 0
     return GridDescent(
         radii=torch.cat([x.new_full((1,), radius) for radius in radii]),
         iterates=tuple(map(tuple, points_of.values())),
         points=torch.stack([points[-1] for points in points_of.values()]),
-        losses=torch.stack([loss_before] * has_zero + [losses[end] for end in ends]),
+        losses=torch.stack([loss_before] * has_zero + [losses[end] for end in plan[steps].path_of]),
         loss_before=loss_before,
     )
 
 
 def max_paths(grid: Sequence[float], *, step_size: float, steps: int) -> int:
     """Return the largest number of paths at any step: the points that one image needs in memory at once."""
-    return max(1, *(len(_paths([r for r in grid if r > 0], step_size, t)) for t in range(1, steps + 1)))
+    plan = _plan(tuple(sorted({radius for radius in grid if radius > 0})), step_size, steps)
+    return max(1, *(len(step.keys) for step in plan[1:]))
 
 
-def _path(step_size: float, radius: float, t: int) -> float:
-    """Return the key of the path of a radius after t steps."""
-    return radius if radius < t * step_size * (1 - RADIUS_TOLERANCE) else UNCLIPPED
+class _Paths(NamedTuple):
+    """The distinct paths after a step: their keys, where each one was after the step before, and each radius's path."""
+
+    keys: tuple[float, ...]
+    parents: tuple[int, ...]
+    path_of: tuple[int, ...]
 
 
-def _paths(moving: Sequence[float], step_size: float, t: int) -> list[float]:
-    """Return the distinct paths after t steps."""
-    return sorted({_path(step_size, radius, t) for radius in moving})
+@lru_cache(maxsize=1024)  # every call of a purifier needs it
+def _plan(moving: tuple[float, ...], step_size: float, steps: int) -> tuple[_Paths, ...]:
+    """Return the paths of the positive radii, which ascend, after 0 ... `steps` steps."""
+    plan: list[_Paths] = []
+    for t in range(steps + 1):
+        key_of = [radius if radius < t * step_size * (1 - RADIUS_TOLERANCE) else UNCLIPPED for radius in moving]
+        keys = sorted(set(key_of))
+        parents = [plan[-1].path_of[key_of.index(key)] if plan else 0 for key in keys]
+        plan.append(_Paths(tuple(keys), tuple(parents), tuple(map(keys.index, key_of))))
+    return tuple(plan)

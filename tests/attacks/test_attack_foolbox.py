@@ -75,7 +75,7 @@ def test_carlini_wagner(bundled_cnn: Bundled, steps: int, lr: float, abort_early
     theirs = foolbox.attacks.L2CarliniWagnerAttack(
         steps=steps, binary_search_steps=2, stepsize=lr, initial_const=3.0, confidence=0, abort_early=abort_early
     )
-    x_adv, reference, y = both(bundled_cnn, ours, theirs.run, 40)
+    x_adv, reference, y = both(bundled_cnn, ours, theirs.run, 24)
     assert_as_strong(bundled_cnn, x_adv, reference, y)
     assert_as_near(bundled_cnn, x_adv, reference)
 
@@ -86,10 +86,10 @@ def test_early_abort_of_carlini_wagner_costs_no_distance(bundled_cnn: Bundled) -
     theirs = foolbox.attacks.L2CarliniWagnerAttack(
         steps=50, binary_search_steps=3, stepsize=0.1, initial_const=1.0, confidence=0, abort_early=True
     )
-    x_adv, reference, y = both(bundled_cnn, CarliniWagner(**settings), theirs.run, 40)
+    x_adv, reference, y = both(bundled_cnn, CarliniWagner(**settings), theirs.run, 24)
     model, x, _ = bundled_cnn
     rows = fooled(model, x_adv, y) & fooled(model, reference, y)
-    assert rows.sum() >= 35
+    assert rows.sum() >= 21
     ours, others = (row_norms(found - x[: len(found)])[rows].mean() for found in (x_adv, reference))
     assert ours <= 1.01 * others
 
@@ -104,9 +104,9 @@ def test_deepfool(bundled_cnn: Bundled, candidates: int) -> None:
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_hop_skip_jump(norm: str, recording: Any) -> None:
-    model, digits = soap.load("mnist-cnn-no-def").eval(), soap.data.load("mnist-mini").take(41)
+    model, digits = soap.load("mnist-cnn-no-def").eval(), soap.data.load("mnist-mini").take(25)
     right = ~fooled(model, digits.x, digits.y)
-    x, y = digits.x[right][:40], digits.y[right][:40]
+    x, y = digits.x[right][:24], digits.y[right][:24]
     recorded = recording(model)
     with preserved_random_state(), torch.no_grad():
         torch.manual_seed(0)

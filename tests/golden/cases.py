@@ -38,12 +38,17 @@ SUITES = {
     "quick": {"steps": 12, "queries": 100, "eps": 0.32},
 }
 EXPORTED = ("mnist-cnn-dr", 8)
+EXPORTED_PURIFIER = "mnist-cnn-dr/soap"
 
 EVERY_MODEL = ("fgsm", "pgd", "apgd ce")
 """Attacks that are recorded for every bundled model; all attacks are for those of `ATTACKED`."""
 ATTACKED = ("mnist-fcn-dr", "mnist-cnn-dr", f"{adapter.RESNET}-lc")
-FEW = 8
+ON_CNN, ON_RESNET = 16, 10
+"""Inputs of an attack on a purifying CNN, and of an attack on a ResNet; all others have N."""
+FEW = 4
 """Inputs of a slow attack on a ResNet."""
+WHOLE_BATCH = ("pgd best", "pgd dlr l2 random")
+"""Attacks whose random starts are drawn for the whole batch, so their results depend on its size."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -155,11 +160,17 @@ def attack_cases() -> list[tuple[str, str]]:
     ]
 
 
+def attacked_inputs(model: str, name: str) -> int:
+    """How many inputs of a model an attack is recorded for: N of `mnist-fcn-dr`, for every attack on digits."""
+    if adapter.family(model) == "cifar10" and name not in WHOLE_BATCH:
+        return FEW if name in (*adapter.ADAPTIVE, "cw") else ON_RESNET
+    return ON_CNN if model == "mnist-cnn-dr" and name in adapter.ADAPTIVE else N
+
+
 def under_attack(model: str, name: str) -> Arrays:
     """Labels after the attack, and norms."""
-    x, y = clean(model)
-    if adapter.family(model) == "cifar10" and name in (*adapter.ADAPTIVE, "cw"):
-        x, y = x[:FEW], y[:FEW]
+    n = attacked_inputs(model, name)
+    x, y = (part[:n] for part in clean(model))
     found = adapter.attack(model, name, x, y)
     return {"label": found["label"], **changes(x, found["x"])}
 
@@ -175,6 +186,14 @@ def exported(folder: Path) -> Arrays:
     """Outputs of the ONNX files."""
     model, n = EXPORTED
     return adapter.export_output(model, attacked(model)[0][:n], folder)
+
+
+def purified_by_onnx(found: Arrays) -> Arrays:
+    """The outputs of the exported purifier in the form of a purifier's case."""
+    model, n = EXPORTED
+    parts = {name: found[f"whole.{name}"] for name in ("eps", "loss_before", "loss_after")}
+    parts |= {"x": found["whole.purified"], "label": found["whole.logits"].argmax(1)}
+    return _row(attacked(model)[0][:n], parts, IMAGES)
 
 
 def evaluated(case: str, folder: Path) -> list[dict[str, Any]]:

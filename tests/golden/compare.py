@@ -11,7 +11,7 @@
 
 import adapter
 import numpy as np
-from cases import recorded
+from cases import FEW, recorded
 
 PIXEL = 1e-6 * (1 + 1e-3)
 """Pixels this close are equal, with the rounding of the bound itself."""
@@ -59,12 +59,17 @@ def check_rows(case: str, got: Arrays, want: Arrays) -> None:
     differs = {field: differing(got[field], want[field], *BOUNDS[field]) for field in fields - {"images"}}
     rows = set().union(*differs.values())
     found = {field: sorted(wrong) for field, wrong in differs.items() if wrong}
-    assert len(rows) <= SPARE, f"images that differ, by field: {found}"
+    assert len(rows) <= spare(len(want["l2"])), f"images that differ, by field: {found}"
     if "images" in fields:
         assert got["images"].shape == want["images"].shape
         same = [row for row in range(len(want["images"])) if row not in rows]
         share = same_pixels(got["images"][same], want["images"][same])
         assert share >= PIXELS, f"{100 * share:.3f} % of the pixels are equal"
+
+
+def spare(images: int) -> int:
+    """Images of a case that may differ: none of a few where torch computes as it did for the recording."""
+    return 0 if as_recorded() and images <= FEW else SPARE
 
 
 def differing(got: np.ndarray, want: np.ndarray, relative: float, absolute: float) -> set[int]:

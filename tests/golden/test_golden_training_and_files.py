@@ -4,7 +4,7 @@ import adapter
 import cases
 import numpy as np
 import pytest
-from compare import LOSS, PIXEL, PIXELS, SPARE, as_recorded, differing, same_pixels
+from compare import LOSS, PIXEL, PIXELS, SPARE, as_recorded, check_rows, differing, same_pixels
 
 EXACT = ("attack", "eps_pfy", "purifier", "n")
 STABLE = ("reconstruction", "pgd", "wgan", "pixelcnn")
@@ -45,3 +45,9 @@ def test_the_onnx_files(tmp_path):
             assert same_pixels(got[name][same], values[same]) >= PIXELS, name
         else:
             np.testing.assert_allclose(got[name][same], values[same], rtol=1e-3, atol=1e-3, err_msg=name)
+    purifier = cases.recorded("purified.npz")[cases.EXPORTED_PURIFIER]  # torch, on the same and further images
+    check_rows(
+        cases.EXPORTED_PURIFIER,
+        cases.purified_by_onnx(got),
+        {key: one[: len(labels[0])] for key, one in purifier.items()},
+    )
