@@ -127,7 +127,7 @@ def own_generators(*models: object) -> list[OwnGenerator]:
     seen: set[int] = set()
     level: list[object] = list(models)
     for _ in range(MAX_SEARCH_DEPTH):
-        level = [thing for thing in level if id(thing) not in seen]
+        level = list({id(thing): thing for thing in level if id(thing) not in seen}.values())
         seen.update(map(id, level))
         inner = [part for thing in level for part in _parts(thing)]
         found |= {id(part): part for part in inner if isinstance(part, OwnGenerator)}
