@@ -1,8 +1,8 @@
 """The run-time type checker of the tests: beartype, inside the scope in which jaxtyping compares axis names.
 
 jaxtyping's own decorator binds the arguments to the signature and checks them twice: about 40 us a call. The tests call
-small functions of soap so often that this is a third of the time of many of them. Here a call costs about 4 us, and less
-where no annotation has a shape: such a function needs no scope.
+small functions of soap so often that this is a third of the time of many of them. Here a call costs about 4 us, and
+less where no annotation has a shape: such a function needs no scope.
 """
 
 import dataclasses

@@ -135,7 +135,7 @@ def test_train_by_a_user_recipe_on_a_whole_epoch(run, tmp_path):
 
     text = recipes.read("mnist-fcn-pgd-at").text.replace('data = "mnist"', 'data = "mnist-mini"')
     (tmp_path / "own.toml").write_text(text.replace("steps = 40", "steps = 2"))
-    (row,) = rows(run, "train", "--model", "own.toml", "--device", "cpu", "--batch-size", 2500, "--epochs", 1)
+    (row,) = rows(run, "train", "--model", "own.toml", "--device", "cpu", "--batch-size", 2500)
     assert (row["case"]["steps"], row["case"]["epoch_steps"]) == (4, 4)
     assert row["inputs"] == "mnist-mini/train"
     assert row["paths"]["plain"]["passes"] == {"forward": 3, "backward": 3}
