@@ -17,7 +17,7 @@ def read_record(kind: type[Record], content: Mapping[str, Any]) -> Record:
     """
     if not isinstance(content, dict):
         raise ValueError(f"expected the fields of {kind.__name__}, got {content!r:.60}")
-    types = _types(kind)
+    types = _types(kind)  # type: ignore[arg-type]  # mypy does not see that a type can be hashed
     if unknown := content.keys() - types.keys():
         raise ValueError(f"{kind.__name__} has no field {min(unknown)!r:.60}")
     return kind(**{name: _value(types[name], name, value) for name, value in content.items()})
