@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -185,12 +186,18 @@ class Store:
         rows = []
         for number, line in enumerate(content[:whole].split(b"\n")[:-1], 1):
             try:
-                rows.append(from_json(checksums.loads(line)))
+                rows.append(_row_of(line))
             except ValueError as error:
                 raise FileError(
                     f"{self.path}, line {number}: {error}; fix or remove the line, or use another file."
                 ) from error
         return rows, whole, len(content) - whole
+
+
+@lru_cache(maxsize=4096)
+def _row_of(line: bytes) -> Row:
+    """The row of a line. Every append reads the whole file again, so lines that were checked before are remembered."""
+    return from_json(checksums.loads(line))
 
 
 def _write_all(file: io.FileIO, content: bytes) -> None:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -16,10 +17,14 @@ def read_record(kind: type[Record], content: Mapping[str, Any]) -> Record:
     """
     if not isinstance(content, dict):
         raise ValueError(f"expected the fields of {kind.__name__}, got {content!r:.60}")
-    types = get_type_hints(kind)
+    types = _types(kind)  # type: ignore[arg-type]  # mypy does not see that a type can be hashed
     if unknown := content.keys() - types.keys():
         raise ValueError(f"{kind.__name__} has no field {min(unknown)!r:.60}")
     return kind(**{name: _value(types[name], name, value) for name, value in content.items()})
+
+
+_types = cache(get_type_hints)
+"""The types of a dataclass's fields; they are evaluated once, since a file may hold thousands of records."""
 
 
 def _value(kind: Any, name: str, value: Any) -> Any:

@@ -7,6 +7,7 @@ sets all of them from a seed, so that draws can be repeated or varied, and resto
 import inspect
 import math
 import random
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -127,12 +128,21 @@ def own_generators(*models: object) -> list[OwnGenerator]:
     seen: set[int] = set()
     level: list[object] = list(models)
     for _ in range(MAX_SEARCH_DEPTH):
-        level = [thing for thing in level if id(thing) not in seen]
+        level = list({id(thing): thing for thing in level if id(thing) not in seen}.values())
         seen.update(map(id, level))
-        inner = [part for thing in level for part in _parts(thing)]
+        inner = [part for thing in level for part in _parts(thing) if not _is_leaf(part)]
         found |= {id(part): part for part in inner if isinstance(part, OwnGenerator)}
         level = inner
     return [generator for generator in found.values() if generator is not random._inst]
+
+
+_LEAVES = frozenset({Tensor, nn.Parameter, np.ndarray, str, bytes, int, float, bool, type(None), torch.dtype})
+
+
+def _is_leaf(thing: Any) -> bool:
+    """Whether `thing` holds nothing, told by its type alone: most attributes of a module are numbers or empty."""
+    kind = type(thing)
+    return kind in _LEAVES or (kind in (dict, OrderedDict) and not thing)
 
 
 def _parts(thing: object) -> list[object]:

@@ -18,9 +18,10 @@ TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "evaluation" / "suite")]
 
 import torch  # noqa: E402
+from counting import LONG  # noqa: E402
 from small_runs import content as suite_content  # noqa: E402
 from small_runs import images as suite_images  # noqa: E402
-from small_runs import run as run_suite  # noqa: E402
+from small_runs import run  # noqa: E402
 from tiny import noise_images, tiny_model  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -35,6 +36,9 @@ from soap.training import GenerativeSchedule, Schedule, checkpoint, generative, 
 
 EPOCHS = 10
 SHARDS = 2
+SUITE = "quick" if LONG else "square"
+"""In short runs a single attack: batches, facts and rows are saved in the same way for every attack."""
+
 TIMES = ("seconds", "date", "images_per_second", "checksum")  # the checksum covers the others
 
 
@@ -101,6 +105,11 @@ def evaluate(out: Path) -> None:
     attacks = {f"pgd-{n}": soap.attacks.PGD(eps=0.05, step_size=0.01, steps=n) for n in (5, 10, 15)}
     purifiers = [soap.SOAP(model, eps) for eps in ("min-aux", 0.1)]
     evaluate_transfer(model, suite_images(40), attacks, purifiers, store=Store(out / "rows.jsonl"), batch_size=10)
+
+
+def run_suite(out: Path, **changes: Any) -> bool:
+    """Start or resume a suite run."""
+    return bool(run(out, suite=SUITE, **changes))
 
 
 def attack_shard(out: Path) -> None:
@@ -233,7 +242,7 @@ RUNS = {
     "transfer evaluation": KillableRun(
         evaluate, evaluation_content, lambda out: [*map(str, Store(out / "rows.jsonl").read())]
     ),
-    "adaptive suite": KillableRun(lambda out: bool(run_suite(out)), suite_content, check_suite),
+    "adaptive suite": KillableRun(run_suite, suite_content, check_suite),
     "merge of two shards": KillableRun(merge_shards, suite_content, check_suite),
     "data import": KillableRun(import_data, imported_content, check_imported),
 }

@@ -87,11 +87,11 @@ def test_shards_that_do_not_belong_together_are_refused(run, made):
 
 def test_compare_prints_a_line_for_each_protocol(run, made, monkeypatch):
     monkeypatch.chdir(made)
-    assert run(*SHORT[:1], "mnist-cnn-dr", *SHORT[2:], "--out", "other").code == 0
+    assert run(*SHORT[:1], "mnist-fcn-pgd-at", *SHORT[2:], "--out", "other").code == 0
     found = run("compare", "whole", "other", "--json")
     assert found.code == 0
     assert [line["protocol"] for line in found.json["protocols"]][:2] == ["clean", "noise"]
-    assert (found.json["a"]["model"], found.json["b"]["model"]) == ("mnist-fcn-dr", "mnist-cnn-dr")
+    assert (found.json["a"]["model"], found.json["b"]["model"]) == ("mnist-fcn-dr", "mnist-fcn-pgd-at")
     assert all(0 <= line["p_value"] <= 1 for line in found.json["protocols"])
     shown = run("compare", "whole", "other").out
     assert "A: mnist-fcn-dr, whole:" in shown

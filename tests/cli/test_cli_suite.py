@@ -133,7 +133,7 @@ def test_report_and_compare_of_a_void_run_show_no_accuracy_under_attack(run, voi
 def test_restarts_and_draws_are_kept_in_the_command(run, copied):
     command = json.loads((copied / "facts" / "asked.json").read_text())["command"]
     assert "--restarts 1 --draws 8 " in command  # the defaults of the quick suite
-    other = run(*QUICK, "--out", "more", "--restarts", "2", "--draws", "3")
+    other = run(*QUICK, "--limit", "4", "--out", "more", "--restarts", "2", "--draws", "3")
     assert other.code == 0
     assert "--restarts 2 --draws 3 " in json.loads(Path("more/facts/asked.json").read_text())["command"]
     plan = json.loads(Path("more/run.json").read_text())

@@ -170,7 +170,7 @@ def test_killed_worker_is_replaced_at_the_same_address(tmp_path):
     assert "Unexpected exit" in message
 
 
-def test_killed_model_process_is_replaced_with_its_worker(digits, tmp_path):
+def test_killed_model_process_is_replaced_with_its_worker_which_stops_with_its_supervisor(digits, tmp_path):
     with service_process(tmp_path / "log", models=MODELS[:1]) as service:
         worker, process = service.worker, service.model_process
         os.kill(process, signal.SIGKILL)
@@ -182,9 +182,15 @@ def test_killed_model_process_is_replaced_with_its_worker(digits, tmp_path):
                 return fetch(service.address, "/v1/predict", png(digits.x[0])).status == 200
 
         wait_until(answered)
+        last = service.worker
+        service.process.kill()
+        wait_until(lambda: is_gone(last))
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{service.address}/healthz")
 
 
-def test_error_in_the_model_process_is_503_and_its_place_is_logged(digits, tmp_path):
+def test_error_in_the_model_process_is_logged_and_a_worker_that_dies_twice_ends_the_service(digits, tmp_path):
+    """The latter is granian's crash loop detection: two deaths within 5.5 s."""
     with service_process(tmp_path / "log", models=MODELS[:1], patch=BROKEN_PREDICTIONS) as service:
         response = fetch(service.address, "/v1/predict", png(digits.x[0]))
         assert response.status == 503
@@ -192,25 +198,11 @@ def test_error_in_the_model_process_is_503_and_its_place_is_logged(digits, tmp_p
         assert (failure["error"], failure["place"].split(":")[0]) == ("ZeroDivisionError", "<string>")
         assert "secret" not in service.log.read_text()
         assert fetch(service.address, "/healthz").status == 200
-
-
-def test_worker_that_dies_again_at_once_ends_the_service(tmp_path):
-    """granian's crash loop detection: two deaths within 5.5 s."""
-    with service_process(tmp_path / "log", models=MODELS[:1]) as service:
         for _ in range(2):
             worker = service.worker
             os.kill(worker, signal.SIGKILL)
             wait_until(lambda worker=worker: service.process.poll() is not None or service.worker not in (0, worker))
         assert service.process.wait(30) == 1
-
-
-def test_worker_stops_when_its_supervisor_is_killed(tmp_path):
-    with service_process(tmp_path / "log", models=MODELS[:1]) as service:
-        worker = service.worker
-        service.process.kill()
-        wait_until(lambda: is_gone(worker))
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{service.address}/healthz")
 
 
 def test_spawned_worker_serves(tmp_path):

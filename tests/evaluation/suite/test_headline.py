@@ -54,7 +54,7 @@ def planned(name: str, *, batch_size: int, n: int = 12) -> PlannedRun:
     defence, eps = DEFENCES[name][0](), DEFENCES[name][1]
     data, threat = soap.data.load("mnist-mini").take(n), Threat(eps=eps)
     probe = defence.probe(data.x)
-    effort = Effort(steps=4, queries=20, restarts=1, draws=(2,))
+    effort = Effort(steps=2, queries=20, restarts=1, draws=(2,))
     made = plan_attempts(defence, threat, "full", probe=probe, effort=effort)
     left_out = (*ON_THE_WHOLE_BATCH, "surrogate")  # the imitation takes seconds to train
     attempts = [one for one in made if one.protocol not in left_out and one.name != "autoattack"]
@@ -121,7 +121,7 @@ def rounding() -> Defence:
 
 def small(out, **changes):
     """A run in the headline mode by the public call."""
-    given = {"eps": 0.04, "steps": 2, "queries": 5, "batch_size": 4, "suite": "full", "headline": True, **changes}
+    given = {"eps": 0.04, "steps": 2, "queries": 5, "batch_size": 6, "suite": "full", "headline": True, **changes}
     return soap.evaluate(rounding(), vectors(), out=out, **given)
 
 

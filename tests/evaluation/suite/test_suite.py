@@ -1,5 +1,6 @@
 """A suite run: its files, resumption with the same bits, and errors for damaged folders."""
 
+import importlib.util
 import json
 import shutil
 
@@ -30,6 +31,24 @@ def no_git():
     """Avoid a call of git for every plan."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOAP_COMMIT", "test")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_square():
+    """Fifty queries of AutoAttack's Square instead of 5,000, which take 10 s where an image survives."""
+    if importlib.util.find_spec("pyautoattack") is None:
+        yield
+        return
+    package = importlib.import_module("pyautoattack")
+    make = package.AutoAttack.__init__
+
+    def make_short(self, *arguments, **settings):
+        make(self, *arguments, **settings)
+        self.square.n_queries = 50
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(package.AutoAttack, "__init__", make_short)
         yield
 
 
@@ -254,16 +273,9 @@ def test_a_network_without_weights_is_evaluated(tmp_path):
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 6])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_the_full_suite_runs_with_few_classes(classes, norm, tmp_path, monkeypatch):
+def test_the_full_suite_runs_with_few_classes(classes, norm, tmp_path):
     """Losses and AutoAttack's targets took ten; a run ended in the middle."""
-    package = pytest.importorskip("pyautoattack")
-    make = package.AutoAttack.__init__
-
-    def make_short(self, *arguments, **settings):
-        make(self, *arguments, **settings)
-        self.square.n_queries = 50  # of 5,000, which take 10 s where an image survives
-
-    monkeypatch.setattr(package.AutoAttack, "__init__", make_short)
+    pytest.importorskip("pyautoattack")
     torch.manual_seed(classes)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))
     x = noise_images(8, seed=1)
@@ -289,7 +301,10 @@ def test_a_joint_model_with_probabilities_is_evaluated(tmp_path):
 
 def test_rows_of_other_threats_have_other_keys(tmp_path):
     """Two worst cases at different radii were the same figure by their key, and bare rows by any defence's points."""
-    made = [run(tmp_path / str(eps), suite="classifier", eps=eps) for eps in (0.02, 0.05)]
+    made = [
+        soap.evaluate(defence(), images(4), suite="classifier", eps=eps, out=tmp_path / str(eps), **EFFORT)
+        for eps in (0.02, 0.05)
+    ]
     one, other = ({row.key for row in report.rows if row.attack.name != "clean"} for report in made)
     assert not one & other
     bare = [row for row in made[0].rows if not row.defence.purifies]
@@ -316,12 +331,12 @@ def test_a_run_reads_each_stored_batch_once_and_hashes_the_weights_once(copied, 
     assert len(reads) == len(set(reads))
 
 
-def test_evaluate_returns_the_worst_case_with_its_interval_and_verdict(done, tmp_path):
-    report = soap.evaluate(defence(), images(), suite="quick", eps=THREAT.eps, out=tmp_path / "run", **EFFORT)
+def test_evaluate_returns_the_worst_case_with_its_interval_and_verdict(done, copied):
+    report = soap.evaluate(defence(), images(), suite="quick", eps=THREAT.eps, out=copied, **EFFORT)
     assert report.worst == done.summary.worst.accuracy
     assert report.interval == done.summary.worst.interval
     assert (report.n, report.verdict) == (11, done.verdict)
-    assert report.rows == Store(tmp_path / "run" / "rows.jsonl").read()
+    assert report.rows == Store(copied / "rows.jsonl").read()
 
 
 def test_evaluate_with_attacks_is_the_transfer_protocol(tmp_path):
