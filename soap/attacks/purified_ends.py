@@ -31,10 +31,10 @@ class PurifiedEnds(Attack):
     """Search the Linf ball of radius `eps` of a `Defence` whose purifier changes each value by itself, in order.
 
     Each of the `restarts` runs `steps` sign steps with momentum on the margin, and again on the margin of each of the
-    `targets` most probable wrong classes. A step costs one forward and one backward pass of the classifier; a try, one
-    purification of the image of t and one of the image in which t is rounded to 0 or 1. The first run starts in the
-    middle, others at random points drawn from `seed` and the sample. A sample leaves once it is misclassified; of
-    others the try with the largest margin is the result.
+    `targets` most probable wrong classes; with `targeted` there is one class to reach, `y`. A step costs one forward
+    and one backward pass of the classifier; a try, one purification of the image of t and one of the image in which t
+    is rounded to 0 or 1. The first run starts in the middle, others at random points drawn from `seed` and the sample.
+    A sample leaves once it reaches the goal; of others the try with the largest margin is the result.
     """
 
     eps: float
@@ -43,6 +43,7 @@ class PurifiedEnds(Attack):
     restarts: int = 1
     seed: int = 0
     bounds: Bounds = UNIT
+    targeted: bool = False
 
     def __post_init__(self) -> None:
         validate.non_negative("eps", self.eps)
@@ -59,9 +60,10 @@ class PurifiedEnds(Attack):
                 f"got the model {describe(model)}, expected a soap.Defence with a purifier; PurifiedEnds needs both."
             )
         logits = logits_of(model, x)
-        found, height = x.clone(), margin(logits, y)
+        found, height = x.clone(), self._height(logits, y)
         wrong = logits.scatter(1, y[:, None], -torch.inf)
-        aims = [y, *wrong.topk(min(self.targets, logits.shape[1] - 1), dim=1).indices.unbind(1)]
+        others = 0 if self.targeted else min(self.targets, logits.shape[1] - 1)
+        aims = [y, *wrong.topk(others, dim=1).indices.unbind(1)]
         for restart in range(self.restarts):
             for number, aim in enumerate(aims):
                 rows = (height <= 0).nonzero()[:, 0]
@@ -73,10 +75,14 @@ class PurifiedEnds(Attack):
                     found[rows[better]], height[rows[better]] = tried[better], margins[better]
         return found
 
+    def _height(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the margin of the goal: positive where it is reached."""
+        return -margin(logits, y) if self.targeted else margin(logits, y)
+
     def _run(
         self, defence: Any, x: Tensor, y: Tensor, aim: Tensor, stream: Tensor | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield tried images and their margins. aim: the class to reach, or the label to leave in any direction."""
+        """Yield tried images and their margins. aim: another class to reach, or `y` itself for the goal."""
         classifier: Model = defence.classifier
         purifier: Purify = defence.purifier
         least, most = ((x + move).clamp(*self.bounds) for move in (-self.eps, self.eps))
@@ -85,7 +91,7 @@ class PurifiedEnds(Attack):
         def step(t: Tensor, low: Tensor, high: Tensor, y: Tensor, aim: Tensor) -> tuple[Tensor, ...]:
             def loss(t: Tensor) -> Tensor:
                 logits = classifier(torch.lerp(low, high, t))
-                return torch.where(aim == y, margin(logits, y), targeted_margin(logits, y, aim))
+                return torch.where(aim == y, self._height(logits, y), targeted_margin(logits, y, aim))
 
             return loss_and_gradient(loss, t)
 
@@ -99,7 +105,7 @@ class PurifiedEnds(Attack):
             if number % TRY_EVERY == TRY_EVERY - 1 or number == self.steps - 1:
                 for place in (t.round(), t):
                     tried = torch.lerp(least, most, place)
-                    margins = margin(logits_of(defence, tried), y)
+                    margins = self._height(logits_of(defence, tried), y)
                     yield tried, margins
                     ending |= margins > 0
                 if ending.all():

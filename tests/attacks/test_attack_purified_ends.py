@@ -50,6 +50,20 @@ def test_every_sample_is_broken_that_a_corner_breaks(purifier, hidden):
         assert torch.allclose(reached[best <= 0], best[best <= 0])
 
 
+def test_a_class_is_reached_where_a_corner_reaches_it():
+    model = defence(9, hidden=24)
+    x = torch.rand(40, 1, 1, 9, dtype=torch.float64)
+    target = model(x).topk(2).indices[:, 1]
+    x_adv = PurifiedEnds(eps=EPS, restarts=3, targeted=True)(model, x, target)
+    assert (x_adv - x).abs().amax() <= EPS + 1e-12
+    every = [corners(sample, rounded) for sample in x]
+    best = torch.stack(
+        [(model.classifier(some).argmax(1) == goal).any() for some, goal in zip(every, target, strict=True)]
+    )
+    assert 5 <= best.sum() <= 35
+    assert torch.equal(model(x_adv).argmax(1) == target, best)
+
+
 def test_result_does_not_depend_on_the_batch():
     model = defence(9, hidden=24)
     x = torch.rand(10, 1, 1, 9, dtype=torch.float64)

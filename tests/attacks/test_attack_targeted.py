@@ -23,6 +23,7 @@ from soap.attacks import (
     LagrangianPGD,
     Noise,
     OrthogonalPGD,
+    PurifiedEnds,
     RayS,
     SelectivePGD,
     Square,
@@ -156,11 +157,14 @@ TARGETABLE: dict[type[Attack], list[Attack]] = {
 NOT_TARGETABLE = {AutoAttack, BitFlips, StolenCopy, Transfer}
 """Transfer attacks its substitute by an attack that may be targeted."""
 
+NEEDS_PURIFIER = {PurifiedEnds}
+"""Tested in `test_attack_purified_ends.py`."""
+
 
 def test_the_table_has_every_attack() -> None:
     public = {each for each in vars(soap.attacks).values() if isinstance(each, type) and issubclass(each, Attack)}
     concrete = {each for each in public if not inspect.isabstract(each)}
-    assert concrete == set(TARGETABLE) | NOT_TARGETABLE
+    assert concrete == set(TARGETABLE) | NOT_TARGETABLE | NEEDS_PURIFIER
     assert all("targeted" in {field.name for field in fields(each)} for each in TARGETABLE)
 
 

@@ -48,7 +48,7 @@ def test_a_void_run_has_no_accuracy_under_attack_on_the_page():
 def test_every_run_has_its_command_and_commit():
     for folder in (path for path in RUNS.iterdir() if path.is_dir()):
         command = json.loads((folder / "facts" / "asked.json").read_text(encoding="utf-8"))["command"]
-        assert re.fullmatch(r"soap evaluate \S+ --suite full .* --out runs/\S+", command)
+        assert re.fullmatch(r"soap evaluate \S+ --suite full .* --out runs/\S+( --extra-attack \S+)*", command)
         assert all(row.provenance.commit for row in Store(folder / "rows.jsonl").read())
 
 
