@@ -59,10 +59,11 @@ class BatchWorker:
     after the queue was full, batches take about `limits.overload_batch_s`, the queue is as long as a batch, and only
     requests that arrive shortly before the end of the running batch are admitted, by their number in the batch before.
 
-    `on_batch` is called with the operation and the number of images of every batch.
+    run: runs a batch; `run_batch` by default. `on_batch` is called with the operation and the number of images of every
+    batch.
     """
 
-    def __init__(self, model: JointModel, limits: Limits, run: "RunBatch | None" = None) -> None:
+    def __init__(self, model: JointModel, limits: Limits, run: RunBatch | None = None) -> None:
         self.model, self.limits, self._run = model, limits, run or run_batch
         self.on_batch: Callable[[Operation, int], object] = lambda operation, images: None
         self.running = 0

@@ -1,8 +1,6 @@
 """The served models, their batch workers, and the handling of one admitted request: decode, wait, return."""
 
 import asyncio
-import ctypes
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from soap import zoo
+from soap._runtime.allocator import return_free_memory
 from soap.auxiliary import JointModel
 from soap.errors import InputError
 from soap.recipes.own_network import Factory
@@ -141,10 +140,9 @@ class InferenceService:
 
     async def _trim_memory(self) -> None:
         """Return freed memory to the system every few seconds, forever; glibc alone keeps that of large requests."""
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-        while trim is not None:
+        while True:
             await asyncio.sleep(TRIM_INTERVAL_S)
-            await asyncio.wrap_future(self._codecs.submit(trim, 0))
+            await asyncio.wrap_future(self._codecs.submit(return_free_memory))
 
 
 async def _disconnected(request: Request) -> None:

@@ -77,7 +77,7 @@ def test_a_process_that_used_too_much_memory_ends_after_its_batch(x):
 
 
 def test_models_that_cannot_be_loaded_are_left_to_the_parent_to_report():
-    loop = Loop(models=("nobody",))
+    loop = Loop(models=("no-such-model",))
     assert not loop.connection.poll(0.5)
     loop.connection.close()
     assert loop.ends()

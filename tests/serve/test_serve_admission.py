@@ -247,7 +247,7 @@ def test_freed_memory_is_trimmed_regularly(monkeypatch):
     submit = codecs.submit
 
     def noted(function, *arguments):
-        if getattr(function, "__name__", "") == "malloc_trim":
+        if getattr(function, "__name__", "") == "return_free_memory":
             trimmed.release()
         return submit(function, *arguments)
 

@@ -177,11 +177,11 @@ def test_killed_model_process_is_replaced_with_its_worker_which_stops_with_its_s
         wait_until(lambda: is_gone(worker))
         wait_until(lambda: service.worker not in (0, worker) and service.model_process not in (0, process))
 
-        def answered():
+        def responds():
             with contextlib.suppress(OSError):
                 return fetch(service.address, "/v1/predict", png(digits.x[0])).status == 200
 
-        wait_until(answered)
+        wait_until(responds)
         last = service.worker
         service.process.kill()
         wait_until(lambda: is_gone(last))
